@@ -38,7 +38,7 @@ Read in this order, together with MATH.md:
     diagnosis/       what the numbers of a run say: their meanings, and rules for known failures
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
-    explain.py       a command: says what went wrong in a run          (also evaluate.py, generate.py, export.py)
+    explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
 Every file may use base/: errors, storage, messages of a command, and the data that flows (schema.py).
 

@@ -108,7 +108,7 @@ ORDER = [
     *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
     *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.evaluation.compare", "grpo.explain", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
-    *("grpo.train", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
+    *("grpo.train", "grpo.api", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
 ]
 
 

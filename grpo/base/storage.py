@@ -66,11 +66,20 @@ def write_lines(path: Path, records: Iterable[Any]) -> None:
     write_atomically(path, redact("".join(lines)))
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: nine lines of nested ones can stand for a billion values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not used here")
+        return super().compose_node(parent, index)
+
+
 def read_mapping(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if it is missing or damaged, or holds something else."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+        content = PlainLoader(text).get_single_data() if path.suffix == ".yaml" else json.loads(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from grpo.base.errors import CONFIG, explained
+from grpo.base.storage import PlainLoader
 from grpo.config.foreign import is_section
 from grpo.config.values import coerce, expand_variables
 
-MAX_BASES = 4  # of a chain of files, each based on the next
 COMMAND_LINE = "command line"
 YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
     yaml.YAMLError,
@@ -140,8 +140,6 @@ def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
         raise ValueError(f"there is no file {path}")
     if path.resolve() in [file.resolve() for file in chain]:
         raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
-    if len(chain) > MAX_BASES:
-        raise ValueError(f"more than {MAX_BASES} files are based on each other")
     return path
 
 
@@ -159,17 +157,8 @@ def _read_file(path: Path, problems: list[str]) -> list[Entry]:
         return []
 
 
-class _Loader(yaml.SafeLoader):
-    """Rejects aliases: nine lines of nested ones can stand for a billion values."""
-
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not used here")
-        return super().compose_node(parent, index)
-
-
 def _parse(text: str, source: str) -> list[Entry]:
-    root = yaml.compose(text, Loader=_Loader)
+    root = yaml.compose(text, Loader=PlainLoader)
     if root is None:
         return []
     if not isinstance(root, yaml.MappingNode):

@@ -6,7 +6,7 @@ from pathlib import Path
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
-from grpo.data.files import Record, shown
+from grpo.data.files import Record, row_error, shown
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.data.rows import ROLES
 
@@ -78,8 +78,7 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
             try:
                 messages = read_messages(record)
             except (ValueError, TypeError, AttributeError) as error:
-                what, fix = f"{path}: row {index + 1} is not a conversation", "correct or remove that row"
-                raise UserError(what, str(error), fix, PREFLIGHT) from None
+                raise row_error(path, index + 1, "is not a conversation", str(error)) from None
             yield index, messages
 
 

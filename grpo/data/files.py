@@ -36,17 +36,17 @@ def read_records(path: Path) -> list[Record]:
     records = [record for file in files_of(path) for record in _read_file(file)]
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
-            raise UserError(
-                f"{path}: row {number} is not an object",
-                f"it is {shown(record)}",
-                'each row must be {"question": …}',
-                PREFLIGHT,
-            )
+            raise row_error(path, number, "is not an object", f"it is {shown(record)}", 'write {"question": …}')
     if not records:
         raise UserError(
             f"{path} holds no rows", "it is empty, or only a header", "give a JSON array, JSONL or CSV file", PREFLIGHT
         )
     return records
+
+
+def row_error(path: Path, number: int, what: str, why: str, fix: str = "correct or remove the row") -> UserError:
+    """Return the error that a row of a data set is wrong. number: counted from 1."""
+    return UserError(f"{path}: row {number} {what}", why, fix, PREFLIGHT)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -111,9 +111,10 @@ def _files_of_config(folder: Path, files: list[Path], config: str | None, split:
 
 def _card_configs(card: Path) -> list[dict]:
     """Return the configurations that the front matter of a data set's card describes."""
+    from huggingface_hub import metadata_load
+
     try:
-        _, front, _ = card.read_text(encoding="utf-8").split("---\n", 2)
-        configs = (yaml.safe_load(front) or {}).get("configs") or []
+        configs = (metadata_load(card) or {}).get("configs") or []
         return [entry for entry in configs if isinstance(entry, dict)]
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
         return []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
-from grpo.data.files import Record, read_records
+from grpo.data.files import Record, read_records, row_error
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -46,12 +46,10 @@ class Source:
             messages = [self._turn(turn) for turn in record[columns.get("messages", "conversations")]]
             return marks | {"messages": messages, "system": record.get(columns.get("system"))}
         except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says",
-                f"{reason(error)}; its columns are {', '.join(record)}",
-                f"correct columns and tags of its entry in {REGISTRY_FILE}",
-                PREFLIGHT,
-            ) from None
+            what = f"does not have the columns that {REGISTRY_FILE} says"
+            why = f"{reason(error)}; its columns are {', '.join(record)}"
+            fix = f"correct columns and tags of its entry in {REGISTRY_FILE}"
+            raise row_error(self.path, number, what, why, fix) from None
 
     def _turn(self, turn: Record) -> Record:
         tags = TAGS | self.layout.get("tags", {})

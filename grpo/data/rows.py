@@ -11,7 +11,7 @@ from typing import Any
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
-from grpo.data.files import Record, read_records, shown
+from grpo.data.files import Record, read_records, row_error, shown
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
@@ -74,12 +74,9 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
         try:
             rows.append(read_benchmark(benchmark, record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path}: row {index + 1} is not one of {benchmark.name}",
-                f"the rows before it are; {reason(error)}",
-                "correct or remove the row, or set question_field and answer_field",
-                PREFLIGHT,
-            ) from None
+            what, why = f"is not one of {benchmark.name}", f"the rows before it are; {reason(error)}"
+            fix = "correct or remove the row, or set question_field and answer_field"
+            raise row_error(path, index + 1, what, why, fix) from None
     return rows
 
 
@@ -96,19 +93,10 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
     if isinstance(question, list):
         before, question = _read_conversation(path, index, question)
     if not isinstance(question, str) or is_blank(question):
-        raise UserError(
-            f"{path}: row {index + 1} has no question",
-            f"its {names['question']} is {shown(question)}",
-            "correct the row, or set question_field",
-            PREFLIGHT,
-        )
+        why = f"its {names['question']} is {shown(question)}"
+        raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
     if not _is_text(question):
-        raise UserError(
-            f"{path}: row {index + 1} holds half a character",
-            f"its {names['question']} has a lone surrogate",
-            "correct or remove the row",
-            PREFLIGHT,
-        )
+        raise row_error(path, index + 1, "holds half a character", f"its {names['question']} has a lone surrogate")
     columns = dict(record)
     for wanted, name in names.items():
         if name is not None:
@@ -122,19 +110,11 @@ def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[
     for turn in turns:
         is_message = isinstance(turn, dict) and turn.get("role") in ROLES and isinstance(turn.get("content"), str)
         if not is_message or not _is_text(turn["content"]):
-            raise UserError(
-                f"{path}: row {index + 1} holds no conversation",
-                f"one of its messages is {shown(turn)}",
-                f'each message must be {{"role": one of {", ".join(ROLES)}, "content": text}}',
-                PREFLIGHT,
-            )
+            fix = f'each message must be {{"role": one of {", ".join(ROLES)}, "content": text}}'
+            raise row_error(path, index + 1, "holds no conversation", f"one of its messages is {shown(turn)}", fix)
     if not turns or turns[-1]["role"] != "user":
-        raise UserError(
-            f"{path}: row {index + 1} does not end with the user's message",
-            f"it ends with {shown(turns[-1:])}, and the policy answers the user",
-            "end it with a message of the role user",
-            PREFLIGHT,
-        )
+        why = f"it ends with {shown(turns[-1:])}, and the policy answers the user"
+        raise row_error(path, index + 1, "does not end with the user's message", why)
     return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns[:-1]), turns[-1]["content"]
 
 

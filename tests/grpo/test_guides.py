@@ -4,20 +4,14 @@ to GRPO for Qwen2.5-Math-1.5B.
 """
 
 import json
-from importlib.util import find_spec
 
 import pytest
-from api_server import ApiServer, replies_with
 from making import unused, write_rows
-from safetensors import safe_open
 
-from grpo.base.errors import UserError
 from grpo.doctor.__main__ import main as doctor
 from grpo.export import main as export
-from grpo.model.policy import Policy
 from grpo.sft import main as sft
 from grpo.train import main as train
-from knowledge.build import main as build_knowledge
 
 SFT_OF_README = """
 model_name_or_path: {model}
@@ -47,45 +41,6 @@ lr_scheduler_type: cosine
 warmup_ratio: 0.1
 fp16: true
 ddp_timeout: 180000000
-"""
-SFT_OF_GUIDE = SFT_OF_README.replace("deepspeed: ds_z3_config.json\n", "").replace(
-    "q_proj,v_proj", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
-)
-GRPO = """
-model_name_or_path: {model}
-model_revision: main
-torch_dtype: bfloat16
-lora_r: 256
-lora_alpha: 512
-attn_implementation: flash_attention_2
-bf16: true
-tf32: true
-output_dir: {output}
-dataset_id_or_path: {data}
-report_to: swanlab
-swanlab_project: knowrl
-swanlab_experiment_name:: first
-max_steps: 150
-per_device_train_batch_size: 24
-gradient_accumulation_steps: 4
-gradient_checkpointing: true
-gradient_checkpointing_kwargs:
-  use_reentrant: false
-learning_rate: 1.0e-5
-lr_scheduler_type: cosine
-warmup_ratio: 0.03
-beta: 0.001
-optim: adamw_8bit
-max_prompt_length: 256
-max_completion_length: 1024
-num_generations: 12
-use_vllm: true
-vllm_gpu_memory_utilization: 0.3
-logging_strategy: steps
-logging_steps: 1
-save_strategy: steps
-save_steps: 50
-seed: 42
 """
 MATHEMATICS = """
 model_path: {model}
@@ -124,7 +79,6 @@ reward_wrong: -1.0
 reward_no_answer: -0.5
 """
 SMALL = ["max_completion_length=8", "report_to=none", "disable_tqdm=true", "torch_dtype=float32", "lora_r=4"]
-OFFLINE = ["verifier=lexical"]  # the entailment model would be downloaded
 
 
 @pytest.fixture
@@ -149,14 +103,6 @@ def conversations(tmp_path):
 
 
 @pytest.fixture
-def questions(tmp_path):
-    """As knowrl_RLdata.json."""
-    rows = [{"question": "What is the capital of France?", "answers": "Paris", "title": "Paris;Parys"}] * 8
-    (tmp_path / "rl.json").write_text(json.dumps(rows))
-    return tmp_path / "rl.json"
-
-
-@pytest.fixture
 def sums(tmp_path):
     """As the mathematics guide's rows."""
     rows = [
@@ -166,80 +112,19 @@ def sums(tmp_path):
     return write_rows(tmp_path / "sums.jsonl", rows)
 
 
-@pytest.fixture
-def train_sh(tmp_path, monkeypatch):
-    """The variables of KnowRL's train.sh, and no others; yields the models that were asked for."""
-    for name in ("LLM_EVAL_MODEL", "FACTSCORE_MODEL", "REWARD_MODEL_NAME", "FACTSCORE_DB_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    source = write_rows(tmp_path / "wiki.jsonl", [{"title": "Paris", "text": "Paris is the capital of France."}])
-    build_knowledge([str(source), str(tmp_path / "knowledge_base.db")])
-    with (
-        ApiServer(default=replies_with(lambda request: "A")) as judge,
-        ApiServer(default=replies_with(lambda request: "- Paris is the capital of France.")) as decomposer,
-    ):
-        for name, value in {
-            "OPENAI_API_KEY_FACTSCORE": "word",
-            "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
-            "OPENAI_API_KEY_JUDGE": "word",
-            "OPENAI_API_BASE_JUDGE": judge.url,
-            "WANDB_MODE": "offline",
-            "FACTSCORE_DB_PATH": str(tmp_path / "knowledge_base.db"),
-            "USE_API_MANAGER_FOR_LLM_EVAL": "True",
-            "USE_API_MANAGER_FOR_FACTSCORE": "True",
-        }.items():
-            monkeypatch.setenv(name, value)
-        yield lambda: {request.body["model"] for server in (judge, decomposer) for request in server.requests}
-
-
-@pytest.fixture
-def framed(monkeypatch):
-    """Completions of a random model in KnowRL's format, so that there is something to judge."""
-    text = "<think>Paris is the capital of France.</think><answer>{}</answer>"
-    monkeypatch.setattr(Policy, "decode", lambda self, ids: text.format(ids[0]))
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("text", [SFT_OF_README, SFT_OF_GUIDE], ids=["README", "guide"])
-def test_stage_1(tmp_path, written, conversations, capsys, text):
+def test_stage_1(tmp_path, written, conversations, capsys):
     """Precision and ranks as printed; the notices name what has no meaning here."""
-    sft([written(text, conversations), "report_to=none", "disable_tqdm=true"])
+    sft([written(SFT_OF_README, conversations), "report_to=none", "disable_tqdm=true"])
     said = capsys.readouterr().err
     steps = lines(tmp_path / "run" / "metrics.jsonl")
     assert steps[-1]["step"] == 6 and (tmp_path / "run" / "loss.png").exists(), "3 conversations, 4 epochs, 2 at a time"
     adapter = json.loads((tmp_path / "run" / "final" / "adapter_config.json").read_text())
-    assert adapter["r"] == 256 and len(adapter["target_modules"]) == (2 if text is SFT_OF_README else 7)
+    assert adapter["r"] == 256 and len(adapter["target_modules"]) == 2
     assert set(unused(said.splitlines())) >= {"template", "save_strategy", "ddp_timeout"}
-
-
-def test_stage_2_as_its_train_sh_starts_it(tmp_path, written, questions, train_sh, framed, capsys):
-    """`python main.py --config FILE` with its variables; the models, the prompt and the rewards are supplied."""
-    train(["--config", written(GRPO, questions), *SMALL, *OFFLINE, "max_steps=1", "max_prompt_length=900"])
-    (step,) = lines(tmp_path / "run" / "metrics.jsonl")
-    assert train_sh() == {"gpt-4o-mini"}
-    assert step["rewards/knowrl_v2/unscored_frac"] == 0 and step["rewards/format/mean"] == 1
-    (path,) = (tmp_path / "run" / "completions").glob("*.jsonl")
-    assert len(lines(path)) == 96, "24 at a time x 4 accumulated"
-    assert "knowrl_v2" in capsys.readouterr().err
-
-
-def test_stage_2_starts_from_the_output_of_stage_1(tmp_path, written, conversations, questions, train_sh, framed):
-    """6.1 of the guide: model_name_or_path is the adapter of stage 1."""
-    sft([written(SFT_OF_GUIDE, conversations, "stage1"), "report_to=none", "disable_tqdm=true", "max_steps=1"])
-    final = tmp_path / "stage1" / "final"
-    train([written(GRPO, questions, model=final), *SMALL, *OFFLINE, "max_steps=1", "max_prompt_length=900"])
-    with safe_open(tmp_path / "run" / "final" / "adapter_model.safetensors", "pt") as file:
-        ranks = {file.get_slice(name).get_shape()[0] for name in file.keys() if "lora_A" in name}
-    assert ranks == {256 + 4}, "the adapter of stage 1 and that of stage 2"
-
-
-@pytest.mark.skipif(find_spec("swanlab") is not None, reason="swanlab is installed")
-def test_its_tracker_is_asked_for_before_anything_is_trained(tmp_path, written, questions, train_sh):
-    with pytest.raises(UserError, match="swanlab"):
-        train([written(GRPO, questions), *OFFLINE])
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("text", [MATHEMATICS, NESTED_MATHEMATICS], ids=["flat", "nested"])

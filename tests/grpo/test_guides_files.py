@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from api_server import ApiServer, says
 from making import unused, write_rows
+from safetensors import safe_open
 from test_log import StandIn
 
 from grpo.base.errors import UserError
-from grpo.config.load import load_config
+from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.sft import main as sft
@@ -173,8 +174,11 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
     assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
     assert (config.loss_type, config.temperature) == ("dapo" if name == "grpo" else name, 1.0)  # TRL 0.23's defaults
     assert set(unused(notices)) >= set(WITHOUT_EFFECT)
-    for supplied in ("knowrl_v2", "system prompt", "judge_model", "decomposer_model"):
-        assert any(supplied in notice for notice in notices), supplied
+    assert (config.judge_model, config.decomposer_model) == ("gpt-4o-mini", "gpt-4o-mini")
+    for supplied in ("using knowrl_v2", "system prompt", "judge_model is not set", "decomposer_model is not set"):
+        assert sum(supplied in notice for notice in notices) == 1, supplied
+    Path("again.yaml").write_text(to_yaml(config))
+    assert load_config("again.yaml") == (config, [])
 
 
 def test_without_a_knowledge_base_that_is_said(shell, monkeypatch):
@@ -211,11 +215,14 @@ def test_a800_runs_with_exactly_the_variables_of_train_sh(shell):
     assert any("knowledge_base.db" in line for line in said)
 
 
-def test_the_guides_environment_goes_before_the_default_model(shell, monkeypatch):
-    monkeypatch.setenv("FACTSCORE_MODEL", "m1")
-    monkeypatch.setenv("LLM_EVAL_MODEL", "m2")
-    config, _ = load_config(CONFIGS / "a800.yaml")
-    assert (config.decomposer_model, config.judge_model) == ("m1", "m2")
+def test_stage_2_starts_from_the_output_of_stage_1(shell):
+    """6.1 of the guide: model_name_or_path is the adapter of stage 1."""
+    Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: stage1\nlora_rank: 3\n")
+    sft(["sft.yaml", "max_steps=1", "report_to=none"])
+    train(["--config", str(knowrls("grpo")), *SMALL, "model_name_or_path=stage1/final", "lora_r=4", "max_steps=1"])
+    with safe_open("out/final/adapter_model.safetensors", "pt") as file:
+        ranks = {file.get_slice(name).get_shape()[0] for name in file.keys() if "lora_A" in name}
+    assert ranks == {3 + 4}, "the adapter of stage 1 and that of stage 2"
 
 
 def test_the_readmes_wandb_keys(place, monkeypatch):

@@ -1,0 +1,89 @@
+"""Train from Python: a model, rows, rewards, and the keys of a configuration. It is the run of the command.
+
+    from grpo.api import train
+
+    def brevity(completions, **columns):
+        return [-len(completion) / 100 for completion in completions]
+
+    result = train("runs/mine/final", [{"question": "2 + 3 = ?", "answer": "5"}], ["math", brevity], max_steps=20)
+    print(result.after, result.path)
+
+Rows and configuration are written beside the run, so `python -m grpo.train OUTPUT_DIR.config.yaml` repeats it (a reward
+that was defined in a notebook exists only there).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import read_json, write_atomically, write_lines
+from grpo.config.load import load_config
+from grpo.train import train as run_training
+
+Rows = str | Path | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended: its directory, and what it measured on held-out questions.
+
+    before, after: group of questions ("": all) -> measure -> value; {} unless `eval_size` or another key holds
+    questions out. The trained model is in `path / "final"`, and the page to read is `path / "report.html"`.
+    """
+
+    path: Path
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def train(
+    model: str | Path,
+    rows: Rows,
+    rewards: Sequence[str | Callable],
+    output_dir: str | Path = "runs/python",
+    **keys: Any,
+) -> Result:
+    """Train `model` on `rows` and return the result; errors are UserError, Ctrl-C is KeyboardInterrupt.
+
+    model: a folder, a run, or a hub id. rows: records with a question (and what the rewards need), or a data file.
+    rewards: built-in names, `path/file.py:function`, or functions of TRL's signature. keys: any other key of
+    grpo/config/options.py.
+    """
+    folder = Path(output_dir)
+    data = rows if isinstance(rows, (str, Path)) else _write_rows(rows, folder.with_name(folder.name + ".rows.jsonl"))
+    settings = {
+        "model_name_or_path": str(model),
+        "dataset_id_or_path": str(data),
+        "reward_funcs": [reward if isinstance(reward, str) else _name(reward) for reward in rewards],
+        "output_dir": str(folder),
+        **keys,
+    }
+    config = folder.with_name(folder.name + ".config.yaml")
+    config.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(config, yaml.safe_dump(settings, allow_unicode=True, sort_keys=False))
+    run_training(*load_config(config))
+    measured = folder / "evaluation.json"
+    found = read_json(measured) if measured.exists() else {}
+    return Result(folder, found.get("before") or {}, found.get("after") or {})
+
+
+def _write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
+    write_lines(path, [dict(row) for row in rows])
+    return path
+
+
+def _name(function: Callable) -> str:
+    """Return the name by which a run finds a function; UserError if it has none of its own."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if not name.isidentifier() or name == "<lambda>":
+        raise UserError(
+            f"the reward {name} cannot be found by its name",
+            "it is a lambda, or defined inside of another function",
+            "define it with `def` at the top of the file or cell",
+            CONFIG,
+        )
+    return f"{function.__module__}:{name}"
