@@ -1,19 +1,25 @@
-"""Measure what the machine reaches at best, in the same run: matrix products of the shapes in use, and copying memory.
+"""Measure what the machine reaches at best, in the same run, and compute from it the least time of a workload.
 
-A share of the ceiling is the time that a workload's matrix products take alone, each at its own shape, divided by the
-time that the workload took. The products are those of grpo/device/products.py with prepacked weights, the fastest at
-hand. Packing them is not counted.
+A share of the ceiling is the least time of a workload divided by the time that it took. There are two kinds:
+
+    products  the workload's matrix products alone, each timed at its own shape, with prepacked weights (packing them is
+              not counted); for comparisons with others
+    floor     the bytes that must move, at the rate of a large copy, or the arithmetic, at the rate of a large product,
+              whichever takes longer; for decode steps and complete steps
 """
 
+import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
 from bench import models
 from bench.timing import Side, once
 from bench.workload import Work
+from grpo.base.storage import read_json, write_json
 from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
 from grpo.model.decoder import Decoder, ModelConfig
@@ -67,8 +73,13 @@ def median_seconds(run: Side, device: str, repeats: int = REPEATS) -> float:
     On a GPU the run is replayed as a CUDA graph. Launched one by one, small products would wait for Python.
     """
     run()
-    timed = CudaCapture()(run).replay if device == "cuda" else run
+    timed = as_graph(run, device)
     return statistics.median(once(timed, device) for _ in range(repeats))
+
+
+def as_graph(run: Side, device: str) -> Side:
+    """Capture a run as a CUDA graph, and return what replays it; on a CPU return the run."""
+    return CudaCapture()(run).replay if device == "cuda" else run
 
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
@@ -133,62 +144,52 @@ def training_seconds(
     return products_seconds(passes, model.build, repeats=3)
 
 
-# --- Times that memory bandwidth and arithmetic allow --------------------------------------------------------------
+# --- Floors --------------------------------------------------------------------------------------------------------
 
 
-def arithmetic_seconds(shapes: Products, dtype: torch.dtype, peak: Peaks) -> float:
-    """Return the time of some products at the rate of a large one."""
-    name = "bfloat16" if dtype == torch.bfloat16 else "float32"
-    return flops(shapes) / peak[f"{name}_tflops"] / 1e12
-
-
-def least_seconds(
-    shapes: Products,
-    num_bytes: int,
-    dtype: torch.dtype,
-    peak: Peaks,
-) -> float:
+def floor_seconds(shapes: Products, dtype: torch.dtype, peak: Peaks, num_bytes: int = 0) -> float:
     """Return the least time of some products that move so many bytes: what memory or arithmetic allows."""
-    memory_seconds = num_bytes / peak["copy_gb_per_s"] / 1e9
-    return max(memory_seconds, arithmetic_seconds(shapes, dtype, peak))
+    name = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    return max(num_bytes / peak["copy_gb_per_s"] / 1e9, flops(shapes) / peak[f"{name}_tflops"] / 1e12)
 
 
-def decode_roofline_seconds(
-    model: Decoder,
-    rows: int,
-    kv_tokens: int,
-    peak: Peaks,
-) -> float:
+def decode_floor_seconds(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> float:
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
     dtype = model.build.dtype
     shapes = forward_products(model.config, rows, rows)
     num_weights = sum(inputs * outputs for _, inputs, outputs in shapes)
     kv_bytes = kv_tokens * kv_bytes_per_token(model.config, dtype)
-    return least_seconds(shapes, num_weights * dtype.itemsize + kv_bytes, dtype, peak)
+    return floor_seconds(shapes, dtype, peak, num_weights * dtype.itemsize + kv_bytes)
 
 
-def step_roofline_seconds(
-    model: Decoder,
-    work: Work,
-    packed: int,
-    peak: Peaks,
-) -> float:
-    """Return the least time of a whole step.
+def step_floors(model: Decoder, work: Work, packed: int, peak: Peaks) -> dict[str, float]:
+    """Return the least time of each phase of a GRPO step with a reference pass.
 
-    It has every decode step with the rows that are not done, two forward passes (policy and reference) over the packed
-    tokens, and one backward pass.
+    Generation has every decode step with the rows that are not done. The passes go over the packed tokens: reference
+    and policy forward, and the policy's backward.
     """
-    total = 0.0
+    generate = 0.0
     for step in range(work.steps):
         behind = work.behind(step)
-        total += decode_roofline_seconds(model, len(behind), sum(behind), peak)
+        generate += decode_floor_seconds(model, len(behind), sum(behind), peak)
     forward = forward_products(model.config, packed, sum(work.lengths))
-    passes = 2 * forward + backward_products(forward)
-    return total + arithmetic_seconds(passes, model.build.dtype, peak)
+    both = forward + backward_products(forward)
+    dtype = model.build.dtype
+    return {
+        "generate": generate,
+        "reference": floor_seconds(forward, dtype, peak),
+        "train": floor_seconds(both, dtype, peak),
+    }
 
 
 def peaks(options) -> Peaks:
-    """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written)."""
+    """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written).
+
+    If the variable BENCH_PEAKS names a file, the first of several benchmarks writes it, and the others read it.
+    """
+    known = Path(os.environ.get("BENCH_PEAKS", ""))
+    if known.is_file():
+        return read_json(known)
     kind = "smoke" if options.smoke else options.device
     size = SQUARE[kind]
     square = [(size, size, size)]
@@ -200,6 +201,7 @@ def peaks(options) -> Peaks:
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), options.device)
     found["copy_gb_per_s"] = 2 * source.nbytes / seconds / 1e9
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-    print(f"ceilings: {figures}", flush=True)
+    print("ceilings:", ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
+    if known.name:
+        write_json(known, found)
     return found

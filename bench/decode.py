@@ -8,8 +8,8 @@ their errors and times are printed.
 
 The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
 context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
-The share of the ceiling is the floor divided by the time taken. --profile prints the operations that take longest.
-The last line of stdout is JSON.
+The share of the ceiling is the floor divided by the time taken. --profile prints the operations that take longest at
+96 rows, with the adapter and without. The last line of stdout is JSON.
 """
 
 import torch
@@ -87,66 +87,46 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(
-    name: str,
-    model: Decoder,
-    rows: int,
-    options,
-    peak: ceilings.Peaks,
-    profiled: bool = False,
-) -> dict:
-    """Time the steps of one model at one number of rows."""
-    config, build = model.config, model.build
+def measure(name: str, model: Decoder, rows: int, record: Record, peak: ceilings.Peaks, profiled: bool) -> dict:
+    """Time and record the steps of one model at one number of rows; return the case."""
+    config, build, options = model.config, model.build, record.options
     positions = options.context + STEPS + 1
-    choice = choose_decode_kernel(
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        rows,
-        positions,
-        build.dtype,
-        build.device,
-    )
+    sizes = config.num_heads, config.num_kv_heads, config.head_dim, rows, positions
+    choice = choose_decode_kernel(*sizes, build.dtype, build.device)
     print(f"attention: {choice}")
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
     name = f"{name}, {rows} rows, context {options.context}"
-    if build.lora:
-        name += ", LoRA"
-    if options.top_p < 1:
-        name += f", top_p {options.top_p:g}"
-    case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS)
-    case |= {"target": TARGETS.get(rows, 0.7), "attention": str(choice)}
-    seconds = timing.our_seconds(case)
-    case["tokens_per_s"] = rows / seconds
-    least = ceilings.decode_roofline_seconds(model, rows, rows * options.context, peak)
-    case["ceiling_share"] = least / seconds
+    name += ", LoRA" if build.lora else ""
+    name += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+    target = TARGETS.get(rows, 0.7)
+    case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS, target=target, attention=str(choice))
+    least = ceilings.decode_floor_seconds(model, rows, rows * options.context, peak)
+    record.add(case | timing.rates(case, rows, least))
     if profiled:
-        case["kernels"] = timing.profile(steps.run, options.device)
+        record.profiled(name, timing.profile(steps.run, options.device))
     return case
 
 
 def main(argv: list[str] | None = None) -> dict:
     options = parse("bench.decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
-    record = Record("decode", options)
-    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
-    peak = ceilings.peaks(options)
-    print(describe(options.device), flush=True)
-    for name in options.models:
-        model = models.random_decoder(name, models.build_of(options))
-        without = {}
-        for rows in options.batches:
-            without[rows] = measure(name, model, rows, options, peak)
-            record.add(without[rows])
-        del model  # before the next is made: two would not fit at 7B
-        rank = options.rank or usual_rank(name)
-        model = models.random_decoder(name, models.build_of(options, rank))
-        adapted = measure(name, model, adapter_rows, options, peak, options.profile)
-        record.add(adapted)
-        del model
-        cost = timing.our_seconds(adapted) / timing.our_seconds(without[adapter_rows])
-        record.checks[f"{name}: LoRA against without, {adapter_rows} rows"] = cost
     part = " ".join([*options.models, f"top_p {options.top_p:g}"])
-    return record.finish(ceilings=peak, kernels=describe(options.device), part=part)
+    peak = ceilings.peaks(options)
+    record = Record("decode", options, part=part, ceilings=peak, kernels=describe(options.device))
+    print(record.row["kernels"], flush=True)
+    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
+    for name in options.models:
+        rank = options.rank or usual_rank(name)
+        adapted = models.random_decoder(name, models.build_of(options, rank))
+        with_adapter = measure(name, adapted, adapter_rows, record, peak, options.profile)
+        del adapted  # before the next is made: two would not fit at 7B
+        model = models.random_decoder(name, models.build_of(options))
+        for rows in sorted(options.batches, key=lambda rows: rows != adapter_rows):
+            case = measure(name, model, rows, record, peak, options.profile and rows == adapter_rows)
+            if rows == adapter_rows:
+                cost = timing.our_seconds(with_adapter) / timing.our_seconds(case)
+                record.checks[f"{name}: LoRA against without, {rows} rows"] = cost
+        del model
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -58,11 +58,8 @@ class Ours:
 
     def phases(self) -> dict[str, float]:
         """Return the median seconds of each phase."""
-        found = {}
-        for phase in steps.PHASES:
-            seconds = [metrics[f"time/{phase}"] for metrics in self.metrics[1:]]
-            found[phase] = statistics.median(seconds)
-        return found
+        counted = [steps.phases_of(metrics) for metrics in self.metrics[1:]]
+        return {phase: statistics.median(step[phase] for step in counted) for phase in counted[0]}
 
 
 def trl_trainer(
@@ -226,10 +223,9 @@ def variants_of(options) -> dict[str, bool]:
 def main(argv: list[str] | None = None) -> dict:
     wanted = {"trl": ("trl", "datasets", "peft", "transformers"), "none": ()}
     options = parse("bench.end_to_end", __doc__, argv, SIZES, wanted, choices={"model": models.SHAPES})
-    record = Record("end_to_end", options)
-    keys = steps.common_keys(options, options.prompts, options.group, options.tokens, BETA, RANK)
+    keys = steps.common_keys(vars(options) | {"beta": BETA, "rank": RANK}, options.device, options.dtype)
     keys |= {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "constant"}
-    peak = ceilings.peaks(options)
+    record = Record("end_to_end", options, ceilings=ceilings.peaks(options))
     peers: dict[str, Peer] = {}
     with (
         models.temporary_model(options.model, options) as path,
@@ -251,7 +247,7 @@ def main(argv: list[str] | None = None) -> dict:
     record.add(case)
     record.checks["ours: tokens"] = case["tokens"]
     record.checks["ours: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
-    return record.finish(ceilings=peak)
+    return record.finish()
 
 
 if __name__ == "__main__":

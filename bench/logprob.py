@@ -5,17 +5,12 @@ the hidden states? The head is frozen, as with LoRA. The peer makes the logits, 
 gather, which is our precision. Ours computes the entropy, too, and divides by a temperature, which is 1 here. Its chunk
 is the trainer's.
 
-Memory is the growth of the peak at each number of tokens in --growth: of the process (VmHWM; one process per point) or
-of the GPU's allocator. Checked in the same run: the errors of log-prob and gradient against float64, on 64 rows of the
-same tensors. The ceiling is the matrix products that are needed: logits once, gradient once. The last line of stdout is
-JSON.
+On a GPU, memory is the growth of the allocator's peak at each number of tokens in --growth. Checked in the same run:
+the errors of log-prob and gradient against float64, on 64 rows of the same tensors. The ceiling is the matrix products
+that are needed: logits once, gradient once. The last line of stdout is JSON.
 """
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -27,14 +22,13 @@ from grpo.model.lora import Build
 from grpo.run.memory import CHUNK
 
 CHECKED_ROWS = 64
-WARM_UP_ROWS = 8
 SIZES = {
     "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "growth": [CHECKED_ROWS], "width": 64},
     "cpu": {
         "vocabularies": [32000, 152064],
         "tokens": 1024,
         "width": 1024,
-        "growth": [512, 1024, 2048, 4096],  # tokens at which memory is measured
+        "growth": [2048, 8192],  # tokens at which memory is measured
     },
     "cuda": {"tokens": 8192},
 }
@@ -96,75 +90,32 @@ def speed(name: str, vocab: int, build: Build, options) -> dict:
     return case
 
 
-def memory(name: str, vocab: int, build: Build, options) -> dict:
-    """Measure the MB that each side needs at growing numbers of tokens."""
-    row = {"name": name, "tokens": options.growth}
-    for side in sides_of(options):
-        measure = partial(growth_of_peak, side=side, width=options.width, vocab=vocab, build=build)
-        if build.device == "cpu":
-            measure = partial(in_new_process, measure)
-        row[side] = [measure(tokens) for tokens in options.growth]
-        peaks = zip(options.growth, row[side], strict=True)
-        figures = "  ".join(f"{tokens} tokens {peak:.0f} MB" for tokens, peak in peaks)
-        print(f"peak memory, {name:28} {side:6} {figures}", flush=True)
-    return row
-
-
-def in_new_process(measure: Callable[[int], float], tokens: int) -> float:
-    """Measure in a process that has computed nothing yet."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(measure, tokens).result()
-
-
-def growth_of_peak(
-    tokens: int,
-    side: str,
-    width: int,
-    vocab: int,
-    build: Build,
-) -> float:
-    """Return the MB that a run needs beyond its inputs. A small run before it lets libraries make their buffers."""
-    Problem(WARM_UP_ROWS, width, vocab, build).run(side)
-    problem = Problem(tokens, width, vocab, build)
-    if build.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        problem.run(side)
-        return (torch.cuda.max_memory_allocated() - before) / 1e6
-    before = status_bytes("VmRSS")
+def megabytes(tokens: int, side: str, vocab: int, build: Build, options) -> float:
+    """Return the megabytes that a run needs beyond its inputs."""
+    problem = Problem(tokens, options.width, vocab, build)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     problem.run(side)
-    return (status_bytes("VmHWM") - before) / 1e6
-
-
-def status_bytes(key: str) -> int:
-    """Read a figure about this process. VmHWM, unlike ru_maxrss, does not start at the parent's peak."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields[key].split()[0]) * 1024
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"torch": (), "none": ()}
     options = parse("bench.logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
-    record = Record("logprob", options)
-    dtypes = ["float32", "bfloat16"] if options.dtype == "both" else [options.dtype]
-    peak = ceilings.peaks(options)
-    memories = []
+    record = Record("logprob", options, ceilings=ceilings.peaks(options))
     for vocab in options.vocabularies:
-        for dtype in dtypes:
+        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
             name = f"vocabulary {vocab}, {dtype}"
             build = models.build_of(options, dtype=dtype)
             case = speed(name, vocab, build, options)
-            record.add(case)
-            memories.append(memory(name, vocab, build, options))
             for kind, error in case["error"]["ours"].items():
                 record.checks[f"{name} {kind} error"] = error
-    for row in memories:
-        growth = row["ours"][-1] / max(row["ours"][0], 1)
-        record.checks[f"{row['name']} peak at {options.growth[-1]} / {options.growth[0]} tokens"] = growth
-    return record.finish(peak_megabytes=memories, ceilings=peak)
+            if options.device == "cuda":
+                for side in sides_of(options):
+                    peaks = {tokens: megabytes(tokens, side, vocab, build, options) for tokens in options.growth}
+                    record.checks[f"{name}, {side}: megabytes by tokens"] = peaks
+            record.add(case)
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Operation:
         activations = rows * (self.inputs + self.outputs + self.copied)
         num_bytes = (weights + activations) * build.dtype.itemsize
         shape = rows, self.inputs, self.outputs
-        return ceilings.least_seconds([shape], num_bytes, build.dtype, peak)
+        return ceilings.floor_seconds([shape], build.dtype, peak, num_bytes)
 
 
 def operations(name: str) -> list[Operation]:
@@ -71,27 +71,20 @@ def operations(name: str) -> list[Operation]:
     ]
 
 
-def measure(name: str, options, peak: ceilings.Peaks) -> list[dict]:
-    """Time all operations of one model; print and return a line for each number of rows."""
-    build = models.build_of(options)
-    measured = []
-    for operation in operations(name):
-        for rows in options.rows:
-            seconds = operation.seconds(rows, build, options.repeats)
-            share = operation.least_seconds(rows, build, peak) / seconds
-            line = {"model": name, "operation": operation.name, "rows": rows, "microseconds": 1e6 * seconds}
-            measured.append(line | {"ceiling_share": share})
-            print(f"{name:5} {operation.name:18} {rows:4} rows {1e6 * seconds:9.1f} µs {share:5.0%}", flush=True)
-    return measured
-
-
 def main(argv: list[str] | None = None) -> dict:
     options = parse("bench.products", __doc__, argv, SIZES, choices={"models": models.SHAPES})
     peak = ceilings.peaks(options)
-    measured = []
+    record = Record("products", options, ceilings=peak)
+    build = models.build_of(options)
     for name in options.models:
-        measured += measure(name, options, peak)
-    return Record("products", options).finish(ceilings=peak, products=measured)
+        for operation in operations(name):
+            for rows in options.rows:
+                seconds = operation.seconds(rows, build, options.repeats)
+                share = operation.least_seconds(rows, build, peak) / seconds
+                sides = {"ours": {"median": seconds}}
+                title = f"{name}, {operation.name}, {rows} rows"
+                record.add({"name": title, "rows": rows, "seconds": sides, "ceiling_share": share})
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Read the options of a benchmark, and record what it measures: each case at once, and one row of JSON at the end.
+"""Read the options of a benchmark, and record what it measures as one row of JSON, which grows with each case.
 
 The row is the last line that a benchmark prints. It holds `cases` (one dictionary each: name, seconds of each side,
 ratio, share of the ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run),
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.progress import command_parser
+from grpo.base.storage import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
@@ -55,8 +56,9 @@ def parse(
     parser.add_argument("--peer", choices=peers, default=next(iter(peers)), help="what to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
-    saving = "append the row to a file in FOLDER (default: bench/results)"
-    parser.add_argument("--save", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help=saving)
+    own = RESULTS / f"{module.partition('.')[2]}.jsonl"
+    saving = f"append the row to FILE (default: bench/results/{own.name})"
+    parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
     add_sizes(parser, sizes, choices or {})
     options = parser.parse_args(argv)
     missing = [package for package in peers[options.peer] if not find_spec(package)]
@@ -64,6 +66,8 @@ def parse(
         parser.error(f"{options.peer} needs {', '.join(missing)}: pip install -e '.[bench]', or choose --peer none")
     fill_in(options, sizes)
     options.load_before = os.getloadavg()
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
     return options
 
 
@@ -112,57 +116,67 @@ def fill_in(options: argparse.Namespace, sizes: Sizes) -> None:
 
 
 class Record:
-    """The cases and checks of one run of a benchmark.
+    """The row of one run of a benchmark: its cases and checks, and whatever else is worth keeping.
 
-    If the row is to be saved, each case is also written to NAME.PID.partial at once. A benchmark that is killed leaves
-    that file behind.
+    With --save, all of it is written beside the results after every case (FILE.partial, replaced in one piece), so a
+    benchmark that is killed loses nothing that it had measured.
     """
 
-    def __init__(self, name: str, options: argparse.Namespace):
-        self.name, self.options = name, options
+    def __init__(self, name: str, options: argparse.Namespace, **more: object):
+        settings = {key: value for key, value in vars(options).items() if key not in ("load_before", "save")}
+        self.options, self.load_before = options, list(options.load_before)
         self.cases: list[Mapping] = []
         self.checks: dict[str, object] = {}
-
-    @property
-    def partial(self) -> Path:
-        return self.options.save / f"{self.name}.{os.getpid()}.partial"
+        self.row = {
+            "bench": name,
+            "date": time.strftime("%Y-%m-%d"),
+            "options": {key: value.name if isinstance(value, Path) else value for key, value in settings.items()},
+            "machine": machine(options.device),
+            **more,
+        }
 
     def add(self, case: Mapping) -> None:
         """Keep a case, and print one line about it."""
         self.cases.append(case)
         print(line_about(case), flush=True)
+        self._write()
+
+    def profiled(self, what: str, operations: list[dict]) -> None:
+        """Keep what `timing.profile` found."""
+        self.row.setdefault("profiles", {})[what] = operations
+        self._write()
+
+    def _write(self) -> None:
         if self.options.save:
-            append(self.partial, case)
+            write_atomically(partial_of(self.options.save), self.as_json())
+
+    def as_json(self) -> str:
+        """Return the row as one line."""
+        load = {"before": self.load_before, "after": list(os.getloadavg())}
+        return json.dumps({**self.row, "cases": self.cases, "checks": self.checks, "load": load}) + "\n"
 
     def finish(self, **more: object) -> dict:
         """Print the row as the last line, append it to the results if --save asks for it, and return it."""
         for check, value in self.checks.items():
             print(f"check  {check}: {value}")
-        settings = dict(vars(self.options))
-        load_before = settings.pop("load_before")
-        for key, value in settings.items():
-            if isinstance(value, Path):
-                settings[key] = value.name  # the rest of the path says nothing about the figures
-        row = {
-            "bench": self.name,
-            "date": time.strftime("%Y-%m-%d"),
-            "options": settings,
-            "cases": self.cases,
-            "checks": self.checks,
-            **more,
-            "load": {"before": list(load_before), "after": list(os.getloadavg())},
-            "machine": machine(self.options.device),
-        }
+        self.row |= more
+        line = self.as_json()
         if self.options.save:
-            append(self.options.save / f"{self.name}.jsonl", row)
-            self.partial.unlink(missing_ok=True)
-        print(json.dumps(row), flush=True)
-        return row
+            with open(self.options.save, "a", encoding="utf-8") as file:
+                file.write(line)
+            partial_of(self.options.save).unlink(missing_ok=True)
+        print(line, end="", flush=True)
+        return json.loads(line)
+
+
+def partial_of(path: Path) -> Path:
+    """Return where the row of a benchmark lies that has not ended."""
+    return path.with_name(f"{path.name}.partial")
 
 
 def line_about(case: Mapping) -> str:
     """Say in one line what was measured."""
-    parts = [f"{name} {1e3 * spent['median']:.4g} ms" for name, spent in case["seconds"].items()]
+    parts = [f"{name} {duration(spent['median'])}" for name, spent in case["seconds"].items()]
     if "ratio" in case:
         low, high = case["ratio_range"]
         parts.append(f"{case['ratio']:.2f} × {case['peer']} ({low:.2f} to {high:.2f})")
@@ -173,24 +187,22 @@ def line_about(case: Mapping) -> str:
     return f"{case['name']:44} {'   '.join(parts)}"
 
 
+def duration(seconds: float) -> str:
+    """Write a time with its unit."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
 def phases_line(phases: Mapping[str, float]) -> str:
     """Say in one line how long each phase took."""
     return ", ".join(f"{phase} {spent:.3f} s" for phase, spent in phases.items())
 
 
-def append(path: Path, record: Mapping) -> None:
-    """Append a line of JSON to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        print(json.dumps(record), file=file)
-
-
-def read_rows(folder: Path) -> list[dict]:
-    """Read all rows of a results folder, the oldest of each file first."""
-    rows = []
-    for path in sorted(folder.glob("*.jsonl")):
-        rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return rows
+def read_rows(folder: Path, pattern: str = "*.jsonl") -> list[dict]:
+    """Read all rows of the files that match, the oldest of each file first. FILE.partial follows FILE."""
+    paths = sorted(folder.glob(pattern))
+    return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

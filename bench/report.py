@@ -1,9 +1,8 @@
 """python -m bench.report [--results bench/results] [--readme bench/README.md]
 
-Turn stored rows into the table and plots of bench/README.md. Of each benchmark, device and dtype, all rows count that
-were measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest
-counts. With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Plots are written to the
-folder of the rows. The last line of stdout is JSON.
+Turn stored rows into the table of bench/README.md. Of each benchmark, device and dtype, all rows count that were
+measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
+With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. The last line of stdout is JSON.
 """
 
 import json
@@ -11,11 +10,11 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bench import growth
-from bench.record import RESULTS, markdown_table, plain_parser, read_rows
+from bench.record import RESULTS, duration, markdown_table, plain_parser, read_rows
 from bench.timing import our_seconds
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+UNLISTED = ("canary", "products")  # for whoever looks for what is slow
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
@@ -28,7 +27,7 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     commits: dict[tuple, str] = {}
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if row["options"]["smoke"] or not row["cases"]:
+        if row["options"]["smoke"] or row["bench"] in UNLISTED or not row["cases"]:
             continue
         dtype = row["options"].get("dtype", "")
         key = (row["bench"], row.get("part", ""), device(row), dtype)
@@ -68,11 +67,6 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
     return [name, case["name"], duration(our_seconds(case)), peer, faster, target, share]
 
 
-def duration(seconds: float) -> str:
-    """Write a time with its unit."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
 def footing(rows: Iterable[Mapping]) -> str:
     """Say what the figures were measured on: a line per machine."""
     measured: dict[str, list[str]] = {}
@@ -109,11 +103,7 @@ def main(argv: list[str] | None = None) -> dict:
     print(block)
     if options.readme:
         replace_block(options.readme, block)
-    plots = []
-    for row in rows:
-        if row["bench"] == "growth":
-            plots += growth.plots(options.results, row)
-    result = {"bench": "report", "rows": len(rows), "plots": plots}
+    result = {"bench": "report", "rows": len(rows)}
     print(json.dumps(result))
     return result
 

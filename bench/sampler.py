@@ -6,8 +6,7 @@ How fast is generation, compared with transformers' generate at the same weights
   equal      distinct prompts of one length; all completions have one length
   variable   groups of 12 completions per prompt; prompts of 16 to 96 tokens; completion lengths are drawn once and
              are the same for both sides
-  draw       the sampling operation alone, compared with torch.multinomial on the same rows, and chi-squared over
-             250,000 draws of each
+  draw       the sampling operation alone, compared with torch.multinomial on the same rows
 
 Lengths are forced without touching how either side works. Ours takes them as `limits`, the argument of `Sampler.sample`
 that says how many tokens each completion may have. transformers has stopping criteria that answer row by row; ours
@@ -35,14 +34,12 @@ from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
 from grpo.sampling.sampler import Sampler
 
-DRAWS_AT_ONCE, ZIPF_WORDS = 10_000, 1000
 SIZES = {
     "smoke": {
         "models": ["tiny"],
         "batches": [24],
         "tokens": 16,
         "vocabulary": 1000,
-        "draws": 20_000,
     },
     "cpu": {
         "models": ["4m", "27m", "54m"],
@@ -50,7 +47,6 @@ SIZES = {
         "tokens": 128,  # of the longest completion
         "top_p": 1.0,
         "vocabulary": 32768,  # of the drawing
-        "draws": 250_000,  # for chi-squared
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
 }
@@ -161,61 +157,22 @@ def drawing(options) -> list[dict]:
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    room = room_for_draws(seed_B)
-    operation = {
-        "ours": lambda: inverse_cdf(weight_BV, uniform_B),
-        "torch.multinomial": lambda: torch.multinomial(weight_BV, 1),
-    }
-    from_logits = {
-        "ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room),
-        "torch.multinomial": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
-    }
-    if options.peer == "none":
-        del operation["torch.multinomial"], from_logits["torch.multinomial"]
+    record = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
+    operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
+    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
+    if options.peer != "none":
+        operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
+        from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
     return [
         timing.compare(f"draw, operation, {rows} x {vocab}", operation, options, target=20.0),
         timing.compare(f"draw, from logits, {rows} x {vocab}", from_logits, options),
     ]
 
 
-def room_for_draws(seed_B: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Make the tensors that take one token per row, its log-prob and its cut."""
-    token_B1 = torch.zeros_like(seed_B)[:, None]
-    logp_B1, cut_B1 = torch.zeros(2, len(seed_B), 1, device=seed_B.device)
-    return token_B1, logp_B1, cut_B1
-
-
-def chi_squared_z(num_draws: int, device: str) -> dict[str, float]:
-    """Return how many standard deviations chi-squared lies from its mean, over draws from Zipf's distribution."""
-    rank_V = torch.arange(3, ZIPF_WORDS + 3, device=device, dtype=torch.float32)
-    weight_V = 1 / rank_V
-    expected_V = num_draws * (weight_V / weight_V.sum()).double()
-    counts = {"ours": torch.zeros_like(expected_V), "torch.multinomial": torch.zeros_like(expected_V)}
-    torch.manual_seed(0)
-    for start in range(0, num_draws, DRAWS_AT_ONCE):
-        end = min(start + DRAWS_AT_ONCE, num_draws)
-        seed_B = torch.arange(start, end, device=device)
-        logits_BV = weight_V.log().expand(len(seed_B), -1)
-        step_B = torch.zeros_like(seed_B)
-        room = room_for_draws(seed_B)
-        our_ids_B = draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), room)
-        peer_ids_B = torch.multinomial(weight_V, len(seed_B), replacement=True)
-        counts["ours"] += torch.bincount(our_ids_B, minlength=ZIPF_WORDS)
-        counts["torch.multinomial"] += torch.bincount(peer_ids_B, minlength=ZIPF_WORDS)
-    freedom = ZIPF_WORDS - 1
-    result = {}
-    for side, count_V in counts.items():
-        difference_V = count_V - expected_V
-        chi_squared = float((difference_V**2 / expected_V).sum())
-        result[side] = (chi_squared - freedom) / (2 * freedom) ** 0.5
-    return result
-
-
 def main(argv: list[str] | None = None) -> dict:
     peers = {"hf": ("transformers",), "none": ()}
     options = parse("bench.sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("sampler", options)
-    peak = ceilings.peaks(options)
+    record = Record("sampler", options, ceilings=ceilings.peaks(options))
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     for name in options.models:
         vocab = models.SHAPES[name].vocab
@@ -229,9 +186,7 @@ def main(argv: list[str] | None = None) -> dict:
                     record.checks[f"{name} {check}"] = value
     for case in drawing(options):
         record.add(case)
-    for side, z in chi_squared_z(options.draws, options.device).items():
-        record.checks[f"chi_squared_z {side}"] = z
-    return record.finish(ceilings=peak)
+    return record.finish()
 
 
 if __name__ == "__main__":

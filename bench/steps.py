@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpo.base.schema import Group, Score, completions_of
+from grpo.base.schema import Group, Score
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run
+from grpo.run.step_bar import PHASES
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
 NUM_QUESTIONS = 64
-PHASES = ("generate", "reference", "reward", "train")
 
 
 def letters(prompts: Sequence[str], completions: Sequence[str], **columns: object) -> list[float]:
@@ -29,24 +29,20 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return rewards
 
 
-def common_keys(
-    options,
-    prompts: int,
-    group: int,
-    tokens: int,
-    beta: float,
-    rank: int,
-) -> dict[str, object]:
-    """Return the configuration keys that every benchmark of steps sets. group: completions per prompt."""
+def common_keys(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, object]:
+    """Return the configuration keys that every benchmark of steps sets.
+
+    shape: prompts, group (completions per prompt), tokens, beta and rank.
+    """
     return {
-        "num_generations": group,
-        "per_device_train_batch_size": prompts * group,
-        "max_completion_length": tokens,
-        "beta": beta,
-        "lora_r": rank,
-        "lora_alpha": 2 * rank,
-        "torch_dtype": options.dtype,
-        "device": options.device,
+        "num_generations": shape["group"],
+        "per_device_train_batch_size": shape["prompts"] * shape["group"],
+        "max_completion_length": shape["tokens"],
+        "beta": shape["beta"],
+        "lora_r": shape["rank"],
+        "lora_alpha": 2 * shape["rank"],
+        "torch_dtype": dtype,
+        "device": device,
     }
 
 
@@ -87,7 +83,10 @@ def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
 
 
 class Judge:
-    """The only reward of a trainer: each call takes the next of some delays, and all calls are in flight together."""
+    """The only reward of a trainer: each call takes the next of some delays, and all calls are in flight together.
+
+    num_ended: calls that gave their score.
+    """
 
     def __init__(self, trainer: GrpoTrainer, delays: Sequence[float]):
         self.delays, self.num_ended = iter(delays), 0
@@ -97,28 +96,17 @@ class Judge:
     async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
         await asyncio.sleep(next(self.delays))
         self.num_ended += 1
-        return Score(share_of_odd(columns["completion_ids"]))
+        ids = columns["completion_ids"]
+        return Score(sum(token % 2 for token in ids) / len(ids))
 
 
-def share_of_odd(ids: Sequence[int]) -> float:
-    """Return the judge's score."""
-    return sum(token % 2 for token in ids) / len(ids)
-
-
-def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> dict[str, Any]:
-    """Make one step under a judge with these delays; return its seconds by phase, and how the judge was used."""
+def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> tuple[dict[str, float], list[Group]]:
+    """Make one step under a judge with these delays, one per completion; the metrics say how many it `judged`."""
     judge = Judge(trainer, delays)
     metrics, groups = run_step(trainer)
-    num_tokens = num_wrong = 0
-    for completion in completions_of(groups):
-        num_tokens += len(completion.ids)
-        num_wrong += completion.reward != share_of_odd(completion.ids)
-    seconds = {phase: metrics[f"time/{phase}"] for phase in PHASES}
-    return {
-        "step": metrics["step_time"],
-        "micro_batches": metrics["micro_batches"],
-        "tokens": num_tokens,
-        "judged": judge.num_ended,
-        "wrong": num_wrong,
-        **seconds,
-    }
+    return metrics | {"judged": judge.num_ended}, groups
+
+
+def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each phase of a step."""
+    return {metric.removeprefix("time/"): metrics[metric] for metric in PHASES}

@@ -225,8 +225,7 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
 def main(argv: list[str] | None = None) -> dict:
     peers = {"peft": ("peft", "transformers"), "none": ()}
     options = parse("bench.train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("train_step", options)
-    peak = ceilings.peaks(options)
+    record = Record("train_step", options, ceilings=ceilings.peaks(options))
     batch = options.prompts * options.group
     for name in options.models:
         vocab = models.SHAPES[name].vocab
@@ -234,7 +233,7 @@ def main(argv: list[str] | None = None) -> dict:
             for kind, make in KINDS.items():
                 work = make(batch, options.tokens, vocab, options.group)
                 measure(path, work, f"{name}, {kind} lengths", record)
-    return record.finish(ceilings=peak)
+    return record.finish()
 
 
 if __name__ == "__main__":

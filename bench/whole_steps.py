@@ -9,15 +9,16 @@ come after about so many tokens. The judge is a coroutine, like a client of an A
 random time of up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
 Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
-every completion got its score. The ceiling is the matrix products of the prefill, of all decode steps, of reference and
-policy forward, and of the backward pass. The roofline is the least time that memory bandwidth and arithmetic allow,
-with the reads of keys and values. `projected_hours` is for 150 steps. --profile prints the operations of a training
-pass that take longest. The last line of stdout is JSON.
+every completion got its score. The share is that of the floor: the least time that memory bandwidth and arithmetic
+allow, with the reads of keys and values, which each row also holds phase by phase. `projected_hours` is for 150 steps.
+--profile prints the operations of a training pass that take longest. The last line of stdout is JSON.
 """
 
 import random
 import statistics
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -71,18 +72,6 @@ def made_on_device(path: Path, build: Build, mean_length: float | None) -> Decod
     return models.fill(Decoder(read_model_config(path), build), mean_length)
 
 
-def products_seconds(trainer: GrpoTrainer, groups: list[Group]) -> float:
-    """Return the time of the matrix products alone, at their shapes in the step and in its micro-batches."""
-    model, work, packed = trainer.model, work_of(groups), packed_tokens(groups)
-    micro_batches = -(-packed // trainer.budget.tokens)
-    scored = sum(work.lengths)
-    forward = ceilings.forward_products(model.config, packed // micro_batches, scored // micro_batches)
-    # Forward and backward apart: each product has its own weight, and those of both would not fit at 7B.
-    forward_seconds = ceilings.products_seconds(forward, model.build, 1)
-    backward_seconds = ceilings.products_seconds(ceilings.backward_products(forward), model.build, 1)
-    return ceilings.generation_seconds(model, work) + micro_batches * (2 * forward_seconds + backward_seconds)
-
-
 def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     """Return the bytes that memory.py predicts for the largest micro-batch."""
     build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
@@ -97,97 +86,81 @@ def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
     return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
+@contextmanager
+def shape_trainer(
+    shape: dict, device: str, dtype: str, mean_length: float | None = None, system_prompt: str = ""
+) -> Iterator[GrpoTrainer]:
+    """Make a trainer of that shape, whose weights are made on the device."""
+    keys = steps.common_keys(shape, device, dtype)
+    keys |= {"learning_rate": 1e-6, "system_prompt": system_prompt}
+    load = partial(made_on_device, mean_length=mean_length)
+    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
+        checkpoint = write_config(shape["model"], Path(temporary) / "model")
+        with steps.trainer(checkpoint, Path(temporary), **keys) as trainer:
+            yield trainer
+
+
 def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
     """Record the cases of one shape, one for each delay, and its checks."""
     options = record.options
     shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
     num_completions = shape["prompts"] * shape["group"]
-    sizes = shape["prompts"], shape["group"], shape["tokens"]
-    keys = steps.common_keys(options, *sizes, shape["beta"], shape["rank"])
-    keys |= {"learning_rate": 1e-6, "system_prompt": "" if options.smoke else SYSTEM_PROMPT}
-    load = partial(made_on_device, mean_length=options.mean_length or MEAN_LENGTHS.get(name))
+    title = f"{name}: {shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
+    mean_length = options.mean_length or MEAN_LENGTHS.get(name)
+    system_prompt = "" if options.smoke else SYSTEM_PROMPT
     rng = random.Random(0)
-    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
-        folder = Path(temporary)
-        checkpoint = write_config(shape["model"], folder / "model")
-        with steps.trainer(checkpoint, folder, **keys) as trainer:
-            steps.run_judged_step(trainer, [0.0] * num_completions)
-            cases = []
-            num_wrong = 0
-            for delay in options.delays:
-                seen = []
-                for _ in range(options.repeats):
-                    delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
-                    seen.append(steps.run_judged_step(trainer, delays))
-                num_wrong += sum(step["wrong"] for step in seen)
-                cases.append(make_case(name, shape, trainer, delay, seen))
-                record.add(cases[-1])
-            record.checks[f"{name}: judged all"] = num_wrong == 0
-            watch_one_step(name, trainer, num_completions, cases, record, peak)
+    with shape_trainer(shape, options.device, options.dtype, mean_length, system_prompt) as trainer:
+        steps.run_judged_step(trainer, [0.0] * num_completions)
+        for delay in options.delays:
+            seen = []
+            for _ in range(options.repeats):
+                delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
+                seen.append(steps.run_judged_step(trainer, delays))
+            judged = [metrics["judged"] for metrics, _ in seen]
+            record.checks[f"{name}, judge {delay:g} s: judged all"] = judged == [num_completions] * len(seen)
+            record.add(make_case(f"{title}, judge {delay:g} s", shape["target"], trainer, seen, peak))
+        watch_one_step(name, trainer, num_completions, record)
 
 
 def make_case(
     name: str,
-    shape: dict,
+    target: float,
     trainer: GrpoTrainer,
-    delay: float,
-    seen: list[dict],
+    seen: list[tuple[dict[str, float], list[Group]]],
+    peak: ceilings.Peaks,
 ) -> dict:
-    """Make the case of one delay from its steps."""
-    size = f"{shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
-    case = {
-        "name": f"{name}: {size}, judge {delay:g} s",
-        "seconds": {"ours": timing.spread([step["step"] for step in seen])},
-        "tokens": seen[-1]["tokens"],
-        "target": shape["target"],
-        "phases": {},
-        "micro_batches": seen[-1]["micro_batches"],
-        "recompute": trainer.budget.recompute,
-        "judged": [step["judged"] for step in seen],
-    }
-    for phase in steps.PHASES:
-        case["phases"][phase] = statistics.median(step[phase] for step in seen)
-    seconds = timing.our_seconds(case)
-    case["tokens_per_s"] = case["tokens"] / seconds
+    """Make the case of one delay from its steps, with the time and the floor of each phase."""
+    metrics, groups = seen[-1]
+    work, phases = work_of(groups), [steps.phases_of(metrics) for metrics, _ in seen]
+    floors = ceilings.step_floors(trainer.model, work, packed_tokens(groups), peak)
+    sides = {"ours": timing.spread([metrics["step_time"] for metrics, _ in seen])}
+    case = {"name": name, "seconds": sides, "target": target, "floors": floors}
+    case |= timing.rates(case, sum(work.lengths), sum(floors.values()))
+    case["phases"] = {phase: statistics.median(step[phase] for step in phases) for phase in phases[0]}
+    case |= {"micro_batches": metrics["micro_batches"], "recompute": trainer.budget.recompute}
     print(f"  {phases_line(case['phases'])}")
-    if name == "knowrl":
-        case["projected_hours"] = KNOWRL_STEPS * seconds / 3600
+    if name.startswith("knowrl"):
+        case["projected_hours"] = KNOWRL_STEPS * timing.our_seconds(case) / 3600
         print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")
     return case
 
 
-def watch_one_step(
-    name: str,
-    trainer: GrpoTrainer,
-    num_completions: int,
-    cases: list[dict],
-    record: Record,
-    peak: ceilings.Peaks,
-) -> None:
-    """Run one more step for the checks; add the shares of the ceiling, and the profile if wanted, to the cases."""
+def watch_one_step(name: str, trainer: GrpoTrainer, num_completions: int, record: Record) -> None:
+    """Run one more step for the checks, and profile its first micro-batch if wanted."""
     options = record.options
     on_gpu = options.device == "cuda"
     if on_gpu:
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    steps.Judge(trainer, [0.0] * num_completions)
-    metrics, groups = steps.run_step(trainer)
+    metrics, groups = steps.run_judged_step(trainer, [0.0] * num_completions)
     record.checks[f"{name}: sampler/logp_diff_mean"] = metrics["sampler/logp_diff_mean"]
-    packed = packed_tokens(groups)
     if on_gpu:
         most = torch.cuda.max_memory_allocated()
-        record.checks[f"{name}: peak memory / predicted"] = most / predicted_peak(trainer, resident, packed)
-        record.checks[f"{name}: peak GB"] = most / 1e9
+        predicted = predicted_peak(trainer, resident, packed_tokens(groups))
+        record.checks |= {f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9}
         print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
-    products = products_seconds(trainer, groups)
-    roofline = ceilings.step_roofline_seconds(trainer.model, work_of(groups), packed, peak)
-    for case in cases:
-        case["ceiling_share"] = products / timing.our_seconds(case)
-        case["roofline_share"] = roofline / timing.our_seconds(case)
-        shares = f"{case['ceiling_share']:.0%} of the products, {case['roofline_share']:.0%} of the roofline"
-        print(f"  {case['name']}: {shares}", flush=True)
     if options.profile:
-        cases[-1]["kernels"] = profile_training(trainer, groups, options.device)
+        record.profiled(f"{name}, training", profile_training(trainer, groups, options.device))
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
@@ -206,12 +179,12 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
 
 def main(argv: list[str] | None = None) -> dict:
     options = parse("bench.whole_steps", __doc__, argv, SIZES, choices={"shapes": SHAPES})
-    record = Record("whole_steps", options)
+    part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
     peak = ceilings.peaks(options)
+    record = Record("whole_steps", options, part=part, ceilings=peak)
     for name in options.shapes:
         measure(name, record, peak)
-    part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
-    return record.finish(ceilings=peak, part=part)
+    return record.finish()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def batch_logprobs(
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
     hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
-    hidden_CD = hidden_TD.index_select(0, batch.source_C)
+    hidden_CD = _Sources.apply(hidden_TD, batch.source_C)
     return token_logprobs(hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk)  # Eq. 3
 
 
@@ -57,6 +57,25 @@ def token_logprobs(
     if cut_C is not None and bool((cut_C == NO_CUT).all()):
         cut_C = None
     return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk)
+
+
+class _Sources(torch.autograd.Function):
+    """The hidden state that predicts each target. A prompt's last one predicts the first token of every completion.
+
+    So its gradient is a sum over the group, made in float32: in bf16, a GPU would round at each addition.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden_TD, source_C):
+        ctx.save_for_backward(source_C)
+        ctx.num_tokens = len(hidden_TD)
+        return hidden_TD.index_select(0, source_C)
+
+    @staticmethod
+    def backward(ctx, grad_CD):
+        exact = torch.promote_types(grad_CD.dtype, torch.float32)
+        sum_TD = torch.zeros(ctx.num_tokens, grad_CD.shape[1], dtype=exact, device=grad_CD.device)
+        return sum_TD.index_add_(0, ctx.saved_tensors[0], grad_CD.to(exact)).to(grad_CD.dtype), None
 
 
 class _TokenLogprobs(torch.autograd.Function):

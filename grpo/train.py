@@ -6,13 +6,14 @@ line of code that computes it.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import ceil
 
 import torch
 
 from grpo.attention import select
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
-from grpo.base.schema import Group, PackedBatch
+from grpo.base.schema import Completion, Group, PackedBatch
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
@@ -69,15 +70,34 @@ class GrpoTrainer(Trainer):
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
             for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
-                logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
-                if iteration == 0:
-                    batch.old_logp_C = logp_C.detach()  # the policy has not changed since it sampled
-                loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
-                self.optimizer.backward(loss)
-                self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
+                self.train_batch(batch, iteration)
             self.rollout.finish_grading()  # of the groups that are in no micro-batch
             self.update(iteration)
         self.step += 1
+
+    def train_batch(self, batch: PackedBatch, iteration: int = 0) -> None:
+        """Add the gradient of a micro-batch."""
+        logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
+        if iteration == 0:
+            batch.old_logp_C = logp_C.detach()  # the policy has not changed since it sampled
+        loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
+        self.optimizer.backward(loss)
+        self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
+
+    def rehearse(self) -> None:
+        """Train on the largest micro-batch that can come."""
+        batch = self.make_batches(self.longest_groups())[0]
+        batch.set_advantages()
+        batch.ref_logp_C = self.reference_logprobs(batch)
+        self.train_batch(batch)
+
+    def longest_groups(self) -> list[Group]:
+        """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch."""
+        prompt = max(self.rollout.prompts, key=lambda prompt: len(prompt.ids))
+        length, size = self.config.max_completion_length, self.config.num_generations
+        completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
+        number = ceil(self.budget.tokens / (len(prompt.ids) + size * (length - 1)))
+        return [Group(prompt, [completion] * size) for _ in range(number)]
 
     @torch.no_grad()
     def reference_logprobs(self, batch: PackedBatch) -> torch.Tensor | None:

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 
 POSITIONS = 64  # per tile
+TILE = {"positions": POSITIONS, "num_warps": 4, "num_stages": 3}
+EXACT_TILE = {"positions": POSITIONS // 2, "num_warps": 8, "num_stages": 2}  # float32: larger ones spill, see README.md
 WAVES = 4  # programs per multiprocessor to aim for
 MIN_DOT = 16  # rows and columns that an operand of tl.dot must have
 
@@ -55,11 +57,9 @@ def decode_attention(
         1.0 / math.sqrt(E),
         group=H // K,
         padded_group=max(MIN_DOT, triton.next_power_of_2(H // K)),
-        positions=POSITIONS,
         is_exact=is_exact,
         **shape,
-        num_warps=4,
-        num_stages=2 if is_exact else 3,  # three float32 stages exceed the shared memory of an A100
+        **(EXACT_TILE if is_exact else TILE),
     )
     if num_splits > 1:
         padded_splits = triton.next_power_of_2(num_splits)

@@ -23,7 +23,8 @@ def draw_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a token per row (int64) and its log-prob at that temperature (float32, nats).
 
-    Temperature 0 takes the likeliest token, with log-prob 0. thresholds: from nucleus.thresholds, the least logit and
+    Temperature 0 takes the likeliest token, with log-prob 0. If a row is not finite, its log-prob is not either, and
+    its token, which means nothing, is draw.draw's. thresholds: from nucleus.thresholds, the least logit and
     the least log-prob that can be drawn; the log-prob is then that among the remaining tokens. record: three tensors
     [B, X] with equal strides; column position_B[b] of row b receives the token, its log-prob and the least log-prob.
     The tokens are those of draw.draw(logits_BV, draw.uniforms(seed_B, position_B), ...), except where u * total lies
@@ -111,6 +112,8 @@ def _masses(
     place = row * tl.num_programs(0) + tl.program_id(0)
     v = tl.program_id(0) * piece + tl.arange(0, piece)
     z = _load_logits(logits_ptr, least_ptr, row, stride, v, V, has_least)
+    if is_greedy:
+        z = tl.where(z == z, z, float("inf"))  # every comparison with NaN is false, so NaN would lose to the padding
     top = tl.max(z, 0)
     tl.store(top_ptr + place, top)
     if is_greedy:
@@ -171,7 +174,8 @@ def _pick(
         entry = _first(tl.cumsum(weights, 0) > wanted_inside, weights > 0, lane, piece)
         logit = tl.sum(tl.where(lane == entry, z, 0.0), 0)
         logp = (logit - top) * inverse_temperature - tl.log(total.to(tl.float32))
-    token = (chosen * piece + entry).to(tl.int64)
+        entry = tl.where(total - total == 0, entry, V)  # total is NaN if the row is not finite
+    token = tl.minimum(chosen * piece + entry, V - 1).to(tl.int64)  # an id beyond the vocabulary would stop the GPU
     tl.store(id_ptr + row, token)
     tl.store(logp_ptr + row, logp)
     if has_record:

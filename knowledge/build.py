@@ -140,6 +140,8 @@ def main(argv: list[str]) -> None:
     source = Source(options.source, int(options.max_row_mb * 2**20))
     if options.skipped:
         check_output(options.skipped, "--skipped")
+        if options.skipped.resolve() in (options.source.resolve(), options.out.resolve()):
+            parser.error("--skipped names the source or the output")
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         skips = SkipLog(options.source, options.strict, file)
         report = build(source, options.out, skips, options.max_tokens, progress=True)

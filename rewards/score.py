@@ -27,6 +27,7 @@ from typing import Any
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, say_next
 from grpo.base.schema import Completion, Group, Prompt
+from grpo.base.storage import write_atomically
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
@@ -145,7 +146,7 @@ def main(argv: list[str]) -> None:
     scorer.close()
     text = encodable("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        write_atomically(arguments.output, text)
     else:
         sys.stdout.write(text)
     print(means_table([row["rewards"] for row in rows]), file=sys.stderr)

@@ -3,6 +3,7 @@
 schema.py    the data that flows through the program, with worked examples, and the legend of tensor shapes
 errors.py    what failed, why, and what to type
 storage.py   files that are complete or absent
+cache.py     what was expensive to find out: verdicts, and replies of language models
 progress.py  messages of a command
 time_limit.py  limits on foreign code
 """

@@ -79,7 +79,7 @@ def read_mapping(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if it is missing or damaged, or holds something else."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        content = yaml.load(text, PlainLoader) if path.suffix == ".yaml" else json.loads(text)
+        content = PlainLoader(text).get_single_data() if path.suffix == ".yaml" else json.loads(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}

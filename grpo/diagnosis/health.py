@@ -55,7 +55,7 @@ class Diagnosis:
         self.history.steps.append({"step": step, **metrics})
         if completions:
             self.history.reason = dominant_reason(completions)
-        if step == 1 and "reward" in metrics:
+        if step == 1 and "completions/mean_length" in metrics:
             self.first_step = first_step(self.history)
         return self._ask(RULES)
 

@@ -291,8 +291,8 @@ def entropy_out_of_range(history: History) -> str | None:
 def learned_nothing(history: History) -> str | None:
     """The last steps are no better than the first, as far as their spread can tell.
 
-    To do: see the other findings first; otherwise raise learning_rate or max_steps, and look at grad_norm and kl: near
-    0 the policy has hardly moved.
+    To do: see the other findings first; if completions have advantages, raise learning_rate or max_steps, and look at
+    grad_norm and kl: near 0 the policy has hardly moved.
     """
     steps, because = history.steps, f"; {history.reason}" if history.reason else ""
     if not any(step.get("advantage_abs_mean", 1.0) and step.get("micro_batches", 1) for step in steps):

@@ -19,7 +19,7 @@ from grpo.doctor.rehearsal import Rehearsal
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.run.saved import start_of
 from grpo.run.toy import is_made, locate
-from rewards.registry import expand
+from rewards.registry import Reward, expand
 from rewards.services import Checkup
 
 Value = TypeVar("Value")
@@ -48,6 +48,7 @@ class Case:
     longest: int | None = None  # tokens of the longest prompt with its completion
     needed_bytes: int | None = None  # of memory
     rehearsal: Rehearsal | None = None  # a trainer of this run
+    functions: list[Reward] = field(default_factory=list)  # the user's own rewards
     checkups: dict[str, Checkup] = field(default_factory=dict)  # of the services
 
     def __post_init__(self) -> None:

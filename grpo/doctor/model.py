@@ -28,7 +28,6 @@ from grpo.run import memory
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, stage1_overrides, start_from
-from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 MAX_MISFITS = 8  # tensors to name in a message
@@ -152,10 +151,7 @@ def sample(case: Case) -> str:
 
 def _graded(case: Case, prompt: Prompt, completion: Completion) -> Iterator[str]:
     """Grade a completion with the user's own functions, and yield what each gives. UserError if it is no number."""
-    names = [name for name in case.reward_names if ":" in name]
-    if not names:
-        return
-    scorer = Scorer(build_rewards(names, case.options))
+    scorer = Scorer(case.functions)
     try:
         scorer.grade([Group(prompt, [completion])])
         scorer.check_numbers()

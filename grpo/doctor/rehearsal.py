@@ -118,7 +118,7 @@ class GrpoRehearsal(Rehearsal):
     """First steps of stage 2. A row is a question with its completions, which are not graded."""
 
     def __init__(self, config: TrainConfig):
-        config = replace(config, dynamic_sampling=False)  # it needs grades
+        config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
         self.rollout = self.trainer.rollout
         self.prompts, self.sampling = self.rollout.prompts, self.rollout.sampling

@@ -29,6 +29,7 @@ def reward(case: Case, name: str) -> str:
     if not needs:
         (built,) = build_rewards([name], case.options)
         needs = built.needs
+        case.functions += [built] if ":" in name else []
     if not needs:
         return "needs nothing"
     rows = need(case.rows, "the data")

@@ -212,15 +212,26 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
     def forward(
-        self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode, recompute: str
-    ) -> torch.Tensor:
-        normed_TD = self.attention_norm(x_TD, self.attention.qkv.room)
+        self,
+        x_TD: torch.Tensor,
+        added_TD: torch.Tensor | None,
+        layer: int,
+        rope: Rope,
+        attend: Attend,
+        mode: Mode,
+        recompute: str,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the residual stream before the MLP's output is added, and that output, which the next norm adds.
+
+        x_TD, added_TD: the same two of the layer before.
+        """
+        normed_TD, x_TD = self.attention_norm.after_adding(x_TD, added_TD, self.attention.qkv.room)
         attended_TD = self.attention(normed_TD, layer, rope, attend, mode)
         if recompute == "mlp":
             x_TD = x_TD + attended_TD
-            return x_TD + _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
+            return x_TD, _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
         normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.room)
-        return x_TD + self.mlp(normed_TD, mode)
+        return x_TD, self.mlp(normed_TD, mode)
 
 
 def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
@@ -250,14 +261,15 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        x_TD = F.embedding(ids_T, self.embedding())
+        x_TD, added_TD = F.embedding(ids_T, self.embedding()), None
         rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
         for layer, block in enumerate(self.blocks):
             if recompute == "all":
-                x_TD = _recomputed(block, x_TD, layer, rope, attend, mode, "none")
+                x_TD, added_TD = _recomputed(block, x_TD, None, layer, rope, attend, mode, "none")
+                x_TD, added_TD = x_TD + added_TD, None  # so that one tensor per layer is kept
             else:
-                x_TD = block(x_TD, layer, rope, attend, mode, recompute)
-        return self.norm(x_TD)
+                x_TD, added_TD = block(x_TD, added_TD, layer, rope, attend, mode, recompute)
+        return self.norm.after_adding(x_TD, added_TD)[0]
 
     def head(self) -> torch.Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it."""

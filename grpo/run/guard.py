@@ -1,18 +1,14 @@
 """Run a step safely: retry it if memory runs out, and save the run before a signal or a failed service ends it."""
 
 from collections.abc import Callable, Sequence
-from math import ceil
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
-from grpo.base.schema import Completion, Group
+from grpo.base.schema import Group
 from grpo.diagnosis.glossary import Metrics
-from grpo.loss import policy_loss
-from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run import memory
 
 if TYPE_CHECKING:
-    from grpo.train import GrpoTrainer
     from grpo.trainer import Trainer
 
 
@@ -57,20 +53,8 @@ class Guard:
     def rehearse(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
         trainer = self.trainer
-        groups = longest_groups(trainer)
-
-        def work() -> None:
-            parts = split_into_micro_batches(groups, trainer.budget.tokens)[0]
-            batch = pack_batch(parts, device=self.run.device)
-            batch.set_advantages()
-            batch.ref_logp_C = trainer.reference_logprobs(batch)
-            logp_C, _ = trainer.policy_logprobs(batch)
-            batch.old_logp_C = logp_C.detach()
-            loss, _ = policy_loss(batch, logp_C, trainer.config)
-            trainer.optimizer.backward(loss)
-
-        self._retry_on_oom(work, "rehearsing the longest step")
-        trainer.optimizer.discard_gradient()
+        self._retry_on_oom(trainer.rehearse, "rehearsing the longest step")
+        trainer.discard_step()
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
@@ -120,13 +104,3 @@ class Guard:
     def _account(self) -> memory.Account:
         trainer = self.trainer
         return memory.account(trainer.model, trainer.num_sequences, trainer.longest, trainer.budget, trainer.reference)
-
-
-def longest_groups(trainer: "GrpoTrainer") -> list[Group]:
-    """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch."""
-    config = trainer.config
-    prompt = max(trainer.rollout.prompts, key=lambda prompt: len(prompt.ids))
-    length, size = config.max_completion_length, config.num_generations
-    completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
-    number = ceil(trainer.budget.tokens / (len(prompt.ids) + size * (length - 1)))
-    return [Group(prompt, [completion] * size) for _ in range(number)]

@@ -88,7 +88,7 @@ class Log:
             self._track(name, tracker.scalars, self.step, means)
         if self.config.logging_steps > 1:
             what = "" if number == 1 else f", mean of {number}"
-            text = "  ".join(describe(means, is_wide=True)) + longest_phase(means)
+            text = "  ".join(describe(means)) + longest_phase(means)
             self.say(f"step {self.step} of {self.total_steps}{what}: {text}")
 
     def say(self, text: str) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.model.decoder import Decoder, ModelConfig
@@ -52,7 +53,9 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
     if run.ranks.is_main and not is_made(config):
         folder, mark = Path(config.toy_dir), _mark(config)
         run.say(f"making the toy world {config.toy_world} in {folder}")
-        mark.unlink(missing_ok=True)
+        _refuse_anything_else(folder, mark)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(mark, "{}\n")  # it is a toy world, and not complete
         if config.toy_world == ALMANAC:
             make_almanac_files(folder, config)
         else:
@@ -60,6 +63,17 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         write_atomically(mark, _contents(config))
     run.ranks.barrier()
     return config
+
+
+def _refuse_anything_else(folder: Path, mark: Path) -> None:
+    """Raise UserError (exit 2) if a folder holds something, and that is no toy world: its files would be replaced."""
+    if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
+        raise UserError(
+            f"{folder} holds no toy world, and is not empty",
+            "files such as questions.jsonl and model/ would be replaced",
+            "set toy_dir to a new folder",
+            CONFIG,
+        )
 
 
 def is_made(config: AnyConfig) -> bool:

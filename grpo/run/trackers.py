@@ -2,7 +2,7 @@
 
 Each has three methods: `scalars` records the metrics of a step, `text` records a text, `close` writes what is left.
 A resumed run goes on as the same run of its service, which knows it by the id in run_state.json.
-Before a run, `check_trackers` finds out what would keep one of them from starting.
+A service asks for a login itself when it starts; if it fails, the run goes on without it.
 """
 
 import importlib
@@ -10,20 +10,14 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, escape, explained, is_storage_error, redact
+from grpo.base.errors import CONFIG, check_all, escape, explained, is_storage_error, redact
 from grpo.config.options import AnyConfig
 from grpo.diagnosis.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
-LOGINS = {  # services with an account: the variables of its key and of its mode, and the command that logs in
-    "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE", "swanlab login"),
-    "wandb": ("WANDB_API_KEY", "WANDB_MODE", "wandb login"),
-}
-WITHOUT_LOGIN = ("offline", "local", "disabled", "dryrun")  # modes
 
 
 class TensorBoard:
@@ -95,14 +89,8 @@ def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
     return {word: value for word, value in place.items() if value}
 
 
-# --- before the run ------------------------------------------------------------------------------------------------
-
-
 def check_trackers(config: AnyConfig) -> str:
-    """Check that the trackers of a run are installed and, as far as this machine knows, logged in; return their names.
-
-    UserError (exit 2 or 3) if one is not.
-    """
+    """Return the names of a run's trackers; UserError (exit 2) if one is not installed."""
     names = [name for name in config.report_to if name != "none"]
     check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
     return ", ".join(names) or "none"
@@ -112,32 +100,3 @@ def _check_tracker(name: str) -> None:
     fix = f"pip install {name}, or remove it from report_to"
     with explained(Exception, f"report_to names {name}, which is not installed", fix, CONFIG):  # it can raise anything
         importlib.import_module(MODULES[name])
-    if name in LOGINS and not _is_logged_in(name):
-        key, mode, command = LOGINS[name]
-        raise UserError(
-            f"report_to names {name}, but nobody is logged in there",
-            f"{key} is not set, no login is stored, and {mode} is not offline",
-            f"{command}; or export {key}=...; or export {mode}=offline; or report_to=tensorboard",
-            PREFLIGHT,
-        )
-
-
-def _is_logged_in(name: str) -> bool:
-    """Return whether a key is known, or none is needed."""
-    key, mode, _ = LOGINS[name]
-    if os.environ.get(key) or os.environ.get(mode, "").lower() in WITHOUT_LOGIN:
-        return True
-    if name == "swanlab":
-        folder = Path(os.environ.get("SWANLAB_SAVE_DIR") or "~/.swanlab").expanduser()
-        return "password" in _read(folder / ".netrc")
-    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
-    stored = [os.environ.get("NETRC") or "~/.netrc", "~/_netrc"]
-    settings = ["wandb/settings", "~/.config/wandb/settings"]  # `wandb offline` writes the first
-    return any(host in _read(Path(file)) for file in stored) or any("offline" in _read(Path(file)) for file in settings)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.expanduser().read_text(encoding="utf-8", errors="replace")
-    except (OSError, RuntimeError):  # there is no such file, or no home
-        return ""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from grpo.base.cache import DiskCache
 from knowledge.sanitise import encodable
-from knowledge.store.cache import DiskCache
 from knowledge.store.result import Passage
 
 Label = Literal["supported", "refuted", "unknown"]

@@ -14,5 +14,4 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     recognise.py        whose file it is: ours, KnowRL's or FActScore's
     identity.py         what tells one knowledge base from another
     side_index.py       a full-text index for files that are not ours
-    cache.py            what was expensive to find out: verdicts, and replies of language models
 """

@@ -60,8 +60,8 @@ class KnowledgeBase:
         check_header(path)
         database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
         try:
-            kind = recognise(database)
             check_pages(database)
+            kind = recognise(database)
             base = cls(database, kind, Path(side_index or side_index_of(path)))
             base._use_side_index()
         except BaseException:

@@ -17,7 +17,7 @@ from knowledge.store.tokens import tokens
 SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = 0.05, 2000, 60_000
 MAX_TOKENS = 32  # rarest tokens of a very long query
 
-COUNTS = "SELECT term, doc FROM json_each(?) CROSS JOIN knowledge_vocabulary ON term = value"
+COUNTS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
 # rowid <= ? ends the search early where only common words are sought; rank is bm25(), the lower the better
 BEST = """
     SELECT doc.title, best.number - doc.first, documents.text, -best.score

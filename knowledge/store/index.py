@@ -1,7 +1,7 @@
 """Write the full-text index: its tables, filled in constant memory.
 
     knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
-    knowledge_vocabulary  a view of it by FTS5: in how many passages a token occurs
+    knowledge_terms       in how many passages a token occurs: what it costs in a query
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
     knowledge_meta        format version, counts, a digest of all titles and passages (identity.py)
@@ -27,10 +27,12 @@ INDEX_TABLES = {
     # The 'ascii' tokenizer splits at ASCII separators only, so it returns our tokens unchanged, in any script and any
     # version of SQLite.
     "knowledge_index": "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', tokenize='ascii')",
-    "knowledge_vocabulary": "CREATE VIRTUAL TABLE knowledge_vocabulary USING fts5vocab(knowledge_index, row)",
+    "knowledge_terms": "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
     "knowledge_documents": "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
     "knowledge_meta": "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 }
+
+VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
 
 class IndexWriter:
@@ -71,6 +73,9 @@ class IndexWriter:
         """Merge the index to one segment, and write the record of it."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
+        self._run(VOCABULARY)
+        self._run("INSERT INTO knowledge_terms SELECT term, doc FROM temp.vocabulary")
+        self._run("DROP TABLE temp.vocabulary")
         meta |= {
             "content": self._content.hexdigest(),
             "format_version": FORMAT_VERSION,

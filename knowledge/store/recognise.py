@@ -129,7 +129,7 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
     try:
         rows = database.rows("SELECT key, value FROM main.knowledge_meta")
         meta = {key: json.loads(value) for key, value in rows}
-    except ValueError:  # not JSON
+    except (TypeError, ValueError):  # no text, or not JSON
         raise bad_file(database.path, "damaged: the record of its index cannot be read", "a sound index") from None
     versions = meta.get("format_version"), meta.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):

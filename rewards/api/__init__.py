@@ -1,13 +1,12 @@
 """Ask language models behind an OpenAI-compatible API. Judge and decomposer share this one client.
 
-It knows no rewards. It may import `grpo.base.errors` and, for its cache, `knowledge`. Read in this order:
+It knows no rewards. It may import `grpo.base` and `knowledge`. Read in this order:
 
     client.py       one question to one reply, or to "unscorable": retries, deadlines, limits, costs
-    question.py     the tries of a question: whether another one is of use, and when
-    request.py      the parameters that a model takes
-    limits.py       how much may be asked: deadlines, requests per minute and at once, the circuit breaker
+    question.py     a question's request and its tries: whether another one is of use, and when
+    limits.py       how much may be asked: deadlines, requests per minute and at once
     endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
-    connections.py  the SDK's connections, and what they send
+    connections.py  the SDK's client, and what it sends
     reply.py        what an answer of the endpoint means
     cache.py        replies on disk
 """

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from knowledge.store.cache import DiskCache
+from grpo.base.cache import DiskCache
 
 
 def cache_key(

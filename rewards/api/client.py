@@ -21,21 +21,19 @@ from grpo.base.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit, Reservation, read_limits
-from rewards.api.question import Messages, Question
+from rewards.api.limits import Concurrency, Limits, RateLimit, Reservation, read_limits
+from rewards.api.question import Messages, Question, Request, parameters_of
 from rewards.api.reply import (
     CUT,
     ChatReply,
     Outcome,
     Permanent,
     Trouble,
-    Unsupported,
     Usage,
     excerpt,
     read_body,
     read_status,
 )
-from rewards.api.request import Request, RequestWriter, parameters_of
 
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
@@ -63,10 +61,8 @@ class ApiClient:
         self._key = read_key(endpoint.name, endpoint.api_key_env)
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._concurrency = Concurrency(limits.max_concurrency)
-        self._breaker = Breaker(limits.breaker_failures, limits.cool_down_s, clock, limits.deadline_s)
         self._counts: Counter[str] = Counter()
         self._numbers = itertools.count()  # of the questions
-        self._writer = RequestWriter(endpoint.model)
         self._num_unusable = 0  # questions in a row without a usable reply
         self._connections: Connections | None = None
         self._permanent: Permanent | None = None
@@ -90,7 +86,9 @@ class ApiClient:
         """
         if self._closed:
             return CLOSED
-        key = cache_key(self.endpoint.model, parameters_of(max_tokens), prompt_version, messages, nonce)
+        key = cache_key(
+            self.endpoint.model, parameters_of(self.endpoint.model, max_tokens), prompt_version, messages, nonce
+        )
         cached = self.cache.get(key) if self.cache else None
         if cached is not None:
             self._counts["cache_hits"] += 1
@@ -224,14 +222,9 @@ class ApiClient:
                 reservation = await self._reserve(question)
                 if deadline.when() is None:
                     deadline.reschedule(connections.loop.time() + self.limits.deadline_s)
-                outage = await self._pass_breaker()
-                if outage is not None:
-                    return outage
                 outcome = await self._try(connections, question, reservation)
             if isinstance(outcome, ChatReply):
                 return outcome
-            if isinstance(outcome, Unsupported):
-                continue
             question.add(outcome)
             left_s = deadline.when() - connections.loop.time()
             given_up = question.give_up(self.limits, left_s)
@@ -247,48 +240,23 @@ class ApiClient:
             await self._sleep(reservation.wait_s)
         return reservation
 
-    async def _pass_breaker(self) -> ChatReply | None:
-        """Wait while the endpoint seems to be down. Give up once that has lasted for the deadline of a question."""
-        while True:
-            wait_s = self._breaker.wait_s()
-            if wait_s <= 0:
-                return None
-            open_for_s = self._breaker.open_for_s
-            if open_for_s > self.limits.deadline_s:
-                return ChatReply(None, f"the {self.endpoint.name} has given no answer for {open_for_s:.0f} s")
-            await self._sleep(wait_s)
-
-    async def _try(
-        self, connections: Connections, question: Question, reservation: Reservation
-    ) -> ChatReply | Trouble | Unsupported:
-        """Send one request, and tell breaker, limits and counts. Raise UserError (exit 4) on a permanent failure."""
+    async def _try(self, connections: Connections, question: Question, reservation: Reservation) -> ChatReply | Trouble:
+        """Send one request, and tell limits and counts. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
             self._stop(self._permanent)
-        request = self._writer.write(question)
-        is_probe = self._breaker.is_probing
         num_running, num_halvings = connections.slots.num_taken, self._concurrency.num_halvings
         self._counts["calls"] += 1
-        try:
-            outcome, usage = await self._send(connections, request)
-        except BaseException:
-            self._breaker.release(is_probe)
-            raise
+        outcome, usage = await self._send(connections, question.request(self.endpoint.model))
         self._counts.update(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
         if usage.prompt_tokens:
             self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
-        if isinstance(outcome, Unsupported):
-            outcome = self._writer.do_without(outcome, request)
         self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
             self._stop(outcome)
-        if not isinstance(outcome, Trouble) or outcome.kind == "unusable":
-            self._breaker.succeed()
+        if isinstance(outcome, ChatReply) or outcome.kind == "unusable":
             self._concurrency.grow()
         elif outcome.kind == "busy":
-            self._breaker.be_busy(is_probe)
             self._concurrency.slow_down(num_running, num_halvings)
-        else:
-            self._breaker.fail(is_probe)
         return outcome
 
     async def _send(self, connections: Connections, request: Request) -> tuple[Outcome, Usage]:

@@ -28,7 +28,6 @@ SENT = {
     "user-agent",
     "x-stainless-raw-response",  # it makes the SDK hand over the body unread
 }
-REQUESTS_PER_SDK = 12
 
 
 class Slots:
@@ -62,33 +61,23 @@ class Slots:
 
 
 class Connections:
-    """Hold what belongs to the running event loop: connections, slots for requests, and the questions under way.
-
-    Connections are spread over several SDK clients, opened as needed: a pool looks at all its connections at each
-    request, so that one pool of 96 costs 0.1 s more than eight of 12.
-    """
+    """Hold what belongs to the running event loop: the SDK's client, slots, and the questions under way."""
 
     def __init__(self, base_url: str, key: str, try_s: float, concurrency: Concurrency):
         self.loop = asyncio.get_running_loop()
         self.slots = Slots(concurrency)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
-        self._base_url, self._key = base_url, key
-        self._try_s = try_s
-        self._num_running: dict[openai.AsyncOpenAI, int] = {}  # requests of each SDK client
+        self._key, self._try_s = key, try_s
+        self._sdk = self._new_sdk(base_url)
 
     async def post(self, request: dict[str, Any]) -> bytes:
         """Return the body of the endpoint's answer to a chat request. Raise what the SDK raises, and TimeoutError.
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
-        sdk = self._free_sdk()
-        self._num_running[sdk] += 1
-        try:
-            async with asyncio.timeout(self._try_s):
-                raw = await sdk.chat.completions.with_raw_response.create(**request)
-                return await raw.http_response.aread()
-        finally:
-            self._num_running[sdk] -= 1
+        async with asyncio.timeout(self._try_s):
+            raw = await self._sdk.chat.completions.with_raw_response.create(**request)
+            return await raw.http_response.aread()
 
     async def close(self) -> None:
         """Cancel the questions under way, and close all sockets."""
@@ -96,26 +85,17 @@ class Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for sdk in self._num_running:
-            await sdk.close()
+        await self._sdk.close()
 
-    def _free_sdk(self) -> openai.AsyncOpenAI:
-        for sdk, num_running in self._num_running.items():
-            if num_running < REQUESTS_PER_SDK:
-                return sdk
-        sdk = self._new_sdk()
-        self._num_running[sdk] = 0
-        return sdk
-
-    def _new_sdk(self) -> openai.AsyncOpenAI:
+    def _new_sdk(self, base_url: str) -> openai.AsyncOpenAI:
         http_client = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,
-            trust_env=not is_local(self._base_url),  # the environment's proxies serve remote hosts only
+            trust_env=not is_local(base_url),  # the environment's proxies serve remote hosts only
             timeout=self._try_s,
             event_hooks={"request": [self._send_our_headers_only]},
         )
         return openai.AsyncOpenAI(
-            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._try_s, http_client=http_client
+            api_key=self._key, base_url=base_url, max_retries=0, timeout=self._try_s, http_client=http_client
         )
 
     async def _send_our_headers_only(self, request: Any) -> None:

@@ -1,4 +1,4 @@
-"""Limit what a client sends: requests and tokens per minute, requests at once, a circuit breaker, deadlines.
+"""Limit what a client sends: requests and tokens per minute, requests at once, deadlines.
 
 This is plain arithmetic on a clock (seconds, monotonic): it waits for nothing, sends nothing, and locks nothing. All of
 it is called from one thread.
@@ -21,7 +21,6 @@ class Limits:
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
     max_replies: how often a question is asked whose reply is empty, cut or refused.
     preflight_tries: how often an endpoint that is out of reach is tried before the first step.
-    Breaker: after this many failed requests in a row, only one goes out per cool_down_s, until one succeeds.
     dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
     """
 
@@ -33,8 +32,6 @@ class Limits:
     max_backoff_s: float = 8.0
     max_replies: int = 2
     preflight_tries: int = 4
-    breaker_failures: int = 10
-    cool_down_s: float = 5.0
     dead_after: int = 32
     is_fatal: bool = True
 
@@ -134,70 +131,3 @@ class Concurrency:
     def grow(self) -> None:
         """Count a success."""
         self.limit = min(self.limit + 1 / self.limit, self.most)
-
-
-class Breaker:
-    """Protect an endpoint that is down: after `threshold` failures in a row the breaker opens.
-
-    While it is open, one request per cool_down_s may go out, the probe. The first success closes it. An endpoint that
-    says nothing for patience_s but that it is busy counts as down, too.
-    """
-
-    POLL_S = 0.2
-
-    def __init__(
-        self, threshold: int, cool_down_s: float, clock: Callable[[], float], patience_s: float = float("inf")
-    ):
-        self.threshold, self.cool_down_s, self.clock, self.patience_s = threshold, cool_down_s, clock, patience_s
-        self.num_failures = 0
-        self.is_probing = False
-        self.opened_at: float | None = None
-        self.next_probe_at = 0.0
-        self.busy_since: float | None = None
-
-    @property
-    def open_for_s(self) -> float:
-        """Return the seconds since it opened; 0 while it is closed."""
-        return 0.0 if self.opened_at is None else self.clock() - self.opened_at
-
-    def wait_s(self) -> float:
-        """Return the seconds until asking again may help; 0 means go, and while it is open, go as the probe."""
-        if self.opened_at is None:
-            return 0.0
-        if self.is_probing or self.clock() < self.next_probe_at:
-            return min(self.POLL_S, self.cool_down_s)
-        self.is_probing = True
-        return 0.0
-
-    def succeed(self) -> None:
-        """Close: a request succeeded."""
-        self.num_failures = 0
-        self.is_probing = False
-        self.opened_at = None
-        self.busy_since = None
-
-    def fail(self, is_probe: bool) -> None:
-        """Count a failed request; open if it was one too many, and wait again if it was the probe."""
-        self.num_failures += 1
-        if is_probe or (self.opened_at is None and self.num_failures >= self.threshold):
-            self._open(self.clock())
-
-    def be_busy(self, is_probe: bool) -> None:
-        """Count a request that the endpoint was too busy for; open if there was nothing else for too long."""
-        now = self.clock()
-        if self.busy_since is None:
-            self.busy_since = now
-        if self.opened_at is None and now - self.busy_since > self.patience_s:
-            self._open(self.busy_since)
-        self.release(is_probe)
-
-    def _open(self, since: float) -> None:
-        if self.opened_at is None:
-            self.opened_at = since
-        self.next_probe_at = self.clock() + self.cool_down_s
-        self.is_probing = False
-
-    def release(self, is_probe: bool) -> None:
-        """Let another request be the probe: this one was given up before it came to an end."""
-        if is_probe:
-            self.is_probing = False

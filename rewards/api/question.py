@@ -1,16 +1,28 @@
 """Follow a question to its answer: what its tries came to, and whether and when another one is of use."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from knowledge.sanitise import encodable
 from rewards.api.limits import Limits
 from rewards.api.reply import CUT, ChatReply, Trouble
 
 Messages = Sequence[Mapping[str, str]]
+Request = dict[str, Any]
+_REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
 BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s"
+
+
+def parameters_of(model: str, max_tokens: int) -> dict[str, float]:
+    """Return the parameters of a request: the likeliest reply, so that equal questions get equal replies."""
+    if _REASONS.search(model):
+        return {"max_completion_tokens": max_tokens}
+    return {"max_tokens": max_tokens, "temperature": 0.0}
 
 
 @dataclass
@@ -43,6 +55,11 @@ class Question:
         if self.last is None:
             return ""
         return self.last.reason + BUSY_HELP * (self.last.kind == "busy")
+
+    def request(self, model: str) -> Request:
+        """Write the body of a chat request."""
+        cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in self.messages]
+        return {"model": model, "messages": cleaned, **parameters_of(model, self.max_tokens)}
 
     def add(self, trouble: Trouble) -> None:
         """Count a failed try. A reply that was cut gets twice the room in the next one."""

@@ -29,12 +29,6 @@ REFUSED = {
     405: "check the base_url (does it end in /v1?)",
 }
 EVENTS = (b"data:", b"event:", b":")  # how a stream of events begins
-SENT_PARAMETERS = ("max_tokens", "temperature")  # which some models refuse
-_UNSUPPORTED = re.compile(
-    r"unsupported|not support|unrecogni[sz]ed|unknown|unexpected|extra (?:inputs|fields)|not (?:permitted|allowed)",
-    re.IGNORECASE,
-)
-_ONLY_STREAMS = re.compile(r"only supports? stream", re.IGNORECASE)
 QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached", "budget_exceeded"}
 _TAG = re.compile(r"<(?:style|head)\b.*?</(?:style|head)>|</?[a-zA-Z!][^<>]{0,500}>", re.DOTALL)
 _IS_CUT = re.compile(r"length|max", re.IGNORECASE)  # these say why a reply ended, in the words of many servers
@@ -69,15 +63,6 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Unsupported:
-    """A request that failed because of one of the SENT_PARAMETERS, which the model does not know, or without `stream`,
-    which it needs."""
-
-    parameter: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Permanent:
     """A failure that concerns every request, and that only the user can repair."""
 
@@ -86,7 +71,7 @@ class Permanent:
     what: str = "refuses the request"
 
 
-Outcome = ChatReply | Trouble | Unsupported | Permanent
+Outcome = ChatReply | Trouble | Permanent
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,7 @@ class Usage:
 def read_body(body: bytes) -> tuple[Outcome, Usage]:
     """Read a body that came with status 200."""
     try:
-        data = _from_events(body) if body.lstrip().startswith(EVENTS) else json.loads(body)
+        data = json.loads(body)
     except (ValueError, RecursionError):
         return Trouble(_describe_body(body.lstrip())), Usage()
     if not isinstance(data, dict):
@@ -113,28 +98,8 @@ def _describe_body(body: bytes) -> str:
     if body.startswith(b"<"):
         return "the body is HTML: its base_url leads to a web page"
     if body.startswith(EVENTS):
-        return "the body is an event stream whose data is no JSON"
+        return "the body is an event stream, which is not supported"
     return f"the body is no JSON: {excerpt(body.decode(errors='replace'))}" if body else "the body is empty"
-
-
-def _from_events(body: bytes) -> dict[str, Any]:
-    """Put together the body that a server should have sent, from the events that some stream unasked."""
-    joined: dict[str, Any] = {}
-    text, finish_reason = "", None
-    for line in body.decode(errors="replace").splitlines():
-        field, _, value = line.partition(":")
-        if field != "data":
-            continue
-        if value.strip() == "[DONE]":
-            finish_reason = finish_reason or "stop"
-            continue
-        event = _object(json.loads(value))
-        joined |= {name: part for name, part in event.items() if part}
-        choice = _first_choice(event)
-        text += _text(_object(choice.get("delta")).get("content"))
-        finish_reason = choice.get("finish_reason") or finish_reason
-    said = {"message": {"content": text}, "finish_reason": finish_reason or "the stream broke off"}
-    return joined | {"choices": [said]}
 
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:
@@ -195,21 +160,7 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
         return Trouble(reason, "busy", retry_after_s(headers))
     if status >= 500:
         return Trouble(reason, "down", retry_after_s(headers))
-    parameter = _unsupported_parameter(body)
-    return Unsupported(parameter, reason) if parameter else ChatReply(None, reason)
-
-
-def _unsupported_parameter(body: Any) -> str:
-    """Find which of the SENT_PARAMETERS an error says the model does not take, or "stream"; "" if it says no such
-    thing."""
-    error = _error_in(body)
-    message = str(error.get("message", body))
-    if _ONLY_STREAMS.search(message):
-        return "stream"
-    if not _UNSUPPORTED.search(f"{error.get('code')} {message}"):
-        return ""
-    named = [name for name in SENT_PARAMETERS if error.get("param") == name or re.search(rf"\b{name}\b", message)]
-    return named[0] if named else ""
+    return ChatReply(None, reason)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:

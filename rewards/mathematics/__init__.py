@@ -8,6 +8,7 @@ application.py   which letters before brackets are functions, and which are fact
 answer.py        tokens to the shape of an answer: a value, a tuple, an interval, an equation, a matrix, words
 shapes.py        the shapes
 lists.py         what belongs together in a list, and whether its order counts
+regions.py       sets of real numbers in one normal form: unions, differences, conditions on one variable
 relations.py     sides and the signs between them: equations, inequalities, chains
 labels.py        the left side of an equation, where it is a name
 choice.py        a letter of multiple choice
@@ -16,8 +17,7 @@ numeral.py       a whole number in another base
 quantity.py      a number and its unit
 expression.py    tokens to an exact value
 equality.py      when two shapes are the same
-algebra.py       the budget of work, and the rules of atoms: √3 · √3 = 3
-quotient.py      quotients of polynomials: the values
+algebra.py       the values: quotients of polynomials in atoms, and the rules of these: √3 · √3 = 3
 rational.py      rational numbers within limits
 powers.py        powers, roots and logarithms
 trigonometry.py  sine, cosine and their kin

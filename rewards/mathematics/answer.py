@@ -243,6 +243,8 @@ class _AnswerReader:
         if not inner:
             return EMPTY
         listed = self.answer(inner)
+        if listed == EMPTY:
+            return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
     def environment(self, name: str, inner: Tokens) -> Shape | None:

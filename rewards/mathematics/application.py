@@ -39,7 +39,7 @@ class Use(NamedTuple):
 def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[Token]]:
     """Return both texts with kind "applied" for each name that is a function of what the brackets behind it hold."""
     texts = [list(_uses(answer)), list(_uses(truth))]
-    alone = {name for tokens, uses in zip((answer, truth), texts, strict=True) for name in _names_alone(tokens, uses)}
+    alone = {*_names_alone(answer, texts[0]), *_names_alone(truth, texts[1])}
     names = {use.name for use in chain(*texts)}
     functions = {name for name in names if not _is_factor(name, texts, name in alone)}
     marked = [list(answer), list(truth)]
@@ -102,9 +102,16 @@ def _is_factor(name: str, texts: Sequence[Sequence[Use]], stands_alone: bool) ->
         return False
     if name == "π" or any(name in use.letters for use in uses):  # x(x+1)
         return True
-    if any(len({text_key(use.argument) for use in text if use.name == name}) > 1 for text in texts):
-        return False  # x(t+1) - x(t-1)
-    return (stands_alone or name[0] in _COEFFICIENTS) and all(_adds(use) and not _is_usual(use) for use in uses)
+    if any(len(_arguments(name, text)) > 1 for text in texts):  # x(t+1) - x(t-1)
+        return False
+    if not stands_alone and name[0] not in _COEFFICIENTS:
+        return False
+    return all(_adds(use) and not _is_usual(use) for use in uses)
+
+
+def _arguments(name: str, uses: Sequence[Use]) -> set[str]:
+    """Return what a name is applied to in one text."""
+    return {text_key(use.argument) for use in uses if use.name == name}
 
 
 def _adds(use: Use) -> bool:
@@ -116,4 +123,5 @@ def _is_usual(use: Use) -> bool:
     letter = use.name.removesuffix(" _ n")  # T_n(x+1)
     if letter in _GREEK_FUNCTIONS or "".join(use.letters).isupper():
         return bool(use.letters)
-    return len(letter) == len(use.letters) == 1 and use.letters <= set(_FUNCTIONS_OF.get(letter, _VARIABLES))
+    variables = set(_FUNCTIONS_OF.get(letter, _VARIABLES))
+    return len(letter) == len(use.letters) == 1 and use.letters <= variables

@@ -68,14 +68,21 @@ def _pieces(shape: Shape) -> Pieces | None:
 def _merged(pieces: Pieces) -> Pieces:
     """Return the pieces in order, and those that touch as one."""
     merged: Pieces = []
-    for piece in sorted(pieces, key=lambda piece: (_place(piece.items[0]), piece.opener == "(")):
+    for piece in sorted(pieces, key=_start):
         if merged and _touch(merged[-1], piece):
-            last = max(merged[-1], piece, key=lambda each: (_place(each.items[1]), each.closer == "]"))
-            first = merged[-1]
-            merged[-1] = replace(first, closer=last.closer, items=(first.items[0], last.items[1]))
-        else:
-            merged.append(piece)
+            first = merged.pop()
+            last = max(first, piece, key=_end)
+            piece = replace(first, closer=last.closer, items=(first.items[0], last.items[1]))
+        merged.append(piece)
     return merged
+
+
+def _start(piece: Row) -> tuple[Fraction | float | None, bool]:
+    return _place(piece.items[0]), piece.opener == "("
+
+
+def _end(piece: Row) -> tuple[Fraction | float | None, bool]:
+    return _place(piece.items[1]), piece.closer == "]"
 
 
 def _touch(left: Row, right: Row) -> bool:

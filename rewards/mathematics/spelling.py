@@ -28,6 +28,7 @@ _REWRITES = [
             r" \\text{(\1)}",
         ),  # 16 (bad carrots)
         (rf"(?<![A-Za-z])C ?_ ?{_DIGITS} ?\^ ?{_DIGITS}", r"\\binom{\1\2}{\3\4}"),
+        (r"\{([^{}\\]*)\\choose(?![A-Za-z])([^{}\\]*)\}", r"\\binom{\1}{\2}"),
         (r"(?<=[0-9])(?: |\\[, ])+\\Omega(?![A-Za-z])", r"\\text{ ohm}"),
         (r"(?<![A-Za-z0-9])a (?=dozen|hundred|[a-z]*(?:thousand|illion))", "1 "),
         (r"\\not ?=", "≠"),

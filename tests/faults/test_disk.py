@@ -79,7 +79,7 @@ def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
         full.code == 6
         and is_message(full.stderr)
         and not (run_dir / "final").exists()
-        and not (run_dir / "final.tmp").exists()
+        and not (run_dir / "final.unfinished").exists()
     )
 
 

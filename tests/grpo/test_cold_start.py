@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from making import write_chat_checkpoint, write_rows
@@ -13,6 +14,7 @@ from grpo.data.registry import find_sources
 from grpo.doctor.__main__ import examine as findings
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case
+from grpo.run.toy import make_world
 from grpo.sft import load_stage1, sft
 from grpo.train import train
 
@@ -71,6 +73,20 @@ def refusal(config):
         train(*config)
     assert error.value.exit_code == CONFIG
     return error.value
+
+
+def test_a_toy_world_replaces_nobodys_files(tmp_path):
+    """What a killed run has begun of one is replaced."""
+    (tmp_path / "questions.jsonl").write_text("mine")
+    ranks = SimpleNamespace(is_main=True, barrier=lambda: None)
+    run = SimpleNamespace(ranks=ranks, say=lambda text: None)
+    config = SftConfig(toy_world="arithmetic", toy_dir=str(tmp_path))
+    with pytest.raises(UserError, match="holds no toy world") as error:
+        make_world(config, run)
+    assert error.value.exit_code == 2 and [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+    (tmp_path / "world.json").write_text("{}")
+    make_world(config, run)
+    assert (tmp_path / "questions.jsonl").read_text() != "mine"
 
 
 def test_the_base_of_stage_1_is_its_own_or_the_one_that_stage_2_names(tmp_path, stages, chat_checkpoint, capsys):

@@ -87,15 +87,6 @@ def test_a_run_that_did_not_end_well_says_how(tmp_path, keys, words):
     assert words in sentences(write_run(tmp_path, **keys))[0]
 
 
-def test_values_of_any_type_are_borne(tmp_path):
-    folder = write_run(tmp_path, entropy="high", refusal_rate=None, reward=True, coverage=[1])
-    (folder / "config.resolved.yaml").write_text("- a list")
-    (folder / "evaluation.json").write_text('{"before": 3}')
-    (folder / "completions").mkdir()
-    (folder / "completions" / "step-000001.jsonl").write_text('{"completion": 5}\n{}\n{"completion": "x"}\n')
-    assert "2 line(s) of completions/step-000001.jsonl" in sentences(folder)[0]
-
-
 def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
     main([str(write_run(tmp_path, **{"rewards/\x1b[31mformat/unscored_frac": 0.5}))])
     told = capsys.readouterr().out

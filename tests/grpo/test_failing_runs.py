@@ -21,7 +21,7 @@ from grpo.train import train
 
 RIGHT, DECLINES = "Paris", "I don't know"
 ANSWERS = [
-    *(RIGHT, "paris", "PARIS", "Paris.", "Paris!", "in Paris", "In Paris", "(Paris)", "It is Paris.", "It's Paris."),
+    *(RIGHT, "paris", "PARIS", "Paris.", "Paris!", "pARIS", "PAris", "PARis", "PARIs", "pariS"),
     *("Rome", "Bonn", "Oslo", DECLINES),
 ]
 

@@ -25,7 +25,7 @@ from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.optim import Optimizer
 from grpo.run import memory
-from grpo.run.guard import Guard, longest_groups
+from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
@@ -568,7 +568,7 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     made = SimpleNamespace(
         config=config, rollout=SimpleNamespace(prompts=prompts), budget=memory.Budget(100, "none", 256)
     )
-    groups = longest_groups(made)
+    groups = GrpoTrainer.longest_groups(made)
     assert [group.prompt.row for group in groups] == [1] * 5
     assert {len(completion.ids) for group in groups for completion in group.completions} == {7}
     assert [len(group.completions) for group in groups] == [3] * 5

@@ -188,17 +188,6 @@ def test_runs_of_every_kind_have_a_page(tmp_path, keys):
     assert "What happened" in page_of(folder).text
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.resolved.yaml", "run_state.json", "evaluation.json"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[", b"{}", b"3", b'{"step": 1e999, "before": []}'])
-def test_damaged_files_leave_a_page(tmp_path, name, content):
-    folder = write_run(tmp_path)
-    write_answers(folder, 3, {"completion": "x", "rewards": 3, "facts": [], "row": [1], "sentences": 3})
-    write_answers(folder, 4, {"completion": "x", "sentences": [3, {}, {"advantage": []}]})
-    (folder / "completions" / "step-x.jsonl").write_bytes(content)
-    (folder / name).write_bytes(content)
-    assert "What was trained" in page_of(folder).text
-
-
 def test_a_page_of_stage_1(tmp_path):
     lines = [{"step": n, "loss": 3 / n, "step_time": 1.0, "tokens_per_second": 50.0} for n in range(1, 31)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -15,6 +15,7 @@ import grpo.rollout
 import grpo.run.memory
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
+from grpo.optim import Optimizer
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
@@ -407,11 +408,19 @@ def test_a_typo_costs_no_run(tmp_path, chat_checkpoint, typo):
     assert json.loads((tmp_path / "run" / "run_state.failed.json").read_text())["status"] == "failed"
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint):
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint, monkeypatch):
+    """An update that makes one of them NaN, though the gradient was finite."""
+    step = Optimizer.step
+
+    def poisoned(optimizer, *arguments):
+        norm = step(optimizer, *arguments)
+        optimizer.flat[-1] = float("nan")
+        return norm
+
+    monkeypatch.setattr(Optimizer, "step", poisoned)
     with pytest.raises(UserError, match="weights are not finite") as error:
-        run(tmp_path, chat_checkpoint, learning_rate=1e38, max_grad_norm=0, max_steps=2, weight_decay=1.0)
-    assert error.value.exit_code == 5
-    assert not list((tmp_path / "run").rglob("*.safetensors"))
+        run(tmp_path, chat_checkpoint, max_steps=2, save_steps=1)
+    assert error.value.exit_code == 5 and not list((tmp_path / "run").rglob("*.safetensors"))
 
 
 def test_a_run_that_trains_nothing_says_so(tmp_path, chat_checkpoint, capsys):

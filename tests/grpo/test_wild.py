@@ -166,3 +166,11 @@ def test_what_is_no_file_is_not_read(tmp_path, name):
     (folder / name).unlink()
     os.mkfifo(folder / name)  # reading it would wait for ever
     check(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[[[", b"{}", b"3", b'{"step": 1e999, "before": []}'])
+def test_files_that_hold_something_else_are_borne(tmp_path, content):
+    folder = write_wild_run(tmp_path / "run", 2)
+    for name in ["metrics.jsonl", *WRITTEN, *ANSWER_FILES, "completions/step-x.jsonl"]:
+        (folder / name).write_bytes(content)
+    check(folder)

@@ -59,7 +59,7 @@ def launches() -> None:
     from grpo.kernels.rotary import rotate, rotate_into_cache
     from grpo.kernels.swiglu import swiglu
 
-    B, V = 2, 4096 * 3
+    B, V = 2, 152_064
     targets = torch.zeros(B, dtype=torch.int64)
     record = torch.zeros(B, 1025, dtype=torch.int64), *torch.zeros(2, B, 1025)
     for dtype, slope in ((BF16, BF16), (torch.float32, BF16), (torch.float32, torch.float32), (torch.float32, None)):
@@ -77,6 +77,7 @@ def launches() -> None:
         q = rotate_into_cache(q, k, v, cos, cos, *cache, targets)
         for splits in (1, 5):
             decode_attention(q, *cache, targets, 1280, splits)
+        decode_attention(q.float(), *cache.float(), targets, 1280, 5)
         x, w = torch.zeros(B, width, dtype=BF16, requires_grad=True), torch.ones(width, dtype=BF16)
         rms_norm(x, w, 1e-6)[0].sum().backward()
         sum(y.sum() for y in rms_norm(x, w.requires_grad_(), 1e-6, x)).backward()

@@ -1,10 +1,12 @@
 """Tokens drawn by the kernel against the plain path with the same uniforms, and against the running sum in float64."""
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from grpo.kernels.inverse_cdf import PIECE, _first, draw_rows
+from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
@@ -43,14 +45,30 @@ def test_greedy_takes_the_first_of_equals(device):
     assert int(ids[0]) == 7 and torch.equal(ids[1:], logits[1:].argmax(-1)) and (logps == 0).all()
 
 
-def test_logits_that_are_not_finite_have_no_finite_log_prob(device):
-    """Not in the greedy case either, though the token there does not depend on it. The other rows do not mind."""
-    logits, seeds, positions = rows(2 * PIECE, 2, device)
-    logits[0] = float("inf")  # NaN stops Triton's interpreter
-    for temperature in (0.0, 1.0):
-        _, logps = draw_rows(logits, seeds, positions, temperature)
-        _, wanted, _ = draw(logits, uniforms(seeds, positions), SamplingParams(1, temperature))
-        assert logps.isfinite().tolist() == wanted.isfinite().tolist() == [False, True]
+NOT_FINITE = {
+    "infinity": lambda x: x.fill_(float("inf")),
+    "nothing possible": lambda x: x.fill_(float("-inf")),
+    "NaN": lambda x: x.fill_(float("nan")),
+    "one NaN": lambda x: x[PIECE + 3].fill_(float("nan")),
+    "two infinities": lambda x: x[7::PIECE].fill_(float("inf")),
+    "only NaN in the last piece": lambda x: x[PIECE:].fill_(float("nan")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("name", NOT_FINITE)
+def test_rows_that_are_not_finite_have_the_plain_token_and_no_finite_log_prob(device, name, temperature, top_p):
+    """The token is one of the vocabulary, so the embedding takes it. The other rows do not notice."""
+    logits, seeds, positions = rows(PIECE + 77, 2, device)
+    NOT_FINITE[name](logits[0])
+    cut = thresholds(logits, temperature, 0, top_p) if temperature and top_p < 1 else None
+    with np.errstate(all="ignore"):
+        ids, logps = draw_rows(logits, seeds, positions, temperature, cut)
+    wanted, wanted_logps, _ = draw(logits, uniforms(seeds, positions), SamplingParams(1, temperature, top_p))
+    assert torch.equal(ids, wanted) and int(ids.max()) < logits.shape[1]
+    assert logps.isfinite().tolist() == wanted_logps.isfinite().tolist() == [False, True]
 
 
 @pytest.mark.parametrize("kept", [0, PIECE - 1, PIECE, 2 * PIECE + 76], ids=str)

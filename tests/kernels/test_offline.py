@@ -25,6 +25,10 @@ STREAMING = {
     "nucleus._gap",
 }  # bound by memory traffic
 SCALARS = 3  # loads of one number per program: a target, a cut, a length
+SPILLS = {  # instructions that a version of Triton spills: see kernels/README.md
+    ("3.5", "decode_attention._stretches"): 3,
+    ("3.6", "log_softmax_rows._rows"): 2,
+}
 NARROW = {"nucleus._sum_digits": 6, "nucleus._gap": 5}  # also what the launch before found out
 
 
@@ -51,10 +55,12 @@ def test_every_kernel_is_compiled_for_both(compiled):
 
 
 def test_nothing_is_spilled(compiled):
-    """No stack frame, no local memory; and at least two programs fit on a multiprocessor (65,536 registers, 160 KB
-    shared), but for the one that takes a whole row of logits."""
+    """No more than is known of this version; and at least two programs fit on a multiprocessor (65,536 registers,
+    160 KB shared), but for the one that takes a whole row of logits."""
+    version = ".".join(triton.__version__.split(".")[:2])
     for kernel in compiled:
-        assert kernel["STACK"] == kernel["LOCAL"] == kernel["spills"] == 0, kernel
+        assert kernel["spills"] <= SPILLS.get((version, kernel["kernel"]), 0) and not kernel["LOCAL"], kernel
+        assert kernel["STACK"] == 0 or kernel["spills"], kernel
         assert kernel["REG"] * kernel["warps"] * 32 <= 65536 and kernel["shared"] <= 80 << 10, kernel
         assert (
             kernel["kernel"] == "log_softmax_rows._rows" or 2 * kernel["REG"] * kernel["warps"] * 32 <= 65536 * 1.1
@@ -70,9 +76,9 @@ def test_loads_are_16_bytes_wide(compiled):
 
 
 def test_tensor_cores_and_asynchronous_copies(compiled):
-    """Attention multiplies on tensor cores; it and the rows of logits load the next tiles while they compute."""
+    """Attention in bfloat16 multiplies on tensor cores; it and the rows of logits load the next tiles meanwhile."""
     for kernel in compiled:
         if kernel["kernel"] == "decode_attention._stretches":
-            assert kernel["mma"] >= 16 and kernel["async"] >= 16, kernel
+            assert (kernel["mma"] >= 16) == (kernel["dtypes"][0] == "*bf16") and kernel["async"] >= 16, kernel
         if kernel["kernel"] == "log_softmax_rows._rows":
             assert kernel["async"] >= 12, kernel

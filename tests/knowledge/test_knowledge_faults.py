@@ -102,9 +102,9 @@ def test_an_index_of_another_version_or_half_an_index(ours, tmp_path):
 
 
 def test_a_base_of_the_format_before_says_how_to_build_it_anew(ours, knowrl, tmp_path, caplog):
-    """Format 3 had tables of its own for tokens and terms. Our own file is refused; a side index is built anew."""
+    """Format 3 also had a table of tokens. Our own file is refused; a side index is built anew."""
     before = [
-        "DROP TABLE knowledge_vocabulary",
+        "DROP TABLE knowledge_terms",
         "UPDATE knowledge_meta SET value = '3' WHERE key = 'format_version'",
     ]
     path = tmp_path / "copy.db"

@@ -139,11 +139,11 @@ def test_another_table_of_that_name_is_refused(tmp_path):
 
 
 def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):
-    monkeypatch.setattr("knowledge.store.cache.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("grpo.base.cache.BUSY_TIMEOUT_S", 0.05)
     cached = CachedVerifier(Counting(), path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with caplog.at_level(logging.WARNING, "knowledge"):
+    with caplog.at_level(logging.WARNING, "grpo"):
         for _ in range(3):
             assert cached.verify([("a fact", [PASSAGE])])[0].label == "supported"
     assert len(caplog.records) == 1 and "verdict cache" in caplog.text

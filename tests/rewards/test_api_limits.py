@@ -1,4 +1,4 @@
-"""What the API client does for calm, speed and money: retries, limits, breaker, order, cache, costs."""
+"""What the API client does for calm, speed and money: retries, limits, order, cache, costs."""
 
 import asyncio
 import multiprocessing
@@ -18,7 +18,7 @@ from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, cli
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections, Slots
-from rewards.api.limits import Breaker, Concurrency, Limits, RateLimit
+from rewards.api.limits import Concurrency, Limits, RateLimit
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -55,7 +55,7 @@ def test_backoff_has_full_jitter_and_doubles_up_to_its_limit():
     with ApiServer(default=fails(500)) as server:
         for _ in range(30):
             with pytest.raises(UserError):
-                check(client_of(server, Limits(preflight_tries=7, breaker_failures=100), sleep=sleep))
+                check(client_of(server, Limits(preflight_tries=7), sleep=sleep))
     by_number = [pauses[i::6] for i in range(6)]
     for number, found in enumerate(by_number):
         longest = min(0.5 * 2**number, 8.0)
@@ -83,7 +83,7 @@ class BusyServer(ApiServer):
 
 def quicker(limits: Limits, factor: float) -> Limits:
     """The same limits in a world where all takes `factor` of the time."""
-    times = ("deadline_s", "backoff_s", "max_backoff_s", "cool_down_s")
+    times = ("deadline_s", "backoff_s", "max_backoff_s")
     return replace(limits, **{name: getattr(limits, name) * factor for name in times})
 
 
@@ -147,21 +147,6 @@ def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_it
     assert asyncio.run(run()) == ([0, 1, 4, 5], 0)
 
 
-def test_an_endpoint_that_is_only_busy_for_longer_than_a_deadline_counts_as_down():
-    now = [0.0]
-    breaker = Breaker(3, 10.0, lambda: now[0], patience_s=100.0)
-    for now[0] in (5.0, 50.0, 105.0):
-        breaker.be_busy(False)
-        assert breaker.wait_s() == 0
-    now[0] = 105.1
-    breaker.be_busy(False)
-    assert breaker.wait_s() > 0 and breaker.open_for_s == pytest.approx(100.1)
-    breaker.succeed()
-    now[0] = 110.0
-    breaker.be_busy(False)
-    assert breaker.wait_s() == 0
-
-
 def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
     limits = replace(FAST, dead_after=5, is_fatal=is_fatal)
     client = client_of(server, limits)
@@ -203,89 +188,6 @@ def test_one_usable_reply_in_between_is_a_sign_of_life():
     with ApiServer(*[fails(400)] * 4, says("A"), default=fails(400)) as server:
         replies = asyncio.run(dead_client(server, True))
     assert [reply.text for reply in replies] == [None] * 4 + ["A"] + [None] * 3
-
-
-def test_the_breaker_lets_one_probe_through_and_closes_when_it_succeeds():
-    now = [0.0]
-    breaker = Breaker(3, 10.0, lambda: now[0])
-    for _ in range(3):
-        assert breaker.wait_s() == 0
-        breaker.fail(False)
-    assert breaker.wait_s() > 0
-    now[0] = 10.0
-    assert breaker.wait_s() == 0 and breaker.is_probing and breaker.wait_s() > 0  # one probe, the others wait
-    breaker.fail(True)
-    assert breaker.wait_s() > 0 and breaker.open_for_s == 10
-    now[0] = 20.0
-    assert breaker.wait_s() == 0
-    breaker.release(True)  # given up: somebody else may probe
-    assert breaker.wait_s() == 0
-    breaker.succeed()
-    assert breaker.wait_s() == breaker.wait_s() == 0 and breaker.open_for_s == 0
-
-
-def test_only_failures_in_a_row_open_the_breaker():
-    breaker = Breaker(3, 10.0, lambda: 0.0)
-    for _ in range(5):  # scattered failures: ten of fifteen requests
-        breaker.fail(False)
-        breaker.fail(False)
-        breaker.succeed()
-    assert breaker.wait_s() == 0
-    breaker.fail(False)
-    breaker.fail(False)
-    assert breaker.wait_s() == 0
-    breaker.fail(False)
-    assert breaker.wait_s() > 0
-
-
-def test_requests_that_were_under_way_when_the_breaker_opened_neither_close_nor_prolong_it():
-    now = [0.0]
-    breaker = Breaker(1, 10.0, lambda: now[0])
-    breaker.fail(False)
-    now[0] = 9.0
-    breaker.fail(False)  # sent before it opened
-    breaker.release(False)
-    assert breaker.wait_s() == breaker.POLL_S and breaker.open_for_s == 9
-    now[0] = 10.0
-    assert breaker.wait_s() == 0 and breaker.is_probing
-    breaker.release(False)  # not the probe
-    breaker.fail(False)
-    assert breaker.is_probing and breaker.wait_s() > 0
-    breaker.fail(True)
-    now[0] = 19.9
-    assert breaker.wait_s() > 0 and breaker.open_for_s == pytest.approx(19.9)
-    now[0] = 20.0
-    assert breaker.wait_s() == 0
-    breaker.succeed()
-    assert not breaker.is_probing and breaker.open_for_s == 0
-    assert Breaker(1, 0.05, lambda: 0.0).wait_s() == 0
-    quick = Breaker(1, 0.05, lambda: 0.0)
-    quick.fail(False)
-    assert quick.wait_s() == 0.05  # never longer than the cool-down
-
-
-def test_in_an_outage_few_requests_go_out_and_after_it_waiting_items_are_answered():
-    with ApiServer(*[fails(500)] * 12) as server:
-        client = client_of(
-            server,
-            replace(FAST, backoff_s=0.001, max_backoff_s=0.002, breaker_failures=8, max_concurrency=4),
-        )
-        replies = ask(client, *[f"question {i}" for i in range(12)])
-        assert sum(reply.text == "A" for reply in replies) >= 9
-        assert len(server.requests) <= 12 + 12
-
-
-@at_any_pace
-def test_a_long_outage_makes_further_items_fail_at_once(pace):
-    with ApiServer(default=fails(500)) as server:
-        client = client_of(
-            server,
-            Limits(backoff_s=0.001, breaker_failures=4, cool_down_s=30, deadline_s=0.3 * pace, max_concurrency=1),
-        )
-        start = time.monotonic()
-        replies = ask(client, *[f"question {i}" for i in range(20)])
-        assert all(reply.text is None for reply in replies) and len(server.requests) == 4
-        assert time.monotonic() - start < 2 * pace
 
 
 def test_a_window_of_a_minute_never_holds_more_than_the_limit():

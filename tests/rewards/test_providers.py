@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from api_server import ApiServer, chat, fails, says, sends
+from api_server import ApiServer, chat, fails, sends
 from asking import KEY, KEY_NAME, ask, check, client_of
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, read_endpoint
-from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, Unsupported, read_body, read_status
+from rewards.api.question import Question
+from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, read_body, read_status
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
             param="max_tokens",
             code="unsupported_parameter",
         ),
-        Unsupported,
+        ChatReply,
         "max_tokens",
     ),
     "OpenAI, temperature": (
@@ -43,7 +44,7 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
             param="temperature",
             code="unsupported_value",
         ),
-        Unsupported,
+        ChatReply,
         "temperature",
     ),
     "Azure, filtered prompt": (
@@ -70,7 +71,7 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
     "Mistral, strict fields": (
         422,
         {"detail": [{"loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}]},
-        Unsupported,
+        ChatReply,
         "temperature",
     ),
     "Ollama, no such model": (404, {"error": "model 'x' not found"}, Permanent, "model 'x' not found"),
@@ -79,12 +80,12 @@ STATUSES = {  # server and case -> (status, body, what it means, words of the se
     "LiteLLM, parameters": (
         400,
         error("litellm.UnsupportedParamsError: openai does not support parameters: {'temperature': 0.0}"),
-        Unsupported,
+        ChatReply,
         "temperature",
     ),
     "LiteLLM, overloaded": (500, error("litellm.InternalServerError: Overloaded"), Trouble, "Overloaded"),
     "Gemini, wrong key": (400, [error("API key not valid.", code=400)], ChatReply, "API key not valid"),
-    "DashScope, stream only": (400, error("This model only support stream mode"), Unsupported, "only support stream"),
+    "DashScope, stream only": (400, error("This model only support stream mode"), ChatReply, "only support stream"),
     "nginx, bad gateway": (502, "<html><h1>502 Bad Gateway</h1></html>", Trouble, "it answered 502: 502 Bad Gateway"),
     "no body": (503, None, Trouble, "it answered 503"),
     "nginx, no such path": (404, "<html><h1>404 Not Found</h1></html>", Permanent, "Not Found"),
@@ -146,11 +147,7 @@ def test_bodies_that_hold_a_reply(name):
     [
         (b"<!DOCTYPE html><title>Sign in</title>", "web page"),
         (b'data: {"choices": [{"delta"', "event stream"),
-        (b": keep-alive\n\ndata: {}", "broke off"),
-        (b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n', "broke off"),
-        (b'data: {"choices": [{"delta": {"content": "A"}, "finish_reason": "length"}]}\n\ndata: [DONE]\n', "cut"),
-        (b'data: {"error": {"message": "boom"}}\n\n', "boom"),
-        (b'data: {"choices": 3}\n\ndata: [4]\n\ndata: {"choices": [5]}', "broke off"),
+        (b": keep-alive\n\ndata: {}", "event stream"),
         (b"Service Unavailable", "Service Unavailable"),
         (b"", "empty"),
         (b'"A"', "no JSON object"),
@@ -161,49 +158,13 @@ def test_bodies_that_are_no_json_object(body, words):
     assert isinstance(outcome, Trouble) and words in outcome.reason
 
 
-def test_a_reasoning_model_is_asked_in_its_own_parameters_after_two_refusals():
-    async def strict(server, request, writer):
-        for name, change in (("max_tokens", "Use 'max_completion_tokens'"), ("temperature", "Only 1")):
-            if name in request.body:
-                said = f"Unsupported parameter: '{name}' is not supported with this model. {change}"
-                return await fails(400, "unsupported_parameter", said)(server, request, writer)
-        return await says("A")(server, request, writer)
-
-    with ApiServer(default=strict) as server:
-        client = client_of(server)
-        assert ask(client, "one", "two") == [ChatReply("A")] * 2
-        assert {"max_completion_tokens", "model", "messages"} == set(server.requests[-1].body)
-
-
-EVENTS = (
-    b": ping\n\n"
-    + b"".join(
-        b"data: " + json.dumps(event).encode() + b"\n\n"
-        for event in (
-            {"id": "x", "choices": [{"delta": {"role": "assistant", "content": ""}}]},
-            {"id": "x", "choices": [{"delta": {"content": "A "}}], "usage": None},
-            {"id": "x", "choices": [{"delta": {"content": "\u00e9"}, "finish_reason": "stop"}]},
-            {"id": "x", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}},
-        )
+@pytest.mark.parametrize("model", ["o4-mini", "gpt-5-mini", "openai/o3", "gpt-4o-mini", "o1x", "Qwen/gpt-4"])
+def test_openais_reasoning_models_are_asked_in_their_own_parameters(model):
+    request = Question(0, [{"role": "user", "content": "\ud800"}], 7).request(model)
+    own = {"max_completion_tokens": 7} if model in ("o4-mini", "gpt-5-mini", "openai/o3", "o1x") else None
+    assert request == {"model": model, "messages": [{"role": "user", "content": "?"}]} | (
+        own or {"max_tokens": 7, "temperature": 0.0}
     )
-    + b"data: [DONE]\n\n"
-)
-
-
-@pytest.mark.parametrize("is_unasked", [True, False])
-def test_a_server_that_only_streams_is_understood(is_unasked):
-    """Some stream unasked; others refuse any request without `stream`, once."""
-
-    async def streams(server, request, writer):
-        if not is_unasked and not request.body.get("stream"):
-            return await fails(400, "x", "This model only support stream mode")(server, request, writer)
-        return await sends(EVENTS, kind="text/event-stream")(server, request, writer)
-
-    with ApiServer(default=streams) as server:
-        client = client_of(server)
-        assert ask(client, "one", "two") == [ChatReply("A \u00e9")] * 2
-        assert client.metrics()["judge/completion_tokens"] == 4
-        assert bool(server.requests[-1].body.get("stream")) != is_unasked
 
 
 @pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])
@@ -219,7 +180,7 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
     "behaviour, words",
     [
         (sends(b"<html>Sign in</html>", kind="text/html"), "web page"),
-        (sends(b"data: {}\n\n", kind="text/event-stream"), "broke off"),
+        (sends(b"data: {}\n\n", kind="text/event-stream"), "event stream"),
         (sends(b"<html>Forbidden</html>", 403, "text/html"), "403"),
         (fails(400, message="This model only support stream mode"), "stream mode"),  # and does not stream either
         (sends(b'{"error": "model \'x\' not found"}', 404), "not found"),

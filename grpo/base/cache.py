@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo.base.errors import PREFLIGHT, UserError, is_storage_error
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError, is_storage_error
 from grpo.base.storage import failpoint
-from knowledge.errors import no_room
 
 BUSY_TIMEOUT_S = 5.0
-_log = logging.getLogger("knowledge")
+_log = logging.getLogger("grpo")
 
 
 class DiskCache:
@@ -51,7 +50,12 @@ class DiskCache:
             self._connection.execute(f"SELECT key, {names} FROM {table} LIMIT 1")  # fails for another table
         except (OSError, sqlite3.Error) as error:
             if is_storage_error(error):
-                raise no_room(path, f"the {name} cannot be opened", error) from error
+                raise UserError(
+                    f"could not write {path}",
+                    f"{error}; the {name} cannot be opened",
+                    "free some space, or name a file on another disk",
+                    STORAGE,
+                ) from error
             raise UserError(
                 f"cannot use the {name} {path}",
                 str(error),
