@@ -13,7 +13,8 @@ coverage, so that models that decline more or less often can be compared. Arms:
 - cold start: refusals at random. Any constant added to its logit gives the same order, so this is also the baseline
   "cold start and a constant"
 - GRPO: the run
-- R-Tuning (2311.09677): the cold start's rows, but with refusals exactly where the model's own answer is wrong
+- R-Tuning (2311.09677): the cold start goes on, with refusals exactly where the model's own answer is wrong, for as
+  many questions as GRPO has seen
 - sequence: the cold start, by the log-prob of its own answer, which no refusal has to be learned for
 
 The answers of each model are kept in RUN/exam. Intervals: 95 %, bootstrap over facts.
@@ -211,15 +212,19 @@ class Exam:
         return str(read_mapping(self.run / "cold_start" / "config.resolved.yaml")["model_name_or_path"])
 
     def r_tuning(self) -> str:
-        """Train the cold start with refusals where the model is wrong; return the folder of the result."""
+        """Go on with the cold start, with refusals where the model is wrong; return the folder of the result."""
         output = self.run / "r_tuning"
         if not (output / "final").exists():
             world = Path(self.config.toy_dir or self.run / "world")
             data = self.run / "r_tuning.jsonl"
             write_lines(data, supervised(world / "cold_start.jsonl", self.asked))
             keys = [f"dataset_id_or_path={data}", f"output_dir={output}", "overwrite_output_dir=true"]
-            keys += ["toy_world=null", "resume_from_checkpoint=false", *(["max_steps=1"] if self.quick else [])]
-            sft(*load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig))
+            keys += ["toy_world=null", f"model_name_or_path={self.run / 'cold_start' / 'final'}"]
+            config, notices = load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig)
+            grpo = self.config
+            questions = grpo.max_steps * grpo.per_device_train_batch_size // grpo.num_generations
+            steps = 1 if self.quick else math.ceil(questions / config.per_device_train_batch_size)
+            sft(replace(config, max_steps=steps), notices)
         return str(output / "final")
 
 
