@@ -7,7 +7,7 @@
        │ sample                      sampling/             completions + log-probs of the distribution sampled from
        ▼
     groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
-       │ pack_batch                  packing.py            micro-batches without padding           Eq. 8
+       │ set_loss_weights            packing.py            and micro-batches without padding       Eq. 8
        ▼
     micro-batches                    trainer.py
        │ group_advantages            advantages.py         as the rewards arrive                   Eq. 1, 2

@@ -18,7 +18,7 @@ from grpo.base.errors import is_secret_name, keep_secret
 Values = dict[str, Any]  # key -> value
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 NULLS = ("", "~", "null", "Null", "NULL", "None")
-FLOAT32 = np.finfo(np.float32)
+TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -137,7 +137,7 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             if any(bounds[name] is not None and not test(number, bounds[name]) for name, (_, test) in LIMITS.items()):
                 raise ValueError(f"{describe_limits(bounds)}; got {number}")
-            if isinstance(number, float) and number and not FLOAT32.tiny <= abs(number) <= FLOAT32.max:
+            if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
                 becomes = "0" if abs(number) < 1 else "infinite"
                 raise ValueError(f"{number} is {becomes} in float32, in which it is used")
 

@@ -130,7 +130,7 @@ def test_a_run_pays_for_its_evaluations_as_well(config):
     case = Case(replace(config, max_steps=10, eval_steps=9))
     case.prompts, case.num_held_out = [None] * 6, 16
     case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000), prices=(1.0, 2.0))}
-    assert "judge: 128 calls at most, 1.3M + 0.3M tokens, $1.79" in plan.cost(case)
+    assert "judge: 128 calls at most, 1.28M + 0.26M tokens, $1.79" in plan.cost(case)
 
 
 def test_limits_per_minute_slow_the_calls_of_a_step(config):
