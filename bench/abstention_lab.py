@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from bench import lab_results
 from bench.lab_results import COLD_START, ONE_HOP, TWO_HOPS
-from bench.record import RESULTS, ROOT, append, plain_parser
+from bench.record import RESULTS, ROOT, plain_parser
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
@@ -231,7 +231,8 @@ def run_all(jobs: Sequence[Job], workers: int, rows: Path) -> None:
                     job = futures[future]
                     tqdm.write(f"{job.name}, seed {job.seed} failed: {future.exception()!r}", file=sys.stderr)
                 else:
-                    append(rows, future.result())
+                    with open(rows, "a", encoding="utf-8") as file:
+                        print(json.dumps(future.result()), file=file)
 
 
 def make_parser() -> argparse.ArgumentParser:

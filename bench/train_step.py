@@ -34,7 +34,7 @@ from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.weights import projections
-from grpo.packing import pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
 from grpo.run import memory
 
 RANK = 16
@@ -67,7 +67,8 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
 def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     """Make the trainer's micro-batches, with the weight of every token (dapo)."""
     device = torch.device(model.build.device)
-    set_loss_weights(groups, TrainConfig(), Ranks(torch.device("cpu")))
+    config = TrainConfig()
+    set_loss_weights(groups, count_trained(groups, config, Ranks(torch.device("cpu"))), config)
     longest_prompt = max(len(group.prompt.ids) for group in groups)
     longest = longest_prompt + max(completion_lengths(groups))
     budget = memory.choose_budget(model, longest, memory.free_bytes(device))

@@ -165,7 +165,7 @@ def watch_one_step(name: str, trainer: GrpoTrainer, num_completions: int, record
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
     """Profile forward and backward of the first micro-batch."""
-    set_loss_weights(groups, trainer.config, trainer.ranks)
+    set_loss_weights(groups, trainer.rollout.totals, trainer.config)
     batch = trainer.make_batches(groups)[0]
 
     def run() -> None:

@@ -167,10 +167,8 @@ def test_the_table_of_a_resumed_run_begins_where_the_run_began(tmp_path, chat_ch
     for more in ({"max_steps": 2}, {"max_steps": 4, "resume_from_checkpoint": True}):
         run(tmp_path, chat_checkpoint, **keys, **more)
         evaluations.append(json.loads((tmp_path / "run" / "evaluation.json").read_text()))
-    (first, early), (second, _) = (
-        (json.dumps(e["before"]), json.dumps(e["after"])) for e in evaluations
-    )  # as texts: NaN is not itself
-    assert first == second != early
+    first, second = evaluations
+    assert first["before"] == second["before"] != first["after"]
 
 
 def test_held_out_rows_of_the_same_file_are_evaluated_and_never_trained_on(tmp_path, chat_checkpoint):
@@ -321,7 +319,6 @@ def test_unscorable_completions_are_left_out_and_counted(tmp_path, chat_checkpoi
     [
         ("wrong_length", 1, "must return a list of 4"),
         ("raises", 1, "boom"),
-        ("not_a_number", 5, "not finite"),
         ("no_kwargs", 2, "takes no **kwargs"),
         ("absent", 2, "cannot import"),
     ],

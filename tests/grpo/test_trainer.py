@@ -30,8 +30,12 @@ def updates(norm=1.0, num_backward=1, **keys):
     made.num_iterations = made.config.num_iterations
     made.calls, made.told, made.refreshed, made.num_skipped, made.total_steps = [], [], [], 0, 5
     made.optimizer = SimpleNamespace(
-        grad=None, num_backward=num_backward, step=lambda *given: made.calls.append(given) or norm
+        grad=None,
+        num_backward=num_backward,
+        step=lambda *given: made.calls.append(given) or norm,
+        check_finite=lambda: None,
     )
+    made.run, made.has_said_nothing_counts = SimpleNamespace(say=lambda text: None), False
     made.health = SimpleNamespace(updated=lambda optimizer, norm: made.told.append(norm))
     made.model = SimpleNamespace(refresh=lambda: made.refreshed.append(1))
     found = []
@@ -237,6 +241,7 @@ def twins():
         of_main=lambda value: value,
         agree=lambda facts: None,
         is_restart=False,
+        may_restart=False,
         barrier=lambda: None,
         close=lambda: None,
     )
