@@ -24,6 +24,7 @@ from rewards.registry import NOT_A_REWARD, Reward, Say, usable
 
 NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
 POLL_SECONDS = 0.002
+CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
 _BUILT_IN = ""  # the event loop of all built-in rewards
 _START = custom.TrainerState()
 _log = logging.getLogger("rewards")
@@ -119,7 +120,13 @@ class Scorer:
             if reward.close:
                 reward.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
-        for loop in self.loops.values():
+        ours = self.loops.get(_BUILT_IN)
+        if ours:  # it ends first, since it starts calls on the others
+            ours.call_soon_threadsafe(ours.stop)
+            latest = time.monotonic() + CLOSE_SECONDS
+            while not ours.is_closed() and time.monotonic() < latest:
+                time.sleep(POLL_SECONDS)
+        for loop in set(self.loops.values()) - {ours}:
             loop.call_soon_threadsafe(loop.stop)
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
