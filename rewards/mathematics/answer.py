@@ -5,10 +5,12 @@ It may be `x \in [0,1)`, `3 \text{ or } -5`, `\textbf{(B)}\ 12`, a matrix, a sen
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
-from rewards.mathematics import regions
+import re
+from dataclasses import replace
+
+from rewards.mathematics import regions, units
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.choice import split_choice
-from rewards.mathematics.clock import read_clock
 from rewards.mathematics.expression import CLOSERS, expression_or_none
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import segment, text_key
@@ -28,7 +30,6 @@ from rewards.mathematics.shapes import (
     Either,
     Grid,
     Named,
-    Ratio,
     Row,
     Shape,
     Text,
@@ -51,6 +52,8 @@ MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
 _MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix".split())
+_PADDED = re.compile("0[0-9]")  # of a time: 9:05
+_TIME = re.compile("[0-9]{1,2} : [0-9]{2}")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
@@ -182,18 +185,22 @@ class _AnswerReader:
         return self.ratio(tokens) or self.quantity(tokens)
 
     def ratio(self, tokens: Tokens) -> Shape | None:
-        """Read `2:3`, `3 to 4`, or a time of day; None if this is anything else."""
-        clock = read_clock(tokens)
-        has_half = tokens[-1].kind == "word"
-        if clock is not None and has_half:
-            return clock  # with AM or PM
-        parts, colons = split(tokens, (":",))
-        if colons and all(parts):
-            return Ratio(tuple(map(self.side, parts)), clock)
+        """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
         parts, _ = split(tokens, ("to",))
         if len(parts) == 2 and all(expression_or_none(part, self.algebra) for part in parts):
-            return Ratio(tuple(map(self.side, parts)), is_range=True)
-        return None
+            return _proportion(list(map(self.side, parts)))
+        parts, _ = split(tokens, (":",))
+        if len(parts) == 1 or not all(parts):
+            return None
+        if any(_PADDED.match(part[0].text) for part in parts):
+            return Text(text_key(tokens))
+        items = list(map(self.side, parts))
+        ratio = _proportion(items)
+        if len(items) > 2 or not all(map(_is_nonzero, items)) or _TIME.fullmatch(" ".join(texts_of(tokens))):
+            return ratio
+        share = items[0].value / items[1].value
+        is_bare = not (items[0].unit or items[1].unit or share.is_whole)
+        return Either((ratio, Scalar(share, units.RATIO))) if is_bare else ratio
 
     def brackets(self, tokens: Tokens) -> Shape | None:
         """Read what the brackets around all the tokens make of their content; None if they only group."""
@@ -264,9 +271,8 @@ class _AnswerReader:
         if any(token.text == "&" for token in inner):
             return None
         rows, _ = split(inner, (r"\\",))
-        items = [self.item(row) for row in map(stripped, rows) if row]
-        names = {item.label.key for item in items if isinstance(item, Named) and item.label}
-        return Bag(tuple(items)) if 1 < len(items) == len(names) else None
+        system = Bag(tuple(self.item(row) for row in map(stripped, rows) if row))
+        return system if len(system.items) > 1 and system.is_assignment else None
 
     def multiple(self, tokens: Tokens) -> Shape | None:
         """Read a number times a matrix; None if this is anything else."""
@@ -299,6 +305,18 @@ class _AnswerReader:
             return read_quantity(tokens, self.algebra)
         except Unreadable:
             return Text(key)
+
+
+def _proportion(items: list[Shape]) -> Row:
+    """Return a ratio with its first part as 1: 2:4 is 1:2."""
+    if all(map(_is_nonzero, items)):
+        first = items[0].value
+        items = [replace(item, value=item.value / first, if_unit=None) for item in items]
+    return Row(":", ":", tuple(items))
+
+
+def _is_nonzero(item: Shape) -> bool:
+    return isinstance(item, Scalar) and bool(item.value.top)
 
 
 def _is_constant(item: Shape) -> bool:

@@ -14,7 +14,7 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.algebra import DEGREE, Algebra, Quotient
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import text_key
@@ -74,6 +74,7 @@ class _ExpressionReader:
     def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0):
         self.tokens, self.algebra = list(tokens), algebra
         self.at, self.depth, self.open_bars = 0, depth, 0
+        self.degree = algebra.atom(DEGREE)
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
@@ -167,7 +168,7 @@ class _ExpressionReader:
             elif sign == "!":
                 value = call("factorial", value)
             else:
-                value = value * self.algebra.atom("°")
+                value = value * self.degree
         return value
 
     def exponent(self) -> Quotient:
@@ -371,17 +372,21 @@ class _ExpressionReader:
                 base = self.exponent()
             else:
                 raise Unreadable(f"{name} with a subscript")
-        if self.peek().text in _GROUPS:
-            arguments = self.list_in(self.take().text)
-        else:
-            argument = self.factor()
-            while self.starts_factor() and self.peek().kind != "function":
-                argument = argument * self.factor()
-            arguments = [argument]
+        degree, self.degree = self.degree, self.algebra.atom("π") / 180
+        arguments = self.arguments()
+        self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
         value = logarithm(arguments[0], base) if base and len(arguments) == 1 else call(name, *arguments)
         return value if times is None else power(value, times)
+
+    def arguments(self) -> list[Quotient]:
+        if self.peek().text in _GROUPS:
+            return self.list_in(self.take().text)
+        argument = self.factor()
+        while self.starts_factor() and self.peek().kind != "function":
+            argument = argument * self.factor()
+        return [argument]
 
 
 def _is_differential(tokens: Tokens) -> bool:
