@@ -82,8 +82,7 @@ def _uses(tokens: Tokens) -> Iterator[Use]:
         if is_power or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
             continue
         closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
-        is_closed = tokens[closing].kind == "close"
-        argument = tuple(tokens[opening + 1 : closing]) if is_closed else ()
+        argument = tuple(tokens[opening + 1 : closing]) if tokens[closing].kind == "close" else ()
         yield Use(at, text_key(tokens[at:end]), argument, is_inverse)
 
 
@@ -102,20 +101,13 @@ def _is_factor(name: str, texts: Sequence[Sequence[Use]], stands_alone: bool) ->
         return False
     if name == "π" or any(name in use.letters for use in uses):  # x(x+1)
         return True
-    if any(len(_arguments(name, text)) > 1 for text in texts):  # x(t+1) - x(t-1)
-        return False
-    if not stands_alone and name[0] not in _COEFFICIENTS:
-        return False
-    return all(_adds(use) and not _is_usual(use) for use in uses)
-
-
-def _arguments(name: str, uses: Sequence[Use]) -> set[str]:
-    """Return what a name is applied to in one text."""
-    return {text_key(use.argument) for use in uses if use.name == name}
-
-
-def _adds(use: Use) -> bool:
-    return is_sum(use.argument) and not any(is_mark(token, ",") for token in use.argument)
+    for text in texts:
+        if len({text_key(use.argument) for use in text if use.name == name}) > 1:  # x(t+1) - x(t-1)
+            return False
+    may_be = stands_alone or name[0] in _COEFFICIENTS
+    return may_be and all(
+        is_sum(use.argument) and "," not in texts_of(use.argument) and not _is_usual(use) for use in uses
+    )
 
 
 def _is_usual(use: Use) -> bool:
@@ -123,5 +115,4 @@ def _is_usual(use: Use) -> bool:
     letter = use.name.removesuffix(" _ n")  # T_n(x+1)
     if letter in _GREEK_FUNCTIONS or "".join(use.letters).isupper():
         return bool(use.letters)
-    variables = set(_FUNCTIONS_OF.get(letter, _VARIABLES))
-    return len(letter) == len(use.letters) == 1 and use.letters <= variables
+    return len(letter) == len(use.letters) == 1 and use.letters <= set(_FUNCTIONS_OF.get(letter, _VARIABLES))

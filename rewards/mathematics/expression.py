@@ -14,7 +14,7 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import DEGREE, Algebra, Quotient
+from rewards.mathematics.algebra import Algebra, Quotient, Rational
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import text_key
@@ -74,7 +74,7 @@ class _ExpressionReader:
     def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0):
         self.tokens, self.algebra = list(tokens), algebra
         self.at, self.depth, self.open_bars = 0, depth, 0
-        self.degree = algebra.atom(DEGREE)
+        self.degree: Quotient | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
@@ -287,6 +287,8 @@ class _ExpressionReader:
         self.at = closing
         if self.take().kind != "close":
             raise Unreadable("unbalanced brackets")
+        if name == "C" and len(arguments) == 2:
+            return call("binom", *arguments)
         return self.algebra.applied(name, self.algebra.atom(name), *arguments)
 
     def part_of_argument(self, tokens: Tokens) -> Quotient:

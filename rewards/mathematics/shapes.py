@@ -24,7 +24,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference ("∖"), a ratio (":")."""
+    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":"."""
 
     opener: str
     closer: str
@@ -57,7 +57,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Either:
-    """What can be read in several ways: "5 hours and 30 minutes" is a list or a sum, C(5,2) a point or a number."""
+    """What can be read in several ways: 1:2 is a ratio or a fraction, C(5,2) a point or a number."""
 
     readings: "tuple[Shape, ...]"
 

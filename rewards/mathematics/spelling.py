@@ -20,6 +20,8 @@ _REWRITES = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
+        (r"^\](.*),(.*)([\[\]])$", r"(\1,\2\3"),  # French intervals: ]0, 1[
+        (r"^([(\[].*),(.*)\[$", r"\1,\2)"),
         (r"==+", "="),
         (r"(?<![A-Za-z])(?:np|math)\.(?=[a-z])", ""),  # functions of Python
         (r"(?<=[0-9])\.(?= ?/)", ""),
@@ -73,6 +75,11 @@ _LOGIC = [  # of relations: p ∧ q is no list of two
 ]
 _CIRCLED = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
 _RELATION = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
+# environments that only line formulas up: their rows are a list, and one that starts with a relation goes on
+_ALIGNMENT = re.compile(
+    r"\\(?:begin|end) ?\{(?:align(?:at)?(?:ed)?|gather(?:ed)?|split|equation|displaymath|multline|center)\*?\}"
+)
+_NEXT_ROW = re.compile(rf"\\\\(?!(?: |&)*(?:{_RELATION.pattern}|$))")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -88,6 +95,8 @@ def clean(text: str) -> str:
     text = in_figures(" ".join(text.split()))
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
+    if _ALIGNMENT.search(text) and text.count(r"\begin") == 1:
+        text = _NEXT_ROW.sub(",", _ALIGNMENT.sub("", text)).replace(r"\\", " ").replace("&", " ").strip()
     for pattern, new in [*_REWRITES, *(_LOGIC if _RELATION.search(text) else [])]:
         text = pattern.sub(new, text)
     # an even number of dollars delimits formulas; an odd one holds a price

@@ -19,19 +19,21 @@ def _words(text: str) -> frozenset[str]:
 
 # spellings = what it is: a factor and base units; a base unit has none : prefixes that it takes
 _TABLE = """
-    m meter metre 米 = 1 m : k c d m; s sec second 秒 = 1 s : m; g gram 克 = 1/1000 kg : k m
-    l liter litre 升 = 1/1000 m^3 : m; kg kilo 公斤 = 1 kg; km 公里 = 1000 m; nanometer nanometre 纳米 = 1/1000000000 m
-    ha hectare 公顷 = 10000 m^2; in inch inches = 127/5000 m; ft foot feet = 381/1250 m; yd yard = 1143/1250 m
-    mi mile = 201168/125 m; nmi nautical_mile = 1852 m; mph = 1397/3125 m s^-1; kmh kph = 5/18 m s^-1
-    lb lbs pound = 1 pound; oz ounce = 1/16 pound; gal gallon; qt quart = 1/4 gal; pt pint = 1/8 gal
-    floz fluid_ounce fl_oz; min minute mins 分钟 = 60 s; h hr hrs hour 小时 = 3600 s; day 天 = 86400 s; week 周 = 604800 s
-    month 月 个月; year yr yrs 年 = 12 month; lightyear light_year ly 光年; n newton = 1 kg m s^-2
-    j joule = 1 kg m^2 s^-2 : k; w watt = 1 kg m^2 s^-3 : k; kwh = 3600000 kg m^2 s^-2; hz hertz = 1 s^-1 : k
-    mhz = 1000000 s^-1; pa pascal = 1 kg m^-1 s^-2 : k; cal calorie = 1 cal : k; dollar usd buck 美元
-    cent penny pennies = 1/100 dollar; euro eur; pound_sterling gbp = 1 pound; yuan rmb cny 元; jiao 角 = 1/10 yuan
-    yen jpy; rupee rs inr; unit; percent percentage pct; degree deg 度; rad radian; celsius; fahrenheit; kelvin
-    ton tonne metric_ton 吨; acre; mol mole; ev electronvolt; v volt; ohm; ampere amp; coulomb; tesla; farad
-    decibel db
+    m meter metre 米 = 1 m : k c d m; km 公里 = 1000 m; nanometer nanometre 纳米 = 1/1000000000 m
+    in inch inches = 127/5000 m; ft foot feet = 381/1250 m; yd yard = 1143/1250 m; mi mile = 201168/125 m
+    nmi nautical_mile = 1852 m; lightyear light_year ly 光年; ha hectare 公顷 = 10000 m^2; acre; unit
+    l liter litre 升 = 1/1000 m^3 : m; gal gallon; qt quart = 1/4 gal; pt pint = 1/8 gal; floz fluid_ounce fl_oz
+    g gram 克 = 1/1000 kg : k m; kg kilo 公斤 = 1 kg; lb lbs pound = 1 pound; oz ounce = 1/16 pound
+    ton tonne metric_ton 吨; mol mole
+    s sec second 秒 = 1 s : m; min minute mins 分钟 = 60 s; h hr hrs hour 小时 = 3600 s; day 天 = 86400 s
+    week 周 = 604800 s; month 月 个月; year yr yrs 年 = 12 month
+    mph = 1397/3125 m s^-1; kmh kph = 5/18 m s^-1; hz hertz = 1 s^-1 : k; mhz = 1000000 s^-1; decibel db
+    n newton = 1 kg m s^-2; j joule = 1 kg m^2 s^-2 : k; w watt = 1 kg m^2 s^-3 : k; pa pascal = 1 kg m^-1 s^-2 : k
+    kwh = 3600000 kg m^2 s^-2; cal calorie = 1 cal : k; ev electronvolt
+    v volt; ohm; ampere amp; coulomb; tesla; farad; celsius; fahrenheit; kelvin
+    degree deg 度; rad radian; percent percentage pct
+    dollar usd buck 美元; cent penny pennies = 1/100 dollar; euro eur; pound_sterling gbp = 1 pound
+    yuan rmb cny 元; jiao 角 = 1/10 yuan; yen jpy; rupee rs inr
 """
 _PREFIXES = {
     "k": (Fraction(1000), "kilo", "千"),
@@ -116,36 +118,19 @@ _KNOWN, SPELLINGS = _read_table()
 FIRST_ALIKE = spellings("""
     up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier
     down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper
-    later after
-    earlier before ago
-    counterclockwise anticlockwise
-    man male men
-    woman female women
-    long length
-    wide width
-    high height tall
-    deep depth
-    thick thickness
-    child children
-    person people
-    foot feet
-    tooth teeth
-    goose geese
-    mouse mice
-    die dice
+    later after ; earlier before ago ; counterclockwise anticlockwise ; man male men
+    woman female women ; long length ; wide width ; high height tall ; deep depth ; thick thickness
+    child children ; person people ; foot feet ; tooth teeth ; goose geese ; mouse mice ; die dice
 """)
 # words that exclude one another: 5 up is not 5 down
 OPPOSITES = [
-    _words("up down"),
-    _words("left right"),
-    _words("north south east west"),
-    _words("clockwise counterclockwise"),
-    _words("later earlier"),
-    _words("boy girl"),
-    _words("man woman"),
-    _words("adult child"),
-    _words("head tail"),
-    _words("red blue green yellow white black orange brown pink purple"),
+    _words(line)
+    for line in """
+    up down; left right; north south east west; clockwise counterclockwise; later earlier; boy girl; man woman
+    adult child; head tail; red blue green yellow white black orange brown pink purple
+""".replace(";", "\n")
+    .strip()
+    .splitlines()
 ]
 _MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
 UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
