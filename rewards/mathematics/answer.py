@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from rewards.mathematics import regions, units
 from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.application import mark_applications
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.key import segment, text_key
@@ -72,7 +73,7 @@ for _key, _others in _WORDS.items():
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
     """Return the shape of an answer."""
-    return _AnswerReader(algebra).answer(stripped(tokens))
+    return _AnswerReader(algebra).answer(stripped(mark_applications(tokens)))
 
 
 class _AnswerReader:
