@@ -1,7 +1,6 @@
 """Tell when two shapes are the same answer. Where a reader could doubt it, they are not."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 
 from rewards.mathematics.numeral import Numeral
@@ -208,21 +207,16 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
 
 
 def _same_chain(answer: Shape, truth: Shape) -> bool:
-    r"""Tell whether both say the same of the same things.
+    r"""Tell whether both say the same of the same things. A chain that holds answers each of its sides.
 
-    \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. A chain that holds answers each of its sides.
+    Of two identities only the same texts are the same: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2.
     """
     if not isinstance(truth, Chain):
         return answer.holds and any(same(side, truth) for side in answer.sides)
     if not isinstance(answer, Chain) or answer.signs != truth.signs:
         return False
-    turned = replace(answer, sides=answer.sides[::-1], written=answer.written[::-1])
-    return _same_sides(answer, truth) or (set(answer.signs) <= {"=", "≠"} and _same_sides(turned, truth))
-
-
-def _same_sides(answer: Chain, truth: Chain) -> bool:
-    is_of_numbers = all(isinstance(side, Scalar) for side in answer.sides)
-    return (answer.written == truth.written or not is_of_numbers) and _in_order(answer.sides, truth.sides)
+    is_identity = "=" in answer.signs and all(isinstance(side, Scalar) for side in answer.sides)
+    return not is_identity and _in_order(answer.sides, truth.sides)
 
 
 Comparison = Callable[..., bool]

@@ -46,20 +46,14 @@ def read_label(tokens: Tokens) -> Label | None:
     parts, _ = split(tokens, ":")
     if all(part and _is_thing(part) for part in parts):
         return Label(text_key(segment(tokens) or tokens))
-    return _phrase(tokens)
+    is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
+    return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None
 
 
 def is_phrase(tokens: Tokens) -> bool:
     """Tell whether there are words, and none that negates what follows."""
     words = [token.word for token in tokens if token.word and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
-
-
-def _phrase(tokens: Tokens) -> Label | None:
-    """Read words that name what follows; a term with words, 2 area or area + 1, does not."""
-    if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
-        return None
-    return Label(text_key(tokens), is_words=True)
 
 
 def _operates(token: Token) -> bool:

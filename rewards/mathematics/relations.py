@@ -75,7 +75,7 @@ class RelationReader:
         first, *others = values = tuple(map(self.side, sides))
         are_scalars = all(isinstance(value, Scalar) for value in values)
         holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
-        return Chain(tuple(signs), values, tuple(map(_leaves, sides)), holds)
+        return Chain(tuple(signs), values, holds)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
@@ -151,13 +151,3 @@ def _is_variable(side: Tokens) -> bool:
     """Tell whether the side is x or -x."""
     name = side[1:] if is_mark(side[0], "-") else side
     return len(name) == 1 and is_letter(name[0]) and name[0].text not in "πei"
-
-
-def _leaves(tokens: Tokens) -> tuple[str, ...]:
-    """Return the numbers, names and functions of a side, sorted; nothing for a number by itself."""
-    kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
-    has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
-    is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
-    if is_number and not has_sign_inside:
-        return ()
-    return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))

@@ -97,7 +97,6 @@ class Chain:
 
     signs: tuple[str, ...]
     sides: "tuple[Shape, ...]"
-    written: tuple[tuple[str, ...], ...]  # the numbers and names of each side: \\log_4 8 is not \\log_{36} 216
     holds: bool = False
 
 
