@@ -66,6 +66,7 @@ _REWRITES = [
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
         (rf"({_VECTOR}) ?\\times(?= ?{_VECTOR})", r"\1 \\cross "),  # no product of numbers
+        (r"\\frac ?(?=\{ ?(?:d|\\partial)(?![a-z]{2})[^{}]*\} ?\{ ?(?:d|\\partial) ?[a-z])", r"\\derivative "),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]
