@@ -5,8 +5,6 @@ What has no other reading, `3+4 = 7`, is a chain, which equals only the same sid
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from operator import itemgetter
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.expression import expression_or_none
@@ -42,7 +40,8 @@ class RelationReader:
         """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
         label, names = read_label(left), self.side(left)
         if label is None and isinstance(names, Row) and all(map(_is_variable_value, names.items)):
-            return self.point(left, right)  # (x, y) = (1, 2)
+            letters = [token.text for token in left if is_letter(token)]  # (x, y) = (1, 2), but (y, x) is not (1, 2)
+            return Named(Label(" ".join(letters)), self.side(right)) if letters == sorted(letters) else None
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
@@ -52,17 +51,6 @@ class RelationReader:
             return Named(label, self.side(right), Relation("=", difference))
         keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
         return Relation("=", difference) if sign == "=" and difference.variables and keeps_its_variables else None
-
-    def point(self, left: Tokens, right: Tokens) -> Named:
-        """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
-        value = self.side(right)
-        names = [token.text for token in left if is_letter(token)]
-        is_as_long = isinstance(value, Row) and len(value.items) == len(names)
-        if is_as_long and _are_neighbours(names):
-            pairs = sorted(zip(names, value.items, strict=True), key=itemgetter(0))
-            names = [name for name, _ in pairs]
-            value = replace(value, items=tuple(item for _, item in pairs))
-        return Named(Label(" ".join(names)), value)
 
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
@@ -134,12 +122,6 @@ def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
     is_plain = "(" not in left.key  # sin x + y = 5
     return is_plain and len(left.variables) > 1 and not right.variables
-
-
-def _are_neighbours(names: list[str]) -> bool:
-    """Tell whether letters follow one another in the alphabet, in whatever order: y, x, z."""
-    pairs = pairwise(sorted(names))
-    return all(len(name) == len(later) == 1 and ord(later) - ord(name) == 1 for name, later in pairs)
 
 
 def _is_variable_value(item: Shape) -> bool:

@@ -6,7 +6,6 @@ the table of rewritings below, in its order. Time is linear in the text.
 
 import re
 import unicodedata
-from functools import cache
 from itertools import groupby
 
 from rewards.mathematics import symbols
@@ -109,8 +108,15 @@ def _simpler(run: re.Match) -> str:
     """Write characters of Unicode in simpler ones: ²³ as ^{23}, ½ as \\frac{1}{2}, ٥ as 5, 𝑥 as x; ① and é stay."""
     found = []
     for tag, characters in groupby(run[0], key=_tag):
-        text = "".join(map(_plain, characters))
-        found.append(f"{_SCRIPTS[tag]}{{{text}}}" if tag in _SCRIPTS else text)
+        text = "".join(characters)
+        simpler = unicodedata.normalize("NFKC", text).translate(symbols.CHARACTERS)
+        if tag in _SCRIPTS:
+            simpler = f"{_SCRIPTS[tag]}{{{simpler}}}"
+        elif tag == "<fraction>":
+            simpler = re.sub("([0-9]+)/([0-9]+)", r"\\frac{\1}{\2}", simpler)
+        elif tag == "<square>":  # ㎡ and other units
+            simpler = f" {simpler}"
+        found.append(simpler if tag else "".join(str(unicodedata.decimal(digit, digit)) for digit in text))
     return "".join(found)
 
 
@@ -118,17 +124,3 @@ def _tag(character: str) -> str:
     """Return how Unicode says that a character relates to simpler ones: "<super>"; "" if it does not."""
     tag = unicodedata.decomposition(character).partition(" ")[0]
     return tag if tag.startswith("<") and tag != "<circle>" else ""
-
-
-@cache
-def _plain(character: str) -> str:
-    tag = _tag(character)
-    if not tag:
-        return str(unicodedata.decimal(character, character))
-    codes = unicodedata.decomposition(character).split()[1:]
-    simpler = "".join(chr(int(code, 16)) for code in codes).translate(symbols.CHARACTERS)
-    if tag == "<fraction>":
-        above, _, below = simpler.partition("/")
-        return rf"\frac{{{above}}}{{{below}}}"
-    simpler = _NOT_ASCII.sub(_simpler, simpler)
-    return f" {simpler}" if tag == "<square>" else simpler  # ㎡ and other units

@@ -59,26 +59,15 @@ class Unit:
     def contradicts(self, other: "Unit") -> bool:
         """Tell whether one quantity cannot have both, of whatever size.
 
-        But "square units" may be any square of a length, and 5° may be 5 °C.
+        But "square units" may be any square of a length, "units" anything but that, and 5° may be 5 °C.
         """
-        for one, another in ((self, other), (other, self)):
-            if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
-                return False
-            generic = dict(one.powers).get("unit")
-            if generic and len(one.powers) == 1:
-                return not another._can_be_generic(generic)
-        return self.powers != other.powers
-
-    def _can_be_generic(self, power: int) -> bool:
-        """Tell whether "units" to this power may stand for the unit."""
-        lengths = dict(self.powers)
-        is_length = lengths.keys() <= {"m", "unit"}
-        if power == 1:
-            return not is_length or sum(lengths.values()) == 1
-        return is_length and sum(lengths.values()) == power
-
-
-_TEMPERATURE_POWERS = frozenset((("celsius", 1), ("fahrenheit", 1)))
+        ours, theirs = dict(self.powers), dict(other.powers)
+        if ours == theirs or {"degree"} < {*ours, *theirs} <= {"degree", "celsius", "fahrenheit"}:
+            return False
+        if ["unit"] not in (list(ours), list(theirs)):
+            return True
+        are_lengths = {*ours, *theirs} <= {"unit", "m"}
+        return sum(ours.values()) != sum(theirs.values()) if are_lengths else {"unit": 1} not in (ours, theirs)
 
 
 def _defined(definition: str) -> Unit:
