@@ -9,7 +9,7 @@ and two quotients are equal when their cross products are the same polynomial. T
     "i"                  i^2 = -1
     "(1+x)"              a sum under a root: (1+x)^1 is multiplied out
     "abs(x)"             abs(x)^2 = x^2, and √(x^2) = abs(x); otherwise √(xy) = √x·√y, as if variables were positive
-    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see trigonometry.py
+    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see functions.py
 
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """

@@ -77,6 +77,5 @@ def without_integers(parts: list[Tokens]) -> list[Tokens]:
         return parts
     if any(map(set("<>≤≥≠∈≈").intersection, texts)):
         return parts
-    return (
-        answers if any(last[0].text in text[text.index("=") + 1 if "=" in text else 0 :] for text in texts) else parts
-    )
+    right_sides = [text[text.index("=") + 1 :] if "=" in text else text for text in texts]
+    return answers if any(last[0].text in side for side in right_sides) else parts

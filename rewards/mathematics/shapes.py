@@ -1,6 +1,6 @@
 """Define the shapes an answer can have.
 
-answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (quotient.py).
+answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (algebra.py).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rewards.mathematics.quantity import Scalar
 
 @dataclass(frozen=True)
 class Text:
-    key: str  # normal form, see text.text_key
+    key: str  # normal form, see key.text_key
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _simpler(run: re.Match) -> str:
         elif tag == "<fraction>":
             simpler = re.sub("([0-9]+)/([0-9]+)", r"\\frac{\1}{\2}", simpler)
         elif tag == "<square>":  # ㎡ and other units
-            simpler = f" {simpler}"
+            simpler = " " + re.sub("(?=[23]$)", "^", simpler)
         found.append(simpler if tag else "".join(str(unicodedata.decimal(digit, digit)) for digit in text))
     return "".join(found)
 

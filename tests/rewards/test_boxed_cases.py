@@ -1,8 +1,8 @@
-"""The corpus, boxed_cases/*.txt: answers with the verdict of a careful reader. Each is compared with the first of its line.
+"""The corpus, boxed_cases/*.txt: answers with the verdict of a careful reader on each and the first of its line.
 
-    5 ≡ 5.0 ≡ x=5 ≢ 6    5.0 and x=5 answer 5, and 5 answers them; 6 and 5 do neither
-    7 ⇐ 3+4=7            3+4=7 answers 7 and not the other way round: an answer may say more than the truth, how it was
-                         found (3+4=7), what was asked (x+y=5); digits answer a truth that has a base
+5 ≡ 5.0 ≡ x=5 ≢ 6    5.0 and x=5 answer 5, and 5 answers them; 6 and 5 do neither
+7 ⇐ 3+4=7            3+4=7 answers 7 and not the other way round: an answer may say more than the truth, how it was
+                     found (3+4=7), what was asked (x+y=5); digits answer a truth that has a base
 """
 
 import re
@@ -13,12 +13,8 @@ import pytest
 from rewards.boxed import equivalent, verdict
 
 CASES_FOLDER = Path(__file__).parent / "boxed_cases"
-VERDICTS = {  # the first for the other, and turned round
-    "≡": (True, True),
-    "≢": (False, False),
-    "⇒": (True, False),
-    "⇐": (False, True),
-}
+# the first for the other, and turned round
+VERDICTS = {"≡": (True, True), "≢": (False, False), "⇒": (True, False), "⇐": (False, True)}
 BLOCK = 50  # cases of one test: a test for each would take pytest longer than the verifier
 
 
