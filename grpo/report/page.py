@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
-from grpo.config.options import SftConfig, TrainConfig, as_yaml
+from grpo.config.options import SftConfig, TrainConfig, as_yaml, meanings
 from grpo.diagnosis.glossary import Metrics, meaning
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
@@ -187,6 +187,7 @@ def _total(steps: Sequence[Metrics], name: str) -> float:
 def changed_keys(records: Sequence[Record]) -> list[Key]:
     """Return the keys that differ from their default in any run, or between the runs."""
     known = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
+    docs = meanings(SftConfig) | meanings(TrainConfig)
     keys = []
     for name in dict.fromkeys(name for record in records for name in record.config):
         field = known.get(name)
@@ -195,7 +196,7 @@ def changed_keys(records: Sequence[Record]) -> list[Key]:
         values = [as_yaml(record.config.get(name)) for record in records]
         default = as_yaml(field.default)
         if set(values) != {default}:
-            keys.append(Key(name, values, default, field.metadata["doc"]))
+            keys.append(Key(name, values, default, docs[name]))
     return keys
 
 
