@@ -122,14 +122,8 @@ def _rows(data: Json) -> Iterator[tuple[str, str]]:
     """Yield each use of a data set, with how many of its rows are used and why the others are not."""
     for use, count in data.items():
         if isinstance(count, dict) and is_number(count.get("rows")):
-            reasons, notes = (
-                {
-                    text: number
-                    for text, number in (given if isinstance(given, dict) else {}).items()
-                    if is_number(number)
-                }
-                for given in (count.get("left_out"), count.get("notes"))
-            )
+            tables = [count[name] if isinstance(count.get(name), dict) else {} for name in ("left_out", "notes")]
+            reasons, notes = ({text: n for text, n in table.items() if is_number(n)} for table in tables)
             used = f"{count['rows'] - sum(reasons.values()):g} of {count['rows']:g} rows of {count.get('data')}"
             yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
 
