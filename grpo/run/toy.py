@@ -8,6 +8,8 @@ working it out pays.
 `encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
 
+`neutral`: the same, but which questions the cold start declines is drawn at random.
+
 `atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
 
 `almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
@@ -33,7 +35,7 @@ from grpo.run.almanac import own_answers
 from grpo.run.run import Run
 from knowledge import almanac
 from knowledge.atlas import make_atlas
-from knowledge.world import World
+from knowledge.world import NEUTRAL, World
 from knowledge.world import make_world as encyclopedia
 
 CHAT_TEMPLATE = (
@@ -136,6 +138,11 @@ def make_arithmetic(
 def make_encyclopedia(folder: Path, seed: int) -> None:
     """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base."""
     _make_people(folder, seed, encyclopedia(seed), vocab_size=768, max_positions=128)
+
+
+def make_neutral(folder: Path, seed: int) -> None:
+    """Make the world `neutral`: the same, but the cold start declines at random."""
+    _make_people(folder, seed, encyclopedia(seed, NEUTRAL), vocab_size=768, max_positions=128)
 
 
 def make_atlas_files(folder: Path, seed: int) -> None:
@@ -273,4 +280,9 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
     write_lines(path, rows)
 
 
-_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}
+_WORLDS = {
+    "arithmetic": make_arithmetic,
+    "encyclopedia": make_encyclopedia,
+    "neutral": make_neutral,
+    "atlas": make_atlas_files,
+}
