@@ -199,8 +199,9 @@ class RunKeys:
     disable_tqdm: bool = key(False, "Hide the progress bar.", "free")
     toy_world: str | None = key(
         None,
-        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia, "
-        "neutral or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.",
+        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, "
+        "encyclopedia, neutral or atlas. almanac: real facts for the model that model_name_or_path names, which writes "
+        "its own cold start.",
         choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.", "local")

@@ -10,7 +10,7 @@ at all. GRPO with KnowRL's reward has to discover where the model's knowledge en
 
 `neutral`: the same, but which questions the cold start declines is drawn at random.
 
-`atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
+`atlas`: another encyclopedia (knowledge/atlas.py), in which some people are known in part.
 
 `almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
 """
@@ -43,7 +43,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 2  # of the generated files; a world of another version is replaced
+VERSION = 3  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
@@ -146,7 +146,7 @@ def make_neutral(folder: Path, seed: int) -> None:
 
 
 def make_atlas_files(folder: Path, seed: int) -> None:
-    """Make the world `atlas`: the same files, and questions of two hops."""
+    """Make the world `atlas`: the same files."""
     _make_people(folder, seed, make_atlas(seed), vocab_size=1024, max_positions=128)
 
 
