@@ -21,7 +21,6 @@ import json
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import comb, sqrt
 from pathlib import Path
 
@@ -52,7 +51,7 @@ Row = Mapping[str, object]
 
 # --- Arms ----------------------------------------------------------------------------------------------------------
 
-REWARDS = {
+PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys of each
     "knowrl": ["reward_funcs=[knowrl]"],
     "truthrl": ["reward_funcs=[format,truthrl]"],
     "t = 0.75": ["reward_funcs=[format,abstention]", "abstention_threshold=0.75"],
@@ -61,24 +60,37 @@ REWARDS = {
     "tiar": ["reward_funcs=[format,tiar]"],
     "binary_rar": ["reward_funcs=[format,binary_rar]"],
     "knowrl_v1": ["reward_funcs=[knowrl_v1]"],
-}
-CHANGES = {  # of "knowrl, none"
+    "group": ["scale_rewards=group"],
+    "none": ["scale_rewards=none"],
     "4 answers": ["num_generations=4"],
     "32 answers": ["num_generations=32"],
     "4e-4": ["learning_rate=4e-4"],
+    "1e-3": ["learning_rate=1e-3"],
     "240 steps": ["max_steps=240"],
 }
 
 
-def make_arms() -> dict[str, list[str]]:
-    """Return the arms: a name, and the keys that it changes in the configuration of the world."""
-    arms = {}
-    for name, keys in REWARDS.items():
-        arms[f"{name}, group"] = [*keys, "scale_rewards=group"]
-        arms[f"{name}, none"] = [*keys, "scale_rewards=none"]
-    for name, keys in CHANGES.items():
-        arms[f"knowrl, none, {name}"] = [*arms["knowrl, none"], *keys]
-    return arms
+def keys_of(arm: str) -> list[str]:
+    """Return the keys that an arm changes in the configuration of its world. ValueError if a part is not known.
+
+    >>> keys_of("truthrl, 4e-4")
+    ['reward_funcs=[format,truthrl]', 'learning_rate=4e-4']
+    """
+    keys = []
+    for part in arm.split(", ") if arm != COLD_START else []:
+        if part not in PARTS:
+            raise ValueError(f"an arm has no part {part!r}; there are: {'; '.join(PARTS)}")
+        keys += PARTS[part]
+    return keys
+
+
+def arm_name(text: str) -> str:
+    """Check the name of an arm, as argparse wants it."""
+    try:
+        keys_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 # --- Runs ----------------------------------------------------------------------------------------------------------
@@ -96,11 +108,11 @@ class Runs:
         self.num_asked = 16 if quick else None
         self.quick = ["max_steps=2", "per_device_train_batch_size=32"] if quick else []
 
-    def train(self, arm: str, keys: Sequence[str]) -> Path:
+    def train(self, arm: str) -> Path:
         """Train an arm, or the cold start, and return its model. What the commands say goes to log.txt."""
         output = self.folder / arm
         output.mkdir(parents=True, exist_ok=True)
-        keys = [*self.keys, f"output_dir={output}", *keys, *self.quick]
+        keys = [*self.keys, f"output_dir={output}", *keys_of(arm), *self.quick]
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(open(output / "log.txt", "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(log))
@@ -314,14 +326,13 @@ def thresholds() -> str:
 def run_all(options: argparse.Namespace, path: Path) -> None:
     """Make the runs that have no row yet."""
     write_lines(path, read_rows(path))  # without a line that was cut
-    arms = {COLD_START: []} | make_arms()
     for seed in options.seeds:
         runs = Runs(options.folder, options.world, seed, options.quick)
         for arm in [COLD_START, *options.arms]:
             about = {"world": options.world, "seed": seed, "arm": arm}
             if any(about.items() <= row.items() for row in read_rows(path)):
                 continue
-            row = about | runs.ask(runs.train(arm, arms[arm]))
+            row = about | runs.ask(runs.train(arm))
             with open(path, "a", encoding="utf-8") as file:
                 print(json.dumps(row), file=file)
 
@@ -350,10 +361,10 @@ def compare(options: argparse.Namespace) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = plain_parser("bench.lab", __doc__)
-    add = partial(parser.add_argument, metavar="NAME")
-    arms = list(make_arms())
-    add("--arms", nargs="+", choices=arms, default=["knowrl, none", "knowrl, group"], help="; ".join(arms))
-    add("--world", choices=CONFIGS, default="neutral", help=", ".join(CONFIGS))
+    arms = ["knowrl, none", "truthrl, none"]
+    parts = f"parts joined by commas, of: {'; '.join(PARTS)}"
+    parser.add_argument("--arms", type=arm_name, nargs="+", metavar="NAME", default=arms, help=parts)
+    parser.add_argument("--world", choices=CONFIGS, default="neutral")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")

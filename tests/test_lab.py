@@ -31,8 +31,14 @@ def test_the_lab_runs_and_goes_on_where_it_was_killed(tmp_path):
 
 @pytest.mark.parametrize("world", lab.CONFIGS)
 def test_the_configuration_takes_the_keys_of_every_arm(world):
-    for keys in lab.make_arms().values():
-        load_config(lab.ROOT / "configs" / f"{lab.CONFIGS[world]}.yaml", keys)
+    for part in lab.PARTS:
+        load_config(lab.ROOT / "configs" / f"{lab.CONFIGS[world]}.yaml", lab.keys_of(part))
+
+
+def test_an_arm_with_a_part_that_there_is_not_is_named(capsys):
+    with pytest.raises(SystemExit):
+        lab.main(["--arms", "knowrl, some"])
+    assert "no part 'some'; there are: knowrl;" in capsys.readouterr().err
 
 
 def row(declines, right, **more):
