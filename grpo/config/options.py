@@ -16,7 +16,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC = "almanac"  # the toy world of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "atlas", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 FACTS = {  # what else is known of keys
@@ -159,8 +159,9 @@ class RunKeys:
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", *WITH_KNOWLEDGE))
-    """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia or
-    atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start."""
+    """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia,
+    neutral or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.
+    """
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 
