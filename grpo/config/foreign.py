@@ -102,7 +102,7 @@ _IGNORED = {  # what happens instead -> the keys
         "log_level* log_multimodal log_on_each_node log_unique_prompts logging_dir logging_first_step "
         "logging_nan_inf_filter logging_strategy metric_for_best_model plot_loss push_to_hub* "
         "restore_callback_states_from_checkpoint save_on_each_node save_only_model save_safetensors save_strategy "
-        "skip_memory_metrics swanlab_mode trackio_* wandb_mode"
+        "skip_memory_metrics swanlab_mode trackio_* wandb_log_unique_prompts wandb_mode"
     ),
     "the command, lora_r, lora_dropout and the checkpoint's own files decide; no code of a checkpoint is run": (
         "disable_dropout do_train inference_mode lora_task_type max_lora_rank model_code_revision peft_type "
