@@ -37,10 +37,10 @@ from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.questions import Questions
+from grpo.data.toy import locate
 from grpo.evaluate import evaluate
 from grpo.evaluation.task import Task
 from grpo.run.saved import find_saved
-from grpo.run.toy import locate
 from grpo.sft import sft
 from grpo.train import train
 from knowledge.atlas import HOW_SURE

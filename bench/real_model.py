@@ -35,12 +35,12 @@ from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.data.almanac import MAX_SEQUENCES, MAX_TOKENS, end_ids, first_words, prompt_text
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.choices import sum_logprobs
 from grpo.model.policy import Policy, load_for_inference
-from grpo.run.almanac import MAX_SEQUENCES, MAX_TOKENS, end_ids, first_words, prompt_text
-from grpo.run.plot import line_plot
+from grpo.report.plot import line_plot
 from grpo.sampling.sampler import Sampler
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right, read_facts, split_facts

@@ -32,7 +32,7 @@ from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.run import memory
+from grpo.model import memory
 from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler

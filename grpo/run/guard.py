@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.base.schema import Group
 from grpo.diagnosis.glossary import Metrics
-from grpo.run import memory
+from grpo.model import memory
 
 if TYPE_CHECKING:
     from grpo.trainer import Trainer

@@ -31,10 +31,8 @@ from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import AGAIN_S, Alarm
-from grpo.run.fingerprint import environment
 from grpo.run.log import Log
-from grpo.run.origin import ORIGIN_FILE
-from grpo.run.resume import check_changes, hidden_values
+from grpo.run.provenance import ORIGIN_FILE, check_changes, environment, hidden_values
 from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir, close_debug_log, open_debug_log
 from grpo.run.trackers import check_trackers
 

@@ -351,18 +351,18 @@ def full_disk_under_stderr() -> None:
 
 
 def another_torch_on_rank_1() -> None:
-    from grpo.run import fingerprint
+    from grpo.run import provenance
 
-    version = fingerprint.version
+    version = provenance.version
     if os.environ["RANK"] == "1":
-        fingerprint.version = lambda name: "2.0.0" if name == "torch" else version(name)
+        provenance.version = lambda name: "2.0.0" if name == "torch" else version(name)
 
 
 def another_program_on_rank_1() -> None:
-    from grpo.run import fingerprint
+    from grpo.run import provenance
 
     if os.environ["RANK"] == "1":
-        fingerprint.PACKAGES = ("grpo",)
+        provenance.PACKAGES = ("grpo",)
 
 
 def counts_what_is_sent() -> None:

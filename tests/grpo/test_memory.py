@@ -21,10 +21,10 @@ from grpo.attention.packed import PackedAttention
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.base.schema import Layout, Prompt
 from grpo.config.load import load_config
+from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.optim import Optimizer
-from grpo.run import memory
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -91,7 +91,7 @@ def measured_to_counted() -> dict[tuple[str, str], float]:
 import os
 import torch
 import torch._dynamo  # which recomputation imports
-from grpo.run import memory
+from grpo.model import memory
 import grpo.train
 import grpo.trainer
 from grpo.attention.packed import PackedAttention

@@ -15,7 +15,7 @@ from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.run import alarm, checkpoint
 from grpo.run import run as run_module
-from grpo.run.resume import FREE, WARNED, check_changes, hidden_values
+from grpo.run.provenance import FREE, WARNED, check_changes, hidden_values
 from grpo.run.run import Run
 
 

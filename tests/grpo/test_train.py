@@ -11,8 +11,8 @@ import torch
 from making import real_data, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
+import grpo.model.memory
 import grpo.rollout
-import grpo.run.memory
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
 from grpo.optim import Optimizer
@@ -184,8 +184,10 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkey
     """However much memory is free then: dropout's masks go by them."""
     keys = {"lora_dropout": 0.3, "save_steps": 1}
     tokens = iter((70, 70, 10_000))
-    choose = grpo.run.memory.choose_budget
-    monkeypatch.setattr(grpo.run.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens)))
+    choose = grpo.model.memory.choose_budget
+    monkeypatch.setattr(
+        grpo.model.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens))
+    )
     whole = run(tmp_path, chat_checkpoint, "whole", **keys)
     run(tmp_path, chat_checkpoint, max_steps=2, **keys)
     resumed = run(tmp_path, chat_checkpoint, resume_from_checkpoint=True, **keys)

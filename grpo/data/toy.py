@@ -15,7 +15,7 @@ at all. GRPO with KnowRL's reward has to discover where the model's knowledge en
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -26,11 +26,11 @@ from safetensors.torch import save_file
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.data.almanac import own_answers
+from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
-from grpo.run.almanac import own_answers
-from grpo.run.run import Run
 from knowledge import almanac
 from knowledge.atlas import make_atlas
 from knowledge.world import World
@@ -45,14 +45,14 @@ VERSION = 2  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
-def make_world(config: AnyConfig, run: Run) -> AnyConfig:
+def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
     config = locate(config)
-    if run.ranks.is_main and not is_made(config):
+    if ranks.is_main and not is_made(config):
         folder, mark = Path(config.toy_dir), _mark(config)
-        run.say(f"making the toy world {config.toy_world} in {folder}")
+        say(f"making the toy world {config.toy_world} in {folder}")
         _refuse_anything_else(folder, mark)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
@@ -61,7 +61,7 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         else:
             _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, _contents(config))
-    run.ranks.barrier()
+    ranks.barrier()
     return config
 
 
