@@ -52,7 +52,6 @@ class SftTrainer(Trainer):
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
             total_steps=num_steps(config, len(self.examples), self.rows_per_step),
             longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
-            prompt=self.examples[0].prompt.text,
         )
         super().__init__(config, run, policy, optimizer, supply, Clock(run.device, run.show_phase))
 

@@ -50,9 +50,7 @@ class GrpoTrainer(Trainer):
             run,
             policy,
             optimizer,
-            Supply(
-                rollout.order, rollout.data_hash, rollout.total_steps, rollout.longest, prompt=rollout.prompts[0].text
-            ),
+            Supply(rollout.order, rollout.data_hash, rollout.total_steps, rollout.longest),
             clock,
             temperature=config.temperature,
             num_iterations=config.num_iterations,

@@ -30,16 +30,12 @@ from grpo.run.run import Run
 
 @dataclass(frozen=True)
 class Supply:
-    """What the steps of a run consume.
-
-    longest: tokens of the longest prompt with its completion. prompt: a rendered example.
-    """
+    """What the steps of a run consume. longest: tokens of the longest prompt with its completion."""
 
     order: Order
     data_hash: str
     total_steps: int
     longest: int
-    prompt: str
 
 
 def load_trained(config: TrainConfig | SftConfig, device: torch.device) -> tuple[Policy, Optimizer]:
@@ -97,7 +93,7 @@ class Trainer:
             checkpointing=config.gradient_checkpointing,
         )
         self.model.recompute = self.budget.recompute
-        diagnosis = Diagnosis(History(config=asdict(config), prompt=supply.prompt))
+        diagnosis = Diagnosis(History(config=asdict(config)))
         self.health = Health(run.say, max_unscored, diagnosis=diagnosis)
 
     def start_step(self) -> None:

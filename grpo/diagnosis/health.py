@@ -41,14 +41,13 @@ class Symptom:
 class Diagnosis:
     """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
 
-    first_step: how the completions of step 1 fared, and whether most failed alike. last_seen: the last step at which
-    each rule recognised its failure.
+    first_step: how the completions of step 1 fared. last_seen: the last step at which each rule recognised its failure.
     """
 
     history: History = field(default_factory=History)
     symptoms: list[Symptom] = field(default_factory=list)
     last_seen: dict[Rule, int] = field(default_factory=dict)
-    first_step: tuple[str, bool] = ("", False)
+    first_step: str = ""
 
     def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
         """Add a step, and its completions if they are known; return the failures that are recognised first now."""
@@ -105,8 +104,8 @@ class Health:
                 NON_FINITE,
             )
         symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
-        if step == 1 and self.diagnosis.first_step[0]:
-            self.say(f"step 1: {self.diagnosis.first_step[0]}")
+        if step == 1 and self.diagnosis.first_step:
+            self.say(f"step 1: {self.diagnosis.first_step}")
         self._announce(symptoms)
         self._check_rewards(metrics)
 

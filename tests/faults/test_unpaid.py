@@ -24,26 +24,10 @@ class Generous:
 
 
 HACKS = [
-    "…",
-    ":",
-    "",
-    " ",
-    "?!",
-    "。",
-    "\u200b",
-    "\u3164\u2800",
-    "\u0301",
-    "—",
-    "*",
-    "\n\n",
-    "Paris or London",
-    "Paris / London / Rome",
-    "Paris; London",
-    "Paris | London",
-    "1. Paris\n2. London",
-    "- Paris\n- London",
+    "…", ":", "", " ", "?!", "。", "\u200b", "\u3164\u2800", "\u0301", "—", "*", "\n\n", "Paris or London",
+    "Paris / London / Rome", "Paris; London", "Paris | London", "1. Paris\n2. London", "- Paris\n- London",
     "Paris或者London",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", HACKS)
@@ -106,25 +90,9 @@ def test_the_fence_cannot_be_closed_from_inside():
     twelve lines."""
     rng = random.Random(0)
     pieces = [
-        "</candidate",
-        "<candidate",
-        " ",
-        ">",
-        "\n",
-        "\u2028",
-        "\r",
-        "\x85",
-        "\\u003c",
-        "&lt;",
-        '"',
-        "\\",
-        "\\n",
-        "A",
-        "```",
-        "<|im_end|>",
-        "\ud800",
-        "\x1b",
-    ]
+        "</candidate", "<candidate", " ", ">", "\n", "\u2028", "\r", "\x85", "\\u003c", "&lt;", '"', "\\", "\\n", "A",
+        "```", "<|im_end|>", "\ud800", "\x1b",
+    ]  # fmt: skip
     used = {f"{number:016x}" for number in range(50)}
     for number in range(2000):
         nonce = f"{rng.getrandbits(64):016x}"

@@ -29,38 +29,25 @@ from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
-QWEN_7B = {
-    "model_type": "qwen2",
-    "vocab_size": 152064,
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-}
-QWEN_MATH = {
-    "model_type": "qwen2",
-    "vocab_size": 151936,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-}
-SMALL = {
-    "model_type": "qwen2",
-    "vocab_size": 2048,
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-}
-NARROW = SMALL | {"hidden_size": 128, "intermediate_size": 352}  # half the memory of a token, a quarter of the work
+
+def qwen2(vocab_size, hidden_size, intermediate_size, num_hidden_layers, heads, kv_heads, positions=4096, **more):
+    return {
+        "model_type": "qwen2",
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": num_hidden_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": positions,
+        **more,
+    }
+
+
+QWEN_7B = qwen2(152064, 3584, 18944, 28, 28, 4, 32768)
+QWEN_MATH = qwen2(151936, 1536, 8960, 28, 12, 2, tie_word_embeddings=True)
+SMALL = qwen2(2048, 256, 704, 4, 4, 2)
+NARROW = qwen2(2048, 128, 352, 4, 4, 2)  # half the memory of a token, a quarter of the work
 ROOT = Path(__file__).parents[2]
 
 
@@ -144,35 +131,6 @@ def test_a_process_takes_what_is_counted(measured_to_counted, dtype, recompute):
     assert (0.7 if recompute == "all" else 0.8) < measured_to_counted[dtype, recompute] < 1.15
 
 
-@pytest.mark.parametrize(
-    ("raw", "rank", "device_gb", "sequences", "positions"),
-    [(QWEN_7B, 256, 80, 96, 1280), (QWEN_MATH, 16, 24, 32, 1536)],
-    ids=["KnowRL 7B, r=256, 80 GB", "math 1.5B, 24 GB"],
-)
-def test_the_large_configs_fit_by_this_account(raw, rank, device_gb, sequences, positions):
-    model = decoder(raw, rank, torch.bfloat16, "meta")
-    nothing = memory.account(model, sequences, positions, memory.Budget(0, "none", 0))
-    budget = memory.choose_budget(model, positions, int(device_gb * 1e9) - nothing.total, kind="cuda")
-    needed = memory.account(model, sequences, positions, budget)
-    assert needed.total < 0.95 * device_gb * 1e9, str(needed)
-    assert budget.tokens >= memory.ENOUGH["cuda"] and budget.recompute == "none", str(budget)
-
-
-def test_recomputation_buys_room_only_up_to_what_keeps_products_busy():
-    model = decoder(QWEN_7B, 256, torch.bfloat16, "meta")
-    needed = (
-        memory.ENOUGH["cuda"]
-        * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none")
-        / 0.9
-    )
-    plenty, scarce = (memory.choose_budget(model, 1280, int(factor * needed), kind="cuda") for factor in (1.5, 0.7))
-    assert plenty.recompute == "none" and memory.ENOUGH["cuda"] <= plenty.tokens < 2 * memory.ENOUGH["cuda"]
-    assert scarce.recompute == "mlp" and scarce.tokens >= memory.ENOUGH["cuda"]
-    assert (
-        memory.choose_budget(model, 1280, int(100 * needed), kind="cuda").tokens == memory.LARGEST_MICRO_BATCH["cuda"]
-    )
-
-
 CARDS = {  # shape, LoRA rank (0: all weights are trained), GB, sequences decoded together, whether the run fits
     "7B, r = 256, 80 GB": (QWEN_7B, 256, 80, 96, True),
     "7B, r = 64, 24 GB": (QWEN_7B, 64, 24, 8, True),
@@ -202,13 +160,6 @@ def test_a_new_optimizer_takes_what_is_counted_for_training():
     held = [optimizer.flat, optimizer.grad, *(value for name, value in optimizer.state().items() if "exp_avg" in name)]
     counted = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).training
     assert sum(tensor.nbytes for tensor in held) == counted == 4 * optimizer.flat.nbytes
-
-
-def test_a_7b_model_is_counted_as_what_it_weighs():
-    needed = memory.account(decoder(QWEN_7B, 0, torch.bfloat16, "meta"), 1, 1000, memory.Budget(0, "none", 0))
-    assert needed.weights == pytest.approx(2 * 7.6156e9, rel=1e-3)  # Qwen2.5-7B has 7,615,616,512 parameters
-    assert needed.cache == 1000 * 56 * 1024
-    assert needed.training == 0
 
 
 def test_an_account_by_hand():
@@ -271,12 +222,7 @@ def test_a_budget_by_hand():
 def test_how_many_sequences_are_decoded_together():
     """Half of what is free: 100 positions of 4096 bytes (float32) are 409,600 bytes a sequence."""
     model = decoder(SMALL, 0, torch.float32, "meta")
-    for free, wanted, number in (
-        (8 * 819_200, 8, 8),
-        (8 * 819_200 - 1, 8, 7),
-        (100 * 819_200, 8, 8),
-        (1, 8, 1),
-    ):
+    for free, wanted, number in ((8 * 819_200, 8, 8), (8 * 819_200 - 1, 8, 7), (100 * 819_200, 8, 8), (1, 8, 1)):
         assert memory.choose_num_sequences(model, wanted, 100, free) == number
 
 
@@ -552,14 +498,6 @@ def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
         and "max_num_seqs" in failed.value.fix
     )
     assert len(calls) == 1
-
-
-def test_any_other_error_is_not_taken_for_memory(made, wrap_passes):
-    broken = made("broken")
-    wrap_passes(broken, lambda *a: (_ for _ in ()).throw(RuntimeError("shapes differ")))
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        step(broken)
-    assert describe(MemoryError())[0] == describe(torch.OutOfMemoryError("full"))[0] == MEMORY
 
 
 def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch():
