@@ -140,18 +140,13 @@ class Trainer:
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
-        else:
-            self.say_nothing_counts()
-        failpoint("step-updated")
-
-    def say_nothing_counts(self) -> None:
-        """Say at the first such step that no answer of the step counts in the loss, so that nothing is trained."""
-        if not self.has_said_nothing_counts:
+        elif not self.has_said_nothing_counts:
             self.has_said_nothing_counts = True
             self.run.say(
                 f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
                 "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"
             )
+        failpoint("step-updated")
 
     def end(self) -> None:
         """Say what only a finished run can tell."""

@@ -123,7 +123,8 @@ def make_arithmetic(
     terms = iter(sums)
     conversations = []
     for numbers in islice(terms, num_cold_start):
-        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else _at_once(numbers)
+        at_once = f"\\boxed{{{sum(numbers) % MODULUS}}}"
+        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else at_once
         conversations.append((_question(numbers), answer))
     rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
@@ -178,10 +179,6 @@ def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists
 
 def _question(terms: tuple[int, ...]) -> str:
     return f"What remains when {' + '.join(map(str, terms))} is divided by {MODULUS}?"
-
-
-def _at_once(terms: tuple[int, ...]) -> str:
-    return f"\\boxed{{{sum(terms) % MODULUS}}}"
 
 
 def _worked_out(terms: tuple[int, ...]) -> str:
