@@ -8,5 +8,9 @@ Read in this order:
 - guard.py: what protects a step;
 - saved.py: the models that runs have written, read back.
 
+A resumed run takes its directory and finishes what a kill left half done (run_dir.py, checkpoint.py). Run.restore
+chooses the checkpoint, compares what the run is made from (provenance.py) and loads the state; Trainer.restore sets the
+counters. Log removes the lines of the steps that are made again, and Health.resume replays the others.
+
 These files import the other folders of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
 """

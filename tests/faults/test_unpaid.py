@@ -60,27 +60,11 @@ def test_anything_but_one_pair_of_each_tag_earns_nothing(completion):
     assert score.value == -1.0 and grade(completion, {}).value == -1.0
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "x",
-        "\\frac{}{}",
-        "1=1",
-        "42 or 43",
-        "1,2,3,...,100",
-        "[0,100]",
-        "x \\in R",
-        "42 \\text{ or } 43",
-        "\\pm 42",
-        "42?43",
-        "\\infty",
-        "NaN",
-        "42\\ldots",
-        "\\text{the answer}",
-        "__import__('os').system('touch pwned')",
-    ],
-)
+SAYS_EVERYTHING = ["", "x", r"\frac{}{}", "1=1", "42 or 43", "1,2,3,...,100", "[0,100]", r"x \in R", r"\pm 42", "42?43"]
+SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the answer}", "__import__('os')"]
+
+
+@pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
     assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
 

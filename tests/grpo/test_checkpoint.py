@@ -204,14 +204,6 @@ def test_a_checkpoint_of_another_format_is_refused_by_its_number(tmp_path, versi
     assert checkpoint.problem_with(folder) == ""
 
 
-@pytest.mark.parametrize("name", [checkpoint.STATE_FILE, checkpoint.COUNTERS_FILE])
-def test_a_manifest_must_list_what_is_read(tmp_path, name):
-    folder = write(tmp_path, 1)
-    files = json.loads((folder / checkpoint.MANIFEST_FILE).read_text())["files"]
-    edit_manifest(folder, files={key: value for key, value in files.items() if key != name})
-    assert checkpoint.problem_with(folder) == f"manifest.json does not list {name}"
-
-
 def test_a_link_is_no_file_of_a_checkpoint(tmp_path):
     """Though what it points at has the right bytes: it may change or vanish."""
     folder = write(tmp_path, 1)

@@ -131,28 +131,6 @@ def test_a_process_takes_what_is_counted(measured_to_counted, dtype, recompute):
     assert (0.7 if recompute == "all" else 0.8) < measured_to_counted[dtype, recompute] < 1.15
 
 
-CARDS = {  # shape, LoRA rank (0: all weights are trained), GB, sequences decoded together, whether the run fits
-    "7B, r = 256, 80 GB": (QWEN_7B, 256, 80, 96, True),
-    "7B, r = 64, 24 GB": (QWEN_7B, 64, 24, 8, True),
-    "1.5B, r = 16, 24 GB": (QWEN_MATH, 16, 24, 32, True),
-    "1.5B, all weights, 40 GB": (QWEN_MATH, 0, 40, 32, True),
-    "7B, all weights, 80 GB": (QWEN_7B, 0, 80, 8, False),
-}
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_micro_batches_get_what_weights_moments_and_cache_leave(name):
-    """The trainer shares out what is free when all of these are there; the doctor counts them."""
-    raw, rank, gb, sequences, fits = CARDS[name]
-    lora = LoraSpec(rank, rank) if rank else None
-    model = Decoder(ModelConfig.from_hf(raw), Build(lora, lora is None, torch.bfloat16, "meta"))
-    reference = None if rank else Decoder(model.config, Build(None, False, torch.bfloat16, "meta"))
-    counted = memory.account(model, sequences, 1280, memory.Budget(0, "none", 0), reference)
-    budget = memory.choose_budget(model, 1280, int(gb * 1e9) - counted.total, kind="cuda")
-    needed = memory.account(model, sequences, 1280, budget, reference)
-    assert (needed.total < gb * 1e9) == fits, str(needed)
-
-
 def test_a_new_optimizer_takes_what_is_counted_for_training():
     """Before the first step, so that what is free then is free for micro-batches."""
     model = decoder(SMALL, 8, torch.float32)

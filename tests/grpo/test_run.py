@@ -186,18 +186,6 @@ def test_every_generator_begins_with_the_seed(tmp_path):
     assert drawn[0] == drawn[1] and all(a != b for a, b in zip(drawn[0], drawn[2], strict=True))
 
 
-def test_a_deadline_as_long_as_the_peers_patience_is_refused(tmp_path):
-    for deadline, fits in ((1799, True), (1800, False)):
-        run = Run(configured(tmp_path, "judge_model=m", f"api_deadline_s={deadline}"))
-        if fits:
-            with run:
-                pass
-        else:
-            with pytest.raises(UserError, match="api_deadline_s is 1800") as error:
-                run.__enter__()
-            assert error.value.exit_code == 2
-
-
 def saved_by(config, world=1):
     """A checkpoint folder as far as resuming looks at what made it."""
     folder = run_module.Path(config.output_dir) / "checkpoint-1"

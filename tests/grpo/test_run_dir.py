@@ -215,18 +215,6 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
 
 
-def test_a_record_that_cannot_be_written_is_told_once(tmp_path, monkeypatch, capsys):
-    made = RunDir(tmp_path, resume=False, overwrite=False)
-    (tmp_path / "run_state.json.tmp").mkdir()
-    made.update(step=1)
-    made.update(step=2)
-    assert capsys.readouterr().err.count("warning: run_state.json cannot be written") == 1
-    assert state(tmp_path)["step"] == 0
-    (tmp_path / "run_state.json.tmp").rmdir()
-    made.close(0, "")
-    assert state(tmp_path)["step"] == 2
-
-
 def test_the_debug_log_leaves_secrets_out(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "sk-very-secret-value")
     log = DebugLog(tmp_path / "debug.log")
