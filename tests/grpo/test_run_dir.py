@@ -175,27 +175,19 @@ def test_a_folder_that_holds_no_run_is_not_overwritten(tmp_path):
 
 
 def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
+    def record(*names):
+        return [state(tmp_path)[name] for name in names]
+
     made = RunDir(tmp_path, resume=False, overwrite=False)
-    assert (
-        state(tmp_path).items()
-        >= {"status": "running", "exit_code": None, "step": 0, "last_checkpoint": None, "pid": os.getpid()}.items()
-    )
-    started = state(tmp_path)["started"]
+    assert record("status", "exit_code", "step", "last_checkpoint", "pid") == ["running", None, 0, None, os.getpid()]
+    started = record("started")
     monkeypatch.setattr("grpo.run.run_dir.time", SimpleNamespace(strftime=lambda form: "later"))
     made.update(step=7, last_checkpoint="checkpoint-5")
-    assert (state(tmp_path)["started"], state(tmp_path)["updated"]) == (started, "later")
-    assert (state(tmp_path)["step"], state(tmp_path)["last_checkpoint"], state(tmp_path)["status"]) == (
-        7,
-        "checkpoint-5",
-        "running",
-    )
+    assert record("started", "updated", "step", "last_checkpoint") == [*started, "later", 7, "checkpoint-5"]
     made.close(143, "a signal")
-    assert (
-        state(tmp_path).items() >= {"status": "interrupted", "exit_code": 143, "reason": "a signal", "step": 7}.items()
-    )
-    again = RunDir(tmp_path, resume=True, overwrite=False)
-    again.close(0, "")
-    assert state(tmp_path).items() >= {"status": "done", "exit_code": 0, "reason": ""}.items()
+    assert record("status", "exit_code", "reason", "step") == ["interrupted", 143, "a signal", 7]
+    RunDir(tmp_path, resume=True, overwrite=False).close(0, "")
+    assert record("status", "exit_code", "reason") == ["done", 0, ""]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -262,46 +262,31 @@ def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tm
 
 
 def test_the_output_directory(tmp_path, chat_checkpoint):
-    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    lines = run(
-        tmp_path,
-        chat_checkpoint,
-        reward_funcs=["reward_functions:early_letters", "format"],
-        reward_weights=[2.0, 0.5],
-        save_steps=1,
-        save_total_limit=2,
-        report_to=["tensorboard"],
-        eval_dataset_id_or_path=str(held_out),
-        eval_steps=2,
-    )
-    folder = tmp_path / "run"
-    assert {p.name for p in folder.iterdir()} >= {
-        "config.resolved.yaml",
-        "run_state.json",
-        "metrics.jsonl",
-        "tb",
-        "completions",
-        "debug.log",
-        "checkpoint-2",
-        "checkpoint-3",
-        "final",
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from transformers import AutoTokenizer
+
+    keys = {
+        "reward_funcs": ["reward_functions:early_letters", "format"],
+        "reward_weights": [2.0, 0.5],
+        "save_steps": 1,
+        "save_total_limit": 2,
+        "report_to": ["tensorboard"],
+        "eval_dataset_id_or_path": str(write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])),
+        "eval_steps": 2,
     }
-    assert not (folder / "checkpoint-1").exists()
+    lines, folder = run(tmp_path, chat_checkpoint, **keys), tmp_path / "run"
+    promised = {"config.resolved.yaml", "run_state.json", "metrics.jsonl", "tb", "completions", "debug.log", "final"}
+    found = {path.name for path in folder.iterdir()}
+    assert found >= promised | {"checkpoint-2", "checkpoint-3"} and "checkpoint-1" not in found
     state = json.loads((folder / "run_state.json").read_text())
     assert (state["status"], state["exit_code"], state["step"]) == ("done", 0, 3)
     assert [line["step"] for line in lines] == [0, 1, 2, 2, 3, 3] and "eval/mean_length" in lines[3]
     row = json.loads((folder / "completions" / "step-000003.jsonl").read_text().splitlines()[0])
-    assert row["reward"] == pytest.approx(
-        2 * row["rewards"]["reward_functions:early_letters"] + 0.5 * row["rewards"]["format"]
-    )
+    rewards = row["rewards"]
+    assert row["reward"] == pytest.approx(2 * rewards["reward_functions:early_letters"] + 0.5 * rewards["format"])
     assert row["reasons"]["format"] and row["prompt"].endswith("<|im_start|>assistant\n")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder / "tb"))
-    events.Reload()
+    events = EventAccumulator(str(folder / "tb")).Reload()
     assert len(events.Scalars("reward")) == 3 and events.Tags()["tensors"]
-    from transformers import AutoTokenizer
-
     assert AutoTokenizer.from_pretrained(folder / "final").chat_template
 
 
