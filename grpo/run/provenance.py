@@ -170,11 +170,11 @@ def origin_of(config: SftConfig) -> Json:
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
     """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
     made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(config)
-    if made:
+    if isinstance(made.get("config"), dict):
         keys = differences(made["config"], wanted["config"])
         changes = [f"{name}: {before} -> {now}" for name, (before, now) in keys.items()]
         contents = {"data": "the data has changed", "base": "it was made from another base model"}
-        changes += [text for name, text in contents.items() if made[name] != wanted[name]]
+        changes += [text for name, text in contents.items() if made.get(name) != wanted[name]]
     else:
         changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
     if changes:
