@@ -12,8 +12,8 @@ trainer's own budget. In bfloat16 PEFT runs twice, with its default float32 adap
 is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
-difference relative to the largest entry. The floor is that of forward and backward over the packed tokens. The last line
-of stdout is JSON.
+difference relative to the largest entry. The floor is that of forward and backward over the packed tokens. The last
+line of stdout is JSON.
 """
 
 from collections.abc import Iterator
