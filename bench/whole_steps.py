@@ -34,8 +34,8 @@ from bench.record import Record, parse, phases_line
 from bench.sampler import peer_logprobs
 from bench.workload import packed_tokens, work_of
 from grpo.base.schema import Group
+from grpo.model import memory
 from grpo.packing import set_loss_weights
-from grpo.run import memory
 from grpo.train import GrpoTrainer
 
 LEARNING_RATE = 1e-6
