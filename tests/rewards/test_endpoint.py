@@ -1,6 +1,5 @@
 """Where an endpoint may be, where its settings come from, and that no key gets out."""
 
-import asyncio
 import json
 import os
 from dataclasses import replace
@@ -228,12 +227,10 @@ def test_loopback_and_https_are_not_announced(caplog):
     "addresses", [["169.254.169.254"], ["93.184.216.34", "169.254.169.254"], ["93.184.216.34", "fe80::1%eth0"]]
 )
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch, addresses):
-    async def getaddrinfo(*arguments, **more):
-        return [(2, 1, 6, "", (address, 443)) for address in addresses]
-
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    client = ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST)
+    names(monkeypatch, **{"example.org": addresses})
     with pytest.raises(UserError, match="not allowed") as caught:
-        check(ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST))
+        check(client)
     assert caught.value.exit_code == PREFLIGHT
 
 

@@ -8,8 +8,7 @@ from api_server import ApiServer, fails, replies_with, says
 from asking import FAST
 
 from grpo.base.errors import PREFLIGHT, UserError
-from rewards.api.cache import ReplyCache
-from rewards.api.client import ApiClient
+from rewards.api.client import ApiClient, reply_cache
 from rewards.api.endpoint import Endpoint
 from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
@@ -69,7 +68,7 @@ def test_the_reason_quotes_both_replies_that_are_no_verdict(monkeypatch):
 def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_next_time(monkeypatch, tmp_path):
     with ApiServer(says("Hm."), says("Looks good to me"), default=says("A")) as server:
         for outcome, num_requests in ((None, 2), ("correct", 3), ("correct", 3)):
-            judge = judge_of(server, monkeypatch, cache=ReplyCache(tmp_path / "cache"))
+            judge = judge_of(server, monkeypatch, cache=reply_cache(tmp_path / "cache"))
             (verdict,) = verdicts(judge, ("q", "x", ["y"]))
             assert verdict.outcome == outcome and len(server.requests) == num_requests
 
@@ -84,7 +83,7 @@ def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache
     with ApiServer() as server:
         for _ in range(2):
             verdicts(
-                judge_of(server, monkeypatch, cache=ReplyCache(tmp_path / "cache")),
+                judge_of(server, monkeypatch, cache=reply_cache(tmp_path / "cache")),
                 ("q", "x", ["y"]),
                 ("q", "z", ["y"]),
             )
