@@ -40,7 +40,7 @@ def services_of(rewards: Sequence[str]) -> list[str]:
 
 def check_judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
-    from rewards.outcome.correctness import build_judge
+    from rewards.outcome.judge import build_judge
 
     if options["judge"] == "api":
         _check_settings("judge", options)

@@ -21,10 +21,8 @@ from rewards.format import parse
 from rewards.knowrl import v1
 from rewards.knowrl.v1 import shares_keyword
 from rewards.outcome.choices import lists_alternatives, num_candidates
-from rewards.outcome.correctness import WRONG as PAID_WRONG
-from rewards.outcome.correctness import build_judge, grader
-from rewards.outcome.judge import Judgement, ModelJudge
-from rewards.outcome.offline_judge import OfflineJudge
+from rewards.outcome.correctness import KNOWRL, grader
+from rewards.outcome.judge import Judgement, ModelJudge, OfflineJudge, build_judge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -39,7 +37,7 @@ knowrl = grader
 
 
 def knowrl_v1(judge):
-    return grader(judge, v1.rules, PAID_WRONG)
+    return grader(judge, v1.rules, KNOWRL | {"refused": -1.0})
 
 
 def knowrl_v2(judge):

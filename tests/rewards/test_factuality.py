@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from asking import PATIENCE_S
 
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
@@ -24,7 +23,6 @@ from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
 from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
-from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
@@ -290,35 +288,8 @@ async def _lines(text, question, subject):
     return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
 
 
-class Busy:
-    """A verifier whose first call takes until all facts are waiting. It notes the size of each call and the thread."""
-
-    name = "busy/1"
-
-    def __init__(self, all_wait: threading.Event):
-        self.sizes, self.threads, self.all_wait = [], set(), all_wait
-
-    def verify(self, questions):
-        self.sizes.append(len(questions))
-        self.threads.add(threading.current_thread().name)
-        assert self.all_wait.wait(PATIENCE_S)
-        return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
-
-
-def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make, monkeypatch):
-    waiting, all_wait, submit = [], threading.Event(), VerdictQueue.submit
-
-    def counted(queue, questions):
-        found = submit(queue, questions)
-        waiting.append(questions)
-        if len(waiting) == 40:
-            all_wait.set()
-        return found
-
-    monkeypatch.setattr(VerdictQueue, "submit", counted)
-    verifier = Busy(all_wait)
-    judge = make(verifier=verifier, count_repeats=True)
-    lookup, search, workers = judge.base.lookup, judge.base.search, set()
+def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_verdicts(make):
+    workers = set()
 
     def noted(function):
         def run(*arguments):
@@ -327,16 +298,27 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
 
         return run
 
-    judge.base.lookup, judge.base.search = noted(lookup), noted(search)
+    class Echo:
+        name = "echo/1"
+        verify = staticmethod(noted(lambda facts: [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in facts]))
+
+    judge = make(verifier=Echo(), count_repeats=True)
+    judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)
     found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
-    for i, one in enumerate(found):  # each got its own verdicts
-        assert [fact.verdict.reason for fact in one.facts] == [
-            "Mira Tolan was born in Velda",
-            f"Mira Tolan has {i} cats",
-        ]
-    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 2 and len(verifier.threads) == 1
-    assert all(name.startswith("verdicts") for name in verifier.threads)
+    for i, one in enumerate(found):
+        assert [fact.verdict.reason for fact in one.facts] == [GOOD.rstrip("."), f"Mira Tolan has {i} cats"]
     assert workers and all(name.startswith("knowledge") for name in workers)
+
+
+def test_a_verifier_that_fails_is_heard_of(make):
+    class Fails:
+        name = "fails/1"
+
+        def verify(self, facts):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        judge_all(make(verifier=Fails()), (GOOD, "", "Mira Tolan"))
 
 
 def test_several_loops_may_use_one_judge(make):
@@ -474,8 +456,8 @@ def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
 
 
 def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
-    def formula(labels):
-        return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
+    def formula(supported, refuted, n):
+        return 0.125 * supported + 0.5 * refuted + 0.25 * (n - supported - refuted)
 
     [found] = judge_all(make(formula=formula), (GOOD + " Mira Tolan works as a cook.", "", "Mira Tolan"))
     assert found.value == 0.125 + 0.5

@@ -18,10 +18,9 @@ from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
 from knowledge.store.source import Source
-from rewards.knowrl import fact_checker, factuality
+from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import Factuality, FactualityMeter
-from rewards.outcome import correctness
+from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
 from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
 from rewards.score import main
@@ -87,7 +86,7 @@ def grade(base, monkeypatch):
 
     def run(version, outcome, thoughts, answer, settings=(), **row):
         judge = FixedJudge(outcome)
-        monkeypatch.setattr(correctness, "build_judge", lambda _: judge)
+        monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
         reward = build_rewards([version], options(base, *settings))[-1]
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
         reward.close()
@@ -139,7 +138,7 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    checker, judged = FactChecker(options(base), factuality.knowrl), []
+    checker, judged = FactChecker(options(base), FORMULAS["knowrl"]), []
 
     async def judge(text, question, titles):
         judged.append((text, question, titles))
@@ -153,7 +152,7 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
 
 @pytest.mark.parametrize("columns", [{}, {"question": None}, {"question": ""}])
 def test_a_row_may_ask_nothing(base, columns):
-    checker, asked = FactChecker(options(base), factuality.knowrl), []
+    checker, asked = FactChecker(options(base), FORMULAS["knowrl"]), []
 
     async def judge(text, question, titles):
         asked.append(question)
@@ -178,10 +177,10 @@ def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
 @pytest.mark.parametrize(
     ("name", "formula", "weighs"),
     [
-        ("knowrl", factuality.knowrl, True),
-        ("knowrl_v1", factuality.knowrl_v1, False),
-        ("knowrl_v2", factuality.knowrl_v2, False),
-        ("factuality", factuality.knowrl, True),
+        ("knowrl", FORMULAS["knowrl"], True),
+        ("knowrl_v1", FORMULAS["knowrl_v1"], False),
+        ("knowrl_v2", FORMULAS["knowrl_v2"], False),
+        ("factuality", FORMULAS["knowrl"], True),
     ],
 )
 def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says(
@@ -213,7 +212,7 @@ LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "
 def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
-    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("wrong"))
+    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: FixedJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
         settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
@@ -275,7 +274,7 @@ def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path, monkeypatch):
     asked, verify = [], SentenceMatcher.verify
     monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
     for _ in range(2):
-        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
+        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), FORMULAS["knowrl"], True)
         assert asyncio.run(checker.check(text, ROW)).value == 1 / 4
         assert len(asked) == 1
         checker.close()
@@ -314,7 +313,7 @@ def test_a_wrong_answer_never_beats_a_refusal(grade):
 
 
 def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
-    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("correct"))
+    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: FixedJudge("correct"))
     reward = build_rewards(["knowrl"], options(base))[-1]
     asyncio.run(reward.grade(f"<think>{SUPPORTED}</think><answer>Velda</answer>", ROW))
     assert reward.metrics()["kb/lookups_exact"] == 0
@@ -367,7 +366,7 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
 def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environment(base, monkeypatch):
     for variable, given in ((base.parent / "absent.db", base), (base, "null")):
         monkeypatch.setenv("FACTSCORE_DB_PATH", str(variable))
-        checker = FactChecker(options(given), factuality.knowrl)
+        checker = FactChecker(options(given), FORMULAS["knowrl"])
         assert checker.base.path == base
         checker.close()
 
