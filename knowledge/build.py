@@ -1,8 +1,8 @@
 """python -m knowledge.build SOURCE OUT.db [--strict] [--max-tokens 256] [--max-row-mb 8] [--skipped FILE.jsonl]
 
-Build a knowledge base from a JSON array or JSON lines of {"title", "text"}, plain or gzip, in constant memory. Rows
-that cannot be used are reported with line number and reason; of equal titles the first wins. OUT.db appears complete
-or not at all, and an older OUT.db stays until then.
+Build a knowledge base in constant memory, from a JSON array or JSON lines of {"title", "text"}, plain or gzip, or from
+a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used are reported with line number and
+reason; of equal titles the first wins. OUT.db appears complete or not at all, and an older OUT.db stays until then.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Stream the rows of a source file: a JSON array or JSON lines of {"title", "text"}, plain or gzip.
+"""Stream the rows of a source: a JSON array or JSON lines of {"title", "text"}, plain or gzip; or a knowledge base.
 
 Memory stays constant. A row that cannot be used is yielded as a Skip with its line and the reason, and reading goes on
 at the next row. A line that is not JSON is such a row; an array that is not JSON is an error, as nothing tells where
@@ -12,11 +12,15 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from grpo.base.errors import PREFLIGHT, UserError
+from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.passages import split_stored
+from knowledge.store.recognise import MAGIC, recognise
 
 MAX_ROW_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 CHUNK_BYTES = 1 << 20
@@ -24,7 +28,6 @@ CHUNK_BYTES = 1 << 20
 MAX_SEARCH = 8
 FIX = 'name a JSON array or JSON lines file of {"title", "text"}, plain or gzip'
 NO_TEXT = {  # how files begin that hold something else
-    b"SQLite format 3\0": "an SQLite database: if it is a knowledge base, it is built already",
     b"PK\x03\x04": "a zip archive: unpack it first",
     b"\xfd7zXZ\0": "compressed by xz: unpack it first",
     b"BZh": "compressed by bzip2: unpack it first",
@@ -73,9 +76,7 @@ class Source:
     def __iter__(self) -> Iterator[Row | Skip]:
         with self._file:
             try:
-                stream = self._open()
-                is_array = stream.peek(CHUNK_BYTES).lstrip().startswith(b"[")
-                for row in self._array(stream) if is_array else self._lines(stream):
+                for row in self._rows():
                     self.bytes_read = self._file.tell()
                     yield row
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -93,6 +94,19 @@ class Source:
                     PREFLIGHT,
                 ) from error
         self.bytes_read = self.size_bytes
+
+    def _rows(self) -> Iterator[Row | Skip]:
+        if self._file.peek(16).startswith(MAGIC):
+            return self._documents()
+        stream = self._open()
+        return self._array(stream) if stream.peek(CHUNK_BYTES).lstrip().startswith(b"[") else self._lines(stream)
+
+    def _documents(self) -> Iterator[Row | Skip]:
+        """Yield the documents of a knowledge base, such as KnowRL's."""
+        with closing(ReadOnlyDatabase(self.path)) as database:
+            markers = recognise(database).markers
+            for number, (title, text) in enumerate(database.stream("SELECT title, text FROM documents"), 1):
+                yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""), markers)})
 
     def _open(self) -> io.BufferedReader:
         """Return a stream of the decompressed bytes, after a byte order mark if there is one."""

@@ -159,7 +159,7 @@ class FactualityMeter:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
         if missing_title == "search":
-            base.prepare_search()
+            base.check_search()
 
     async def measure(self, think: str, question: str, titles: Any) -> Factuality:
         """Measure one text. titles: the row's title column (see `joined_titles`). Any strings are safe."""

@@ -441,12 +441,13 @@ def test_evidence_is_sought_with_all_titles_that_were_found(make):
     assert found.reason == "0 of 1 facts supported, 0 refuted"
 
 
-def test_the_search_for_missing_titles_is_prepared_before_the_first_completion(make, monkeypatch):
-    prepared = []
-    monkeypatch.setattr(KnowledgeBase, "prepare_search", lambda base: prepared.append(base))
-    for policy in ("zero", "unscored", "search"):
-        make(missing_title=policy)
-    assert len(prepared) == 1
+def test_a_search_for_missing_titles_needs_an_index(make, tmp_path):
+    with sqlite3.connect(tmp_path / "knowrl.db") as foreign:
+        foreign.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
+        foreign.executemany("INSERT INTO documents VALUES (?, ?)", DOCUMENTS.items())
+    assert judge_all(make(base_path=tmp_path / "knowrl.db"), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+    with pytest.raises(UserError, match="no full-text index"):
+        make(base_path=tmp_path / "knowrl.db", missing_title="search")
 
 
 def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
