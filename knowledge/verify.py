@@ -35,6 +35,13 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        index = "with" if self.has_index else "without"
+        return (
+            f"{self.owner or 'unreadable'} file, {self.documents:,} documents, {self.passages:,} passages, "
+            f"{self.text_bytes / 1e6:,.1f} MB of text, {index} full-text index"
+        )
+
 
 def verify(path: Path) -> Findings:
     """Let SQLite check every page of a complete file, then read the documents.
@@ -75,6 +82,18 @@ def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> 
         found.warnings.append(f"{num_blank} documents without title or text")
 
 
+def check(path: Path) -> Findings:
+    """Check a file as `verify` does. UserError (exit 3) if it is not sound."""
+    return _sound(path, verify(path))
+
+
+def _sound(path: Path, found: Findings) -> Findings:
+    if found.problems:
+        why = "; ".join(found.problems[1:MAX_PROBLEMS])
+        raise UserError(f"{path} is damaged: {found.problems[0]}", why, "fetch or build it again", PREFLIGHT)
+    return found
+
+
 def main(argv: list[str]) -> None:
     parser = command_parser("knowledge.verify", __doc__.split("\n\n", 1)[1])
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
@@ -84,20 +103,10 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(asdict(found)))
     else:
-        index = "with" if found.has_index else "without"
-        print(
-            f"{options.db}: {found.owner or 'unreadable'} file, {found.documents:,} documents, "
-            f"{found.passages:,} passages, {found.text_bytes / 1e6:,.1f} MB of text, {index} full-text index"
-        )
+        print(f"{options.db}: {found}")
         for warning in found.warnings:
             print(f"warning: {warning}")
-    if found.problems:
-        raise UserError(
-            f"{options.db} is damaged: {found.problems[0]}",
-            "; ".join(found.problems[1:MAX_PROBLEMS]),
-            "fetch or build it again",
-            PREFLIGHT,
-        )
+    _sound(options.db, found)
     if options.json:
         return
     print("sound")
