@@ -187,11 +187,16 @@ class FactualityMeter:
         with self._lock:
             counts, self.counters = self.counters, Counter()
         num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
-        names = ("lookups_exact", "lookups_parts", "lookups_search", "lookups_missing", "unscored")
         return {
-            **{f"kb/{name}": counts[name] for name in names},
+            "kb/lookups_exact": counts["lookups_exact"],
+            "kb/lookups_parts": counts["lookups_parts"],
+            "kb/lookups_search": counts["lookups_search"],
+            "kb/lookups_missing": counts["lookups_missing"],
+            "kb/unscored": counts["unscored"],
             "kb/facts_per_completion": counts["facts"] / num_texts,
-            **{f"kb/{label}_frac": counts[label] / num_facts for label in LABELS},
+            "kb/supported_frac": counts["supported"] / num_facts,
+            "kb/refuted_frac": counts["refuted"] / num_facts,
+            "kb/unknown_frac": counts["unknown"] / num_facts,
         }
 
     def close(self) -> None:
