@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from cells import cells
 
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible, every_fact
 from knowledge.facts.model_decomposer import by_model, prompt
@@ -82,63 +83,40 @@ def test_the_number_of_facts_is_bounded():
 
 
 TWO = ["Mira was born.", "Velda is old."]
-MARKS = [  # before the first fact and before the second
-    *(
-        "- |- ",
-        "* |* ",
-        "+ |+ ",
-        "• |•",
-        "– |— ",
-        "-|-",
-        "  - |\t- ",
-        "- Fact: |- Fact: ",
-        "Fact: |Fact: ",
-        "> - |> - ",
-    ),
-    *(
-        "1. |2. ",
-        "1) |(2) ",
-        "1、|2．",
-        "[1] |[2] ",
-        "10.|11.",
-        "（1）|（2）",
-        "① |② ",
-        "1- |2- ",
-        "1: |2: ",
-        "1：|2：",
-    ),
-    *("→ |→", "- [ ] |- [x] ", "Fact 1: |Fact 2: ", "事实1：|事实2：", "Claim 1: |Statement 2. ", "Fact #1: |#2. "),
-    *("**1.** |**2.** ", "**Fact 1:** |**Fact 2:** ", "1.\t|2\t", "▪️ |✅ ", "facts:\n  - fact: |  - fact: "),
-    *(f"{mark} |{mark} " for mark in "−‐‑―⁃○■◆➤★✓"),
-]
+MARKS = cells(  # before the first fact and before the second; _ is a space
+    r"""
+    -_|-_ ¦ *_|*_ ¦ +_|+_ ¦ •_|• ¦ –_|—_ ¦ -|- ¦ __-_|__-_ ¦ -_Fact:_|-_Fact:_ ¦ Fact:_|Fact:_ ¦ >_-_|>_-_
+    1._|2._ ¦ 1)_|(2)_ ¦ 1、|2． ¦ [1]_|[2]_ ¦ 10.|11. ¦ （1）|（2） ¦ ①_|②_ ¦ 1-_|2-_ ¦ 1:_|2:_ ¦ 1：|2：
+    →_|→ ¦ -_[_]_|-_[x]_ ¦ Fact_1:_|Fact_2:_ ¦ 事实1：|事实2： ¦ Claim_1:_|Statement_2._ ¦ Fact_#1:_|#2._
+    **1.**_|**2.**_ ¦ **Fact_1:**_|**Fact_2:**_ ¦ ▪️_|✅_ ¦ facts:\n__-_fact:_|__-_fact:_
+    """,
+    *(f"{mark}_|{mark}_" for mark in "−‐‑―⁃○■◆➤★✓"),
+    "1.\t|2\t",
+)
+FORMS = cells(r"""
+    - **Mira** was born.\n- **Velda is old.** ¦ **1. Mira was born.**\n**2. Velda is old.**
+    - "Mira was born."\n- “Velda is old.” ¦ Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks
+    Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?
+    **Facts**\n- Mira was born.\n---\n- Velda is old.
+    1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.
+    ```\n- Mira was born.\n- Velda is old.\n``` ¦ - Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.
+    <think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.
+    - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old. ¦ ["Mira was born.", "Velda is old."]
+    [["Mira was born."], ["Velda is old."]] ¦ ```json\n["Mira was born.",\n "Velda is old."]\n```
+    Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.
+    I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.
+    {"facts": ["Mira was born.", "Velda is old."]}
+    {"type": "list", "Items": ["Mira was born.", "Velda is old."]}
+    {"atomic_facts": [{"Fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}
+    {"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}
+    Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.
+    """)
 LISTS = {  # a reply -> its facts
-    **{f"{first}{TWO[0]}\n{second}{TWO[1]}": TWO for first, second in (marks.split("|") for marks in MARKS)},
-    **dict.fromkeys(
-        (
-            "- **Mira** was born.\n- **Velda is old.**",
-            "**1. Mira was born.**\n**2. Velda is old.**",
-            '- "Mira was born."\n- “Velda is old.”',
-            "Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks",
-            "Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?",
-            "**Facts**\n- Mira was born.\n---\n- Velda is old.",
-            "1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.",
-            "- Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.",
-            "```\n- Mira was born.\n- Velda is old.\n```",
-            "<think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.",
-            "- Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old.",
-            '["Mira was born.", "Velda is old."]',
-            '[["Mira was born."], ["Velda is old."]]',
-            '```json\n["Mira was born.",\n "Velda is old."]\n```',
-            'Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.',
-            'I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.',
-            '{"facts": ["Mira was born.", "Velda is old."]}',
-            '{"type": "list", "Items": ["Mira was born.", "Velda is old."]}',
-            '{"atomic_facts": [{"Fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}',
-            '{"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}',
-            'Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.',
-        ),
-        TWO,
-    ),
+    **{
+        f"{first}{TWO[0]}\n{second}{TWO[1]}": TWO
+        for first, second in (marks.replace("_", " ").split("|") for marks in MARKS)
+    },
+    **dict.fromkeys(FORMS, TWO),
     "- A bb cc\n- X yy zz\n- a bb cc\n- Last one here": ["A bb cc", "X yy zz", "Last one here"],
     "- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい": ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"],
     "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
@@ -146,78 +124,38 @@ LISTS = {  # a reply -> its facts
     "- Mira was born.\n[This is all that is stated.]": ["Mira was born."],
     **{
         f"- {fact}": [fact]
-        for fact in (
-            "Mira has [] in her name.",
-            "Mira | Tolan was born.",
-            "2 < 3 is true.",
-            '"Mira" and "Velda" are old.',
-            "Mira won (1) cup. (2) of them were old.",
-            "Mira was born in 1962. 3. of May it was.",
-        )
+        for fact in cells("""
+    Mira has [] in her name. ¦ Mira | Tolan was born. ¦ 2 < 3 is true. ¦ "Mira" and "Velda" are old.
+    Mira won (1) cup. (2) of them were old. ¦ Mira was born in 1962. 3. of May it was.
+    """)
     },
 }
-NO_FACTS = [
-    "NON_FACTUAL: only doubts",
-    "NON_FACTUAL",
-    "\nNON_FACTUAL:\n",
-    "non_factual: a",
-    "NON-FACTUAL.",
-    "**NON_FACTUAL**",
-    "- NON_FACTUAL: only doubts",
-    "NON_FACTUAL: a\nIt only doubts.",
-    "```\nNON_FACTUAL:\n```",
-    "<think>- Bob is tall here.</think>\nNON_FACTUAL:",
-    "No facts are stated.",
-    "No facts are stated in the text.",
-    "- No facts are stated.",
-    "There are no facts in the text.",
-    "The text states no facts.",
-    "The given text does not state any facts.",
-    "The text doesn't contain any verifiable facts.",
-    "该文本没有陈述任何事实。",
-    "None.",
-    "(none)",
-    "[]",
-    '{"facts": []}',
-    '{"facts": "NON_FACTUAL"}',
-]
-NO_LISTS = [
+NO_FACTS = cells(r"""
+    NON_FACTUAL: only doubts ¦ NON_FACTUAL ¦ \nNON_FACTUAL:\n ¦ non_factual: a ¦ NON-FACTUAL. ¦ **NON_FACTUAL**
+    - NON_FACTUAL: only doubts ¦ NON_FACTUAL: a\nIt only doubts. ¦ ```\nNON_FACTUAL:\n```
+    <think>- Bob is tall here.</think>\nNON_FACTUAL: ¦ No facts are stated. ¦ No facts are stated in the text.
+    - No facts are stated. ¦ There are no facts in the text. ¦ The text states no facts.
+    The given text does not state any facts. ¦ The text doesn't contain any verifiable facts.
+    该文本没有陈述任何事实。 ¦ None. ¦ (none) ¦ [] ¦ {"facts": []} ¦ {"facts": "NON_FACTUAL"}
+    """)
+NO_LISTS = cells(
+    r"""
+    I cannot help with that. ¦ I am sorry, I cannot list any facts. ¦ Mira was born.
+    Mira was born. Velda is old. ¦ NON_FACTUAL: a\n- Mira was born. ¦ - No facts are stated.\n- Mira was born.
+    <think>\n- Bob is tall here.\n- Mira was born. ¦ <think>\n- Bob is tall here.\n</think> ¦ [1, 2]
+    {"answer": "Velda"} ¦ ["Mira was born.", "Vel ¦ 1962 was a good year. ¦ J. Orn was born in Velda.
+    1990-1995 were good years. ¦ Facts are rare here. ¦ {"1": "Velda", "x": "Orun is old"}
+    1.5 million people live there. ¦ 1:30 is the time there. ¦ ✗ Mira was born. ¦ **Mira was born.**
+    {"facts": null} ¦ {"facts": ["Mira was born.", 2]} ¦ {"error": "I cannot list any facts."}
+    {"error": {"message": "I cannot do that."}} ¦ Mira was born | Velda is old ¦ "Mira was born."\n"Velda is old."
+    {'facts': ['Mira was born.', 'Velda is old.']} ¦ {"fact": "Mira was born."}\n{"fact": "Velda is old."}
+    {"1": "Mira was born.", "2": "Velda is old."} ¦ | 1 | Mira was born. |\n| 2 | Velda is old. |
+    <li>Mira was born.</li>\n<li>Velda is old.</li> ¦ a. Mira was born.\nb. Velda is old.
+    """,
     "",
     "  \n",
-    "I cannot help with that.",
-    "I am sorry, I cannot list any facts.",
-    "Mira was born.",
-    "Mira was born. Velda is old.",
-    "NON_FACTUAL: a\n- Mira was born.",
-    "- No facts are stated.\n- Mira was born.",
-    "<think>\n- Bob is tall here.\n- Mira was born.",
-    "<think>\n- Bob is tall here.\n</think>",
-    "[1, 2]",
-    '{"answer": "Velda"}',
-    '["Mira was born.", "Vel',
-    "1962 was a good year.",
-    "J. Orn was born in Velda.",
-    "1990-1995 were good years.",
-    "Facts are rare here.",
-    '{"1": "Velda", "x": "Orun is old"}',
     '{"fact": "Mira was born."}\n{"fact": ',
-    "1.5 million people live there.",
-    "1:30 is the time there.",
-    "✗ Mira was born.",
-    "**Mira was born.**",
-    '{"facts": null}',
-    '{"facts": ["Mira was born.", 2]}',
-    '{"error": "I cannot list any facts."}',
-    '{"error": {"message": "I cannot do that."}}',
-    "Mira was born | Velda is old",
-    '"Mira was born."\n"Velda is old."',
-    "{'facts': ['Mira was born.', 'Velda is old.']}",
-    '{"fact": "Mira was born."}\n{"fact": "Velda is old."}',
-    '{"1": "Mira was born.", "2": "Velda is old."}',
-    "| 1 | Mira was born. |\n| 2 | Velda is old. |",
-    "<li>Mira was born.</li>\n<li>Velda is old.</li>",
-    "a. Mira was born.\nb. Velda is old.",
-]
+)
 
 
 @pytest.mark.parametrize("reply", LISTS)

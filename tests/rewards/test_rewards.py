@@ -7,6 +7,7 @@ import time
 
 import pytest
 from asking import PATIENCE_S, at_any_pace, until
+from cells import cells
 from making import make_answers, of_each
 
 from grpo.base.errors import UserError
@@ -22,57 +23,39 @@ GOOD = "<think>a</think><answer>b</answer>"
 
 @pytest.mark.parametrize(
     "text",
-    [
-        GOOD,
-        "a</think><answer>b</answer>",
-        "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n",
-        "\n<think>a</think> <answer>b</answer>",
-        GOOD + "<confidence>0.8</confidence>",
-        GOOD + "\n\n<confidence> 80 % </confidence>\n",
-    ],
+    cells(r"""
+    GOOD ¦ a</think><answer>b</answer> ¦ <think>\na\n</think>\n\n<answer>\nb\n</answer>\n
+    \n<think>a</think> <answer>b</answer> ¦ GOOD<confidence>0.8</confidence>
+    GOOD\n\n<confidence> 80 % </confidence>\n
+    """),
 )
 def test_format_is_right(text):
-    assert format.grade(text, {}).value == 1.0
+    assert format.grade(text.replace("GOOD", GOOD), {}).value == 1.0
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "b",
-        "<answer>b</answer>",
-        "<think>a</think>",
-        "<think></think><answer>b</answer>",
-        "<think> \n</think><answer>b</answer>",
-        "<think>a</think><answer> </answer>",
-        GOOD + "x",
-        GOOD + "\n\n",
-        "x" + GOOD,
-        "<think>a</think>x<answer>b</answer>",
-        GOOD * 2,
-        "<think><think>a</think><answer>b</answer>",
-        "<think>a</think></think><answer>b</answer>",
-        "<think>a</think><answer>b</answer> junk </answer>",
-        "<answer>b</answer><think>a</think>",
-        "<think>a<answer>b</think></answer>",
-        GOOD.upper(),
+        *cells(r"""
+        b ¦ <answer>b</answer> ¦ <think>a</think> ¦ <think></think><answer>b</answer>
+        <think> \n</think><answer>b</answer> ¦ <think>a</think><answer> </answer> ¦ GOODx ¦ GOOD\n\n ¦ xGOOD
+        <think>a</think>x<answer>b</answer> ¦ GOODGOOD ¦ <think><think>a</think><answer>b</answer>
+        <think>a</think></think><answer>b</answer> ¦ <think>a</think><answer>b</answer> junk </answer>
+        <answer>b</answer><think>a</think> ¦ <think>a<answer>b</think></answer>
+        <THINK>A</THINK><ANSWER>B</ANSWER> ¦ <think>a</think><answer>b ¦ <Think>a</Think><answer>b</answer>
+        GOOD<confidence>80</confidence> ¦ GOOD<confidence></confidence> ¦ GOOD<confidence>0.8
+        GOOD<confidence>0.8</confidence>x ¦ GOOD<confidence>0.8</confidence><confidence>0.8</confidence>
+        GOOD<confidence>0.8</confidence>\n\n ¦ <think>a</think><answer>b<confidence>0.8</confidence></answer>
+        <think>a <confidence>0.8</confidence></think><answer>b</answer>
+        <think>a</think><confidence>0.8</confidence><answer>b</answer>
+        """),
         *(f"<think>{blank}</think><answer>b</answer>" for blank in BLANKS),
         *(f"<think>a</think><answer>{blank}</answer>" for blank in BLANKS),
-        "<think>a</think><answer>b",
-        "<Think>a</Think><answer>b</answer>",
-        GOOD + "<confidence>80</confidence>",
-        GOOD + "<confidence></confidence>",
-        GOOD + "<confidence>0.8",
-        GOOD + "<confidence>0.8</confidence>x",
-        GOOD + "<confidence>0.8</confidence>" * 2,
-        GOOD + "<confidence>0.8</confidence>\n\n",
-        "<think>a</think><answer>b<confidence>0.8</confidence></answer>",
-        "<think>a <confidence>0.8</confidence></think><answer>b</answer>",
-        "<think>a</think><confidence>0.8</confidence><answer>b</answer>",
     ],
 )
 def test_format_is_wrong(text):
-    score = format.grade(text, {})
+    score = format.grade(text.replace("GOOD", GOOD), {})
     assert score.value == -1.0 and score.reason
 
 
