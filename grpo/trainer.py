@@ -189,7 +189,7 @@ class Trainer:
                 "max_steps or num_train_epochs is lower than when it was saved",
                 f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
             )
-        self.num_skipped = counters.get("skipped", 0)
+        self.num_skipped = counters["skipped"]
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])

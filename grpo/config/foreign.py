@@ -118,7 +118,7 @@ _IGNORED = {  # what happens instead -> the keys
     ),
     "metrics.jsonl has every step; trackers, tb/ and completions/ every logging_steps; stage 1 plots the loss": (
         "include_* log_level* log_multimodal log_on_each_node log_unique_prompts logging_dir logging_first_step "
-        "logging_nan_inf_filter logging_strategy plot_loss skip_memory_metrics"
+        "logging_nan_inf_filter logging_strategy plot_loss skip_memory_metrics wandb_log_unique_prompts"
     ),
     "nothing is uploaded": "hub_* log_completions_hub_repo push_to_hub*",
     "the variables SWANLAB_MODE, WANDB_MODE and those of trackio decide": "swanlab_mode trackio_* wandb_mode",

@@ -51,7 +51,7 @@ def origin_of(config: SftConfig) -> Json:
 def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
     """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
     made = read_mapping(final / ORIGIN_FILE)
-    if made:
+    if isinstance(made.get("config"), dict):
         changes = list(_changes(made, origin_of(config)))
     else:
         changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
@@ -68,7 +68,7 @@ def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
 def _changes(made: Json, wanted: Json) -> Iterable[str]:
     for name, (before, now) in differences(made["config"], wanted["config"]).items():
         yield f"{name}: {before} -> {now}"
-    if made["data"] != wanted["data"]:
+    if made.get("data") != wanted["data"]:
         yield "the data has changed"
-    if made["base"] != wanted["base"]:
+    if made.get("base") != wanted["base"]:
         yield "it was made from another base model"

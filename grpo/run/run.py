@@ -315,6 +315,7 @@ class Run:
         for notice in check_changes(folder, self.config, self.ranks.world):
             self.say(f"note: {notice}")
         tensors, counters = checkpoint.read_state(folder, self.ranks.rank)
+        checkpoint.check_counters(folder, counters)
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
@@ -366,6 +367,13 @@ class Run:
         folder, notices = checkpoint.find_checkpoint(self.path, wanted)
         for notice in notices:
             self.say(f"note: {notice}")
+        if folder is None and (self.path / "final").is_dir():
+            raise UserError(
+                f"the run in {self.path} has a result, and no checkpoint to continue from",
+                "; ".join(notices[:-1]) or "its checkpoints were removed; to start from step 0 would replace final/",
+                f"use {self.path}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
+                STORAGE,
+            )
         if folder is None:
             return None
         is_own = folder.resolve().parent == self.path.resolve()
