@@ -75,12 +75,6 @@ def without_thoughts(reply: str) -> str:
     return text
 
 
-def unfenced(reply: str) -> str:
-    """Return what stands in the reply's only fence of three backticks; the complete reply if there is not just one."""
-    blocks = _FENCE.findall(reply)
-    return blocks[0].strip() if len(blocks) == 1 else reply.strip()
-
-
 def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     """Return each fact of a reply with the numbers of sentences that stand before or after it in brackets, {} if it
     says that there are no facts; None if it is no list of facts.
@@ -88,7 +82,9 @@ def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     A fact is a line with a mark of a list, or an entry of a JSON list, and has three words at least. All other lines
     are left out. A later repetition, whatever its case, adds its numbers to the first one.
     """
-    text = unfenced(without_thoughts(reply))
+    text = without_thoughts(reply)
+    fenced = _FENCE.findall(text)
+    text = fenced[0].strip() if len(fenced) == 1 else text
     listed = _from_json(text)
     if listed is None:
         listed = _from_lines(text)

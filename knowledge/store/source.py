@@ -65,12 +65,8 @@ class Source:
         try:
             self._file: BinaryIO = open(self.path, "rb")
         except OSError as error:
-            raise UserError(
-                f"cannot read the source {path}",
-                error.strerror or str(error),
-                FIX,
-                PREFLIGHT,
-            ) from error
+            why = error.strerror or str(error)
+            raise UserError(f"cannot read the source {path}", why, FIX, PREFLIGHT) from error
         self.size_bytes = self.path.stat().st_size
 
     def __iter__(self) -> Iterator[Row | Skip]:
@@ -80,19 +76,11 @@ class Source:
                     self.bytes_read = self._file.tell()
                     yield row
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(
-                    f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes",
-                    str(error),
-                    "fetch it again",
-                    PREFLIGHT,
-                ) from error
+                what = f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes"
+                raise UserError(what, str(error), "fetch it again", PREFLIGHT) from error
             except OSError as error:
-                raise UserError(
-                    f"reading {self.path} failed after {self._file.tell():,} bytes",
-                    str(error),
-                    "check the disk",
-                    PREFLIGHT,
-                ) from error
+                what = f"reading {self.path} failed after {self._file.tell():,} bytes"
+                raise UserError(what, str(error), "check the disk", PREFLIGHT) from error
         self.bytes_read = self.size_bytes
 
     def _rows(self) -> Iterator[Row | Skip]:
@@ -118,9 +106,8 @@ class Source:
         stream = io.BufferedReader(gzip.GzipFile(fileobj=self._file) if is_gzip else self._file, CHUNK_BYTES)
         start = stream.peek(4)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(
-                f"{self.path} is UTF-16", "JSON files are UTF-8", f"iconv -f UTF-16 -t UTF-8 {self.path}", PREFLIGHT
-            )
+            fix = f"iconv -f UTF-16 -t UTF-8 {self.path}"
+            raise UserError(f"{self.path} is UTF-16", "JSON files are UTF-8", fix, PREFLIGHT)
         if start.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         return stream
@@ -145,12 +132,11 @@ class Source:
                 too_long = num_chars > self.max_row_bytes
                 yield self._too_long(line, num_chars) if too_long else check_row(line, value)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{self.path}:{array.line}: the JSON array is broken",
-                getattr(error, "msg", str(error)),
-                "correct it there, or write one row per line without the brackets: then only the broken row is skipped",
-                PREFLIGHT,
-            ) from error
+            what, why = f"{self.path}:{array.line}: the JSON array is broken", getattr(error, "msg", str(error))
+            fix = (
+                "correct it there, or write one row per line without the brackets: then only the broken row is skipped"
+            )
+            raise UserError(what, why, fix, PREFLIGHT) from error
 
     def _too_long(self, line: int, num_bytes: int) -> Skip:
         return Skip(line, f"{num_bytes / 1e6:.1f} MB, over the limit of {self.max_row_bytes / 1e6:.1f} MB for a row")

@@ -65,7 +65,7 @@ class ApiClient:
         max_tokens: int,
         prompt_version: str,
         nonce: str = "",
-        accept: Callable[[str], bool] = bool,
+        accept: Callable[[str], Any] = bool,
     ) -> ChatReply:
         """Return the model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
@@ -169,7 +169,7 @@ class ApiClient:
         self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
     ) -> ChatReply:
         reply = await self._ask(connections, question)
-        is_usable = reply.text is not None and accept(reply.text)
+        is_usable = reply.text is not None and bool(accept(reply.text))
         if reply.text is None:
             self._counts["unscorable"] += 1
         if is_usable and self.cache is not None:

@@ -145,7 +145,7 @@ class ModelJudge(Judge):
 
         async def ask(messages: "Messages") -> "ChatReply":
             return await self.client.complete(
-                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=is_grade
+                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=parse_grade
             )
 
         return await _converse(ask, build_messages(question, answer, truths, nonce, falsehoods))
@@ -171,11 +171,6 @@ class ModelJudge(Judge):
 
     def close(self) -> None:
         self.client.close()
-
-
-def is_grade(reply: str) -> bool:
-    """Return whether a reply is a grade. Any other reply is asked for again, and not kept in a cache."""
-    return parse_grade(reply) is not None
 
 
 async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:
