@@ -149,9 +149,7 @@ class Ranks:
         problems = []
         for rank, (host, found) in enumerate(others, 1):
             for name in sorted({*wanted, *found}):
-                if wanted.get(name) != found.get(
-                    name
-                ):  # cut after redaction: no half of a secret
+                if wanted.get(name) != found.get(name):  # cut after redaction: no half of a secret
                     mine, theirs = (redact(facts.get(name, "none"))[:FACT_CHARS] for facts in (wanted, found))
                     problems.append(f"{name}: {mine} on rank 0 ({main_host}), {theirs} on rank {rank} ({host})")
         if problems:
