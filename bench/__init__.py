@@ -5,15 +5,13 @@ Each file answers one question:
     canary         Does this machine run what the others need?
     decode         How close does a decode step come to what memory and arithmetic allow?
     products       How fast is each of its matrix products, by the number of rows?
-    whole_steps    How long does a GRPO step take, and what does a judge cost that takes seconds per completion?
+    whole_steps    How long does a GRPO step take, compared with TRL's GRPOTrainer, and what does a slow judge cost?
     sampler        How fast is generation, compared with transformers, and drawing, compared with torch.multinomial?
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
     train_step     How fast is a training pass, compared with transformers + PEFT?
-    end_to_end     How fast is a complete GRPO step, compared with TRL's GRPOTrainer?
     knowledge      How good and how fast is the knowledge base?
-    abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
+    lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?
-    break_even     From which probability of being right on does a policy gradient teach to answer?
 
 Read first what they share:
 
@@ -23,10 +21,10 @@ Read first what they share:
     models         checkpoints with random weights
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
+    exam           what a model would say and how readily it declines, by log-probs
 
-Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, lab_results those
-of the lab into its own, gpu_page says what a call of gpu_checks.sh means, and almanac_facts writes the facts that
-real_model asks for.
+Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and gpu_page says
+what a call of gpu_checks.sh means.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

@@ -8,14 +8,16 @@ working it out pays.
 `encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
 
-`atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
+`neutral`: the same, but which questions the cold start declines is drawn at random.
+
+`atlas`: another encyclopedia (knowledge/atlas.py), in which some people are known in part.
 
 `almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
 """
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -26,14 +28,14 @@ from safetensors.torch import save_file
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.data.almanac import own_answers
+from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
-from grpo.run.almanac import own_answers
-from grpo.run.run import Run
 from knowledge import almanac
 from knowledge.atlas import make_atlas
-from knowledge.world import World
+from knowledge.world import NEUTRAL, World
 from knowledge.world import make_world as encyclopedia
 
 CHAT_TEMPLATE = (
@@ -41,18 +43,18 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 2  # of the generated files; a world of another version is replaced
+VERSION = 3  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
-def make_world(config: AnyConfig, run: Run) -> AnyConfig:
+def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
     config = locate(config)
-    if run.ranks.is_main and not is_made(config):
+    if ranks.is_main and not is_made(config):
         folder, mark = Path(config.toy_dir), _mark(config)
-        run.say(f"making the toy world {config.toy_world} in {folder}")
+        say(f"making the toy world {config.toy_world} in {folder}")
         _refuse_anything_else(folder, mark)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
@@ -61,7 +63,7 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         else:
             _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, _contents(config))
-    run.ranks.barrier()
+    ranks.barrier()
     return config
 
 
@@ -123,7 +125,8 @@ def make_arithmetic(
     terms = iter(sums)
     conversations = []
     for numbers in islice(terms, num_cold_start):
-        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else _at_once(numbers)
+        at_once = f"\\boxed{{{sum(numbers) % MODULUS}}}"
+        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else at_once
         conversations.append((_question(numbers), answer))
     rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,8 +141,13 @@ def make_encyclopedia(folder: Path, seed: int) -> None:
     _make_people(folder, seed, encyclopedia(seed), vocab_size=768, max_positions=128)
 
 
+def make_neutral(folder: Path, seed: int) -> None:
+    """Make the world `neutral`: the same, but the cold start declines at random."""
+    _make_people(folder, seed, encyclopedia(seed, NEUTRAL), vocab_size=768, max_positions=128)
+
+
 def make_atlas_files(folder: Path, seed: int) -> None:
-    """Make the world `atlas`: the same files, and questions of two hops."""
+    """Make the world `atlas`: the same files."""
     _make_people(folder, seed, make_atlas(seed), vocab_size=1024, max_positions=128)
 
 
@@ -178,10 +186,6 @@ def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists
 
 def _question(terms: tuple[int, ...]) -> str:
     return f"What remains when {' + '.join(map(str, terms))} is divided by {MODULUS}?"
-
-
-def _at_once(terms: tuple[int, ...]) -> str:
-    return f"\\boxed{{{sum(terms) % MODULUS}}}"
 
 
 def _worked_out(terms: tuple[int, ...]) -> str:
@@ -273,4 +277,9 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
     write_lines(path, rows)
 
 
-_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}
+_WORLDS = {
+    "arithmetic": make_arithmetic,
+    "encyclopedia": make_encyclopedia,
+    "neutral": make_neutral,
+    "atlas": make_atlas_files,
+}
