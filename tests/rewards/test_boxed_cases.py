@@ -50,5 +50,6 @@ def test_cases(block):
 
 
 def test_every_truth_equals_itself_in_a_box():
-    for truth in {truth for _, first, sign, other in CASES if sign != "≢" for truth in (first, other)}:
+    truths = {truth for _, first, sign, other in CASES if sign != "≢" for truth in (first, other)}
+    for truth in truths - {"8;\\"}:  # whose backslash escapes the brace of the box
         assert verdict(rf"so it is \boxed{{{truth}}}.", truth)[0] == "correct", truth
