@@ -102,6 +102,12 @@ def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
     ]
 
 
+def test_without_a_terminal_each_step_has_a_line_unless_there_is_to_be_no_progress(tmp_path, capsys):
+    for hidden, number in (("false", 2), ("true", 0)):
+        steps(configured(tmp_path / hidden, logging_steps=1, disable_tqdm=hidden), 2)
+        assert capsys.readouterr().err.count(" of 2: reward +") == number
+
+
 def test_a_run_that_is_stopped_prints_the_steps_of_an_unfinished_line(tmp_path, capsys):
     steps(configured(tmp_path, logging_steps=10), 20, stop=2)
     assert "step 2 of 20, mean of 2: reward +1.50" in capsys.readouterr().err
