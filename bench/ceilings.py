@@ -24,7 +24,7 @@ from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
-from grpo.run.memory import kv_bytes_per_token
+from grpo.model.memory import kv_bytes_per_token
 
 Product = tuple[int, int, int]  # rows, inputs, outputs
 Products = Sequence[Product]

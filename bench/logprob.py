@@ -19,7 +19,7 @@ from bench.record import Record, parse
 from bench.workload import plain_logprobs
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build
-from grpo.run.memory import CHUNK
+from grpo.model.memory import CHUNK
 
 CHECKED_ROWS = 64
 SIZES = {

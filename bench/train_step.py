@@ -30,12 +30,12 @@ from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
+from grpo.model import memory
 from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.weights import projections
 from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
-from grpo.run import memory
 
 RANK = 16
 SIZES = {

@@ -30,12 +30,11 @@ from bench.record import Record, parse, phases_line
 from bench.workload import packed_tokens, work_of
 from grpo.base.schema import Group
 from grpo.base.storage import write_json
-from grpo.model import policy
+from grpo.model import memory, policy
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.weights import read_model_config
 from grpo.packing import set_loss_weights
-from grpo.run import memory
 from grpo.train import GrpoTrainer
 
 KNOWRL_STEPS = 150

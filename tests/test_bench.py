@@ -14,7 +14,7 @@ from making import make_group
 from PIL import Image
 
 from grpo.device.draw import SamplingParams
-from grpo.run import plot
+from grpo.report import plot
 from grpo.sampling.sampler import Sampler
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from grpo.diagnosis.glossary import meaning
 from grpo.diagnosis.record import Record
-from grpo.run.plot import finite_points
+from grpo.report.plot import finite_points
 
 Points = Sequence[tuple[float, float]]
 

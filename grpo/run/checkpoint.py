@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
@@ -34,17 +34,6 @@ POLICIES = ("final", "best")  # folders of a run that hold a model and no state 
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
-_READ_ERRORS = (  # of damaged or foreign files
-    OSError,
-    ValueError,
-    SafetensorError,
-    KeyError,
-    IndexError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    OverflowError,
-)
 
 
 def new_checkpoint(run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0) -> FolderWriter:
@@ -97,7 +86,7 @@ def problem_with(folder: Path) -> str:
     try:
         with safe_open(folder / STATE_FILE, "pt") as state:
             is_finite = all_finite(state.get_tensor(f"{PREFIX}{MASTER}"))
-    except _READ_ERRORS as error:
+    except Exception as error:  # foreign files raise errors of every kind
         return f"{STATE_FILE} cannot be read: {reason(error)}"
     return "" if is_finite else f"{STATE_FILE} holds weights that are not finite"
 
@@ -231,7 +220,7 @@ def write_state(
 
 def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Json]:
     """Return the tensors and counters of a checkpoint, and restore the random generators of this rank."""
-    with explained(_READ_ERRORS, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
+    with explained(Exception, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
         tensors = load_file(folder / STATE_FILE)
         counters = read_json(folder / COUNTERS_FILE)
         restore_random_state(counters.pop("rng")[rank])

@@ -13,7 +13,7 @@ import torch
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
 from grpo.diagnosis.glossary import Metrics
-from grpo.run.memory import take_peak
+from grpo.model.memory import take_peak
 
 CPU = torch.device("cpu")
 
