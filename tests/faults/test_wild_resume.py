@@ -16,7 +16,7 @@ from running import is_message, weights, write_config
 
 from grpo.base import folders
 from grpo.base.errors import UserError
-from grpo.run import checkpoint, origin
+from grpo.run import checkpoint, provenance
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "grpo"))
 from test_wild import as_text, spoil
@@ -149,10 +149,10 @@ def test_counters_that_no_run_writes_are_named(tmp_path, change):
 
 @pytest.mark.parametrize("made", [{}, {"config": []}, {"config": {}}, {"config": {}, "data": 1e308, "base": [[]]}])
 def test_a_stage_1_of_wild_origin_is_not_reused(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(origin, "origin_of", lambda config: {"config": {"seed": 1}, "data": "d", "base": "b"})
+    monkeypatch.setattr(provenance, "origin_of", lambda config: {"config": {"seed": 1}, "data": "d", "base": "b"})
     (tmp_path / "origin.json").write_text(json.dumps(made))
     with pytest.raises(UserError, match="is not what c.yaml makes now") as error:
-        origin.check_origin(tmp_path, None, "c.yaml")
+        provenance.check_origin(tmp_path, None, "c.yaml")
     assert error.value.exit_code == 2
 
 
