@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import kept_by_autograd, write_chat_checkpoint, write_rows
+from making import kept_by_autograd, write_chat_checkpoint
+from test_train import configured
 
 import grpo.train
 import grpo.trainer
 from grpo.attention.packed import PackedAttention
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.base.schema import Layout, Prompt
-from grpo.config.load import load_config
 from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
@@ -279,25 +279,11 @@ def exit_code(error):
 def made(tmp_path, monkeypatch):
     """Makes the trainers of runs of these names and keys."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    rows = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)]
-    common = {
-        "model_name_or_path": write_chat_checkpoint(tmp_path / "model"),
-        "dataset_id_or_path": write_rows(tmp_path / "questions.jsonl", rows),
-        "report_to": "[none]",
-        "reward_funcs": "[reward_functions:early_letters]",
-        "num_generations": 4,
-        "per_device_train_batch_size": 16,
-        "beta": 0.04,
-        "max_completion_length": 10,
-        "learning_rate": 5e-3,
-        "lr_scheduler_type": "constant",
-        "max_steps": 3,
-    }
-    opened = []
+    checkpoint, opened = write_chat_checkpoint(tmp_path / "model"), []
 
     def make(name, **keys):
-        keys = {**common, "output_dir": tmp_path / name, **keys}
-        config, _ = load_config(None, [f"{name}={value}" for name, value in keys.items()])
+        keys = {"beta": 0.04, "max_completion_length": 10, **keys}
+        config, _ = configured(tmp_path, checkpoint, name, **keys)
         run = Run(config).__enter__()
         opened.append((run, GrpoTrainer(config, run)))
         return opened[-1][1]
@@ -391,7 +377,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
     """They do not do it again: they would wait for one another. Its time is that of both tries."""
     asked = {}
     for name in ("whole", "halved"):
-        trainer = made(name, scale_rewards="batch", dynamic_sampling="true", num_iterations=2)
+        trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
         trainer.run.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
         for method in ("sum", "max", "sum_", "gather"):
             original = getattr(trainer.ranks, method)

@@ -44,15 +44,6 @@ def record(tmp_path) -> dict:
     return json.loads((tmp_path / "run" / "run_state.json").read_text())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_before_the_first_step_ends_the_run_at_once(tmp_path, number, code):
-    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
-        send(number)
-        raise AssertionError("it went on")
-    assert stop.value.exit_code == code
-    assert (record(tmp_path)["status"], record(tmp_path)["exit_code"]) == ("interrupted", code)
-
-
 def test_a_library_cannot_swallow_a_signal(tmp_path):
     """What a handler raises can get lost, where Python ignores exceptions or a library catches them all."""
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)):
@@ -80,17 +71,6 @@ def test_an_error_of_training_stays_what_it_is_beside_a_signal(tmp_path):
         send(signal.SIGTERM)
         raise UserError("the service is down", "", "", 4)
     assert record(tmp_path)["exit_code"] == 4
-
-
-def test_a_signal_during_training_waits_for_the_end_of_the_step(tmp_path):
-    saved = []
-    with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)) as run:
-        run.is_training = True
-        run.stop_if_asked(lambda: saved.append("too early"))
-        send(signal.SIGTERM)
-        assert run.stop_code == 143 and not saved
-        run.stop_if_asked(lambda: saved.append("saved"))
-    assert saved == ["saved"] and stop.value.exit_code == 143
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path):
@@ -209,6 +189,7 @@ CHANGES = [  # what changes, and what is said of it: nothing, a notice, or why t
     ("seed=1", "seed: 42 -> 1"),
     ("lora_r=3", "lora_r: 16 -> 3"),
     ("system_prompt=hello", "system_prompt: None -> hello"),
+    ("dataset_id_or_path=e", "dataset_id_or_path: d -> e"),
 ]
 
 
@@ -230,6 +211,12 @@ def test_a_key_that_is_no_longer_set_has_changed(tmp_path):
     assert error.value.why == "system_prompt: hello -> None"
     with pytest.raises(UserError, match="allow_changes: neither a key nor one of"):
         configured(tmp_path, "allow_changes=temprature,dataset")
+
+
+def test_a_run_of_two_processes_does_not_go_on_as_one(tmp_path):
+    folder = saved_by(configured(tmp_path), world=2)
+    with pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
+        check_changes(folder, configured(tmp_path), 1)
 
 
 def test_another_value_of_a_variable_is_a_change(tmp_path, monkeypatch):

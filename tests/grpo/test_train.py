@@ -40,20 +40,23 @@ def user_rewards_importable(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def run(tmp_path, checkpoint, name="run", **keys):
-    """Trains with EASY and the given keys; returns the lines of metrics.jsonl."""
-    data = write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+def configured(folder, checkpoint, name="run", **keys):
+    """The configuration of a run with EASY and the given keys, and its notices."""
     keys = {
         **EASY,
         "model_name_or_path": str(checkpoint),
-        "dataset_id_or_path": str(data),
-        "output_dir": str(tmp_path / name),
+        "dataset_id_or_path": str(write_rows(folder / "questions.jsonl", QUESTIONS)),
+        "output_dir": str(folder / name),
         **keys,
     }
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(json.dumps(keys))
-    train(*load_config(path))
-    return metrics(tmp_path / name)
+    (folder / f"{name}.yaml").write_text(json.dumps(keys))
+    return load_config(folder / f"{name}.yaml")
+
+
+def run(folder, checkpoint, name="run", **keys):
+    """Trains; returns the lines of metrics.jsonl."""
+    train(*configured(folder, checkpoint, name, **keys))
+    return metrics(folder / name)
 
 
 def metrics(folder):
