@@ -8,12 +8,10 @@ How fast is generation, compared with transformers' generate at the same weights
              are the same for both sides
   draw       the sampling operation alone, compared with torch.multinomial on the same rows
 
-Lengths are forced without touching how either side works. Ours takes them as `limits`, the argument of `Sampler.sample`
-that says how many tokens each completion may have. transformers has stopping criteria that answer row by row; ours
-marks a row as done at its length, and `generate` then fills done rows with padding until the longest row is done, as it
-does after an end token. Neither side knows an end token. For transformers, prompts of different lengths are padded on
-the left and repeated for each completion, as TRL does. Both sides run in inference mode. Ours records log-probs while
-it samples; transformers is not asked to.
+Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
+have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
+done. Neither side knows an end token. For transformers, prompts of different lengths are padded on the left and
+repeated for each completion, as TRL does. Ours records log-probs while it samples; transformers is not asked to.
 
 Checked in the same run, in float32: greedy tokens are equal, and log-probs of the drawn tokens equal those of
 transformers' forward pass. The floor is that of all decode steps, each with the rows that are not done. The last line
@@ -176,7 +174,7 @@ def main(argv: list[str] | None = None) -> dict:
     record = Record("sampler", options, peak=ceilings.peaks(options))
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     for name in options.models:
-        vocab = models.SHAPES[name].vocab
+        vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
                 for kind, make in KINDS.items():

@@ -202,7 +202,7 @@ def main(argv: list[str] | None = None) -> dict:
     record = Record("train_step", options, peak=ceilings.peaks(options))
     batch = options.prompts * options.group
     for name in options.models:
-        vocab = models.SHAPES[name].vocab
+        vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for kind, make in KINDS.items():
                 work = make(batch, options.tokens, vocab, options.group)

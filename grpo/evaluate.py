@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
-from grpo.evaluation.compare import collect, compare, comparison_text, read_answers, to_json
+from grpo.evaluation.compare import collect, compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
@@ -151,7 +152,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
             found.append(collect(records, name))
     comparison = compare(*found)
     say(comparison_text(comparison, a, b))
-    return to_json(comparison, a, b)
+    return {"a": a, "b": b, **asdict(comparison)}
 
 
 def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:

@@ -135,14 +135,12 @@ def test_every_operation_of_a_decode_step_is_timed_at_each_number_of_rows(bench,
 
 def test_the_canary_names_what_fails_and_tries_the_rest(bench, monkeypatch, capfd):
     canary = bench("canary")
-    broken = {"memory": lambda device: 1 / 0, "capture": lambda device: 0.5, "swiglu": canary.CHECKS["swiglu"]}
+    broken = {"memory": lambda device: 1 / 0, "step": lambda device: 0.5, "capture": canary.capture}
     monkeypatch.setattr(canary, "CHECKS", broken)
     canary.main([])
     row = last_line(capfd)
-    assert (
-        row["checks"]["memory failed"].startswith("ZeroDivisionError") and "off by" in row["checks"]["capture failed"]
-    )
-    assert [case["name"] for case in row["cases"]] == ["swiglu"]
+    assert row["checks"]["memory failed"].startswith("ZeroDivisionError") and "off by" in row["checks"]["step failed"]
+    assert [case["name"] for case in row["cases"]] == ["capture"]
 
 
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):

@@ -138,12 +138,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 def hidden_values(config: AnyConfig) -> dict[str, str]:
     """Return a hash of each value that config.resolved.yaml holds as ${VARIABLE}."""
-    written, found = _written(config), {}
-    for name, value in asdict(config).items():
-        value = list(value) if isinstance(value, tuple) else value
-        if written.get(name, value) != value:
-            found[name] = hashlib.sha256(repr(value).encode()).hexdigest()
-    return found
+    written = _written(config)
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
+    hidden = {name: value for name, value in values.items() if written.get(name, value) != value}
+    return {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in hidden.items()}
 
 
 def _written(config: AnyConfig) -> Json:

@@ -231,7 +231,7 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
     with pytest.raises(UserError, match="not a plain LoRA adapter"):
         load_adapter(tmp_path / "adapter")
-    with pytest.raises(UserError, match="not a readable adapter"):
+    with pytest.raises(UserError, match="not a plain LoRA adapter"):
         load_adapter(tmp_path)
 
 
