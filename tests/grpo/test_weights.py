@@ -177,24 +177,6 @@ def test_peft_reads_our_adapter_and_computes_the_same(tmp_path, family, lora):
     assert (hf_logits(theirs) - logits(model)).abs().max() <= 2e-5
 
 
-def test_we_read_pefts_adapter(tmp_path):
-    peft = pytest.importorskip("peft")
-    write_checkpoint(tmp_path / "base")
-    options = {
-        "r": 4,
-        "lora_alpha": 12,
-        "target_modules": ["q_proj", "up_proj", "o_proj"],
-        "rank_pattern": {"up_proj": 2},
-        "alpha_pattern": {"up_proj": 3},
-        "init_lora_weights": False,
-    }
-    theirs = peft.get_peft_model(from_transformers(tmp_path / "base"), peft.LoraConfig(**options))
-    theirs.save_pretrained(tmp_path / "adapter")
-    model = load(tmp_path / "base")
-    merge_adapter(model, load_adapter(tmp_path / "adapter"))
-    assert (hf_logits(theirs) - logits(model)).abs().max() <= 2e-5
-
-
 def test_stacked_adapter_applies_to_the_checkpoint_on_disk(tmp_path):
     """Stage 2 starts from stage 1's adapter, merged. What it saves is both, so that it fits the original checkpoint."""
     peft = pytest.importorskip("peft")
@@ -218,21 +200,6 @@ def test_merged_export_loads_in_transformers(tmp_path):
     randomise_adapter(model)
     save_checkpoint(model, tmp_path / "merged")
     assert (hf_logits(from_transformers(tmp_path / "merged")) - logits(model)).abs().max() <= 2e-5
-
-
-def test_adapters_that_do_not_fit_are_refused(tmp_path):
-    write_checkpoint(tmp_path / "base")
-    write_checkpoint(tmp_path / "other", hidden_size=64)
-    model = load(tmp_path / "base", rank=4)
-    save_adapter(trained_adapter(model, None, "base"), tmp_path / "adapter")
-    with pytest.raises(UserError, match="belongs to another model"):
-        merge_adapter(load(tmp_path / "other"), load_adapter(tmp_path / "adapter"))
-    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
-    with pytest.raises(UserError, match="not a plain LoRA adapter"):
-        load_adapter(tmp_path / "adapter")
-    with pytest.raises(UserError, match="not a plain LoRA adapter"):
-        load_adapter(tmp_path)
 
 
 # --- where files come from -----------------------------------------------------------------------------------------
