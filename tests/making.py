@@ -244,12 +244,13 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> None:
-    """Check that a call raises a UserError with this exit code, which names these parts, a cause and a correction."""
+def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> UserError:
+    """Return the UserError that a call raises: with this exit code, these parts, a cause and a correction."""
     with pytest.raises(UserError) as error:
         call()
     assert error.value.exit_code == exit_code and error.value.why and error.value.fix
     assert all(part in str(error.value) for part in parts), str(error.value)
+    return error.value
 
 
 def unused(notices: Iterable[str]) -> list[str]:

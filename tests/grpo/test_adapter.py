@@ -11,7 +11,6 @@ import torch
 from making import load, randomise_adapter, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.export import export
 from grpo.model import adapter, policy
@@ -133,10 +132,8 @@ def test_a_pickled_adapter_is_refused_and_the_conversion_in_the_message_works(tm
     save_adapter(adapter, tmp_path)
     torch.save(load_file(tmp_path / "adapter_model.safetensors"), tmp_path / "adapter_model.bin")
     (tmp_path / "adapter_model.safetensors").unlink()
-    with pytest.raises(UserError, match="holds no adapter_model.safetensors") as error:
-        load_adapter(tmp_path)
-    assert error.value.exit_code == 3 and "can run code" in error.value.why
-    command = "python -c " + error.value.fix.partition("python -c ")[2]
+    error = refused(lambda: load_adapter(tmp_path), "holds no adapter_model.safetensors", "can run code")
+    command = "python -c " + error.fix.partition("python -c ")[2]
     subprocess.run(command.replace("python", sys.executable, 1), shell=True, cwd=tmp_path, check=True)
     again = load_adapter(tmp_path)
     for module, (A, B) in adapter.pairs.items():
@@ -167,9 +164,7 @@ def test_an_adapter_of_another_module_is_refused_by_its_name(tmp_path):
     head = "base_model.model.lm_head"
     tensors |= {f"{head}.lora_A.weight": torch.ones(2, 8), f"{head}.lora_B.weight": torch.ones(9, 2)}
     save_file(tensors | {f"{head}.base_layer.weight": torch.ones(9, 8)}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(UserError, match="it changes lm_head") as error:
-        load_adapter(tmp_path)
-    assert error.value.exit_code == 3 and "q_proj" in error.value.why
+    refused(lambda: load_adapter(tmp_path), "it changes lm_head", "q_proj")
 
 
 NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its base was changed; the last line is hostile
@@ -264,8 +259,7 @@ def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, name)
 def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):
     model = load(write_checkpoint(tmp_path))
     for pair in ((torch.ones(2, 48), torch.ones(32, 2)), (torch.ones(2, 32), torch.ones(48, 2))):
-        with pytest.raises(UserError, match="belongs to another model"):
-            merge_adapter(model, Adapter({Q: pair}, "base"))
+        refused(lambda pair=pair: merge_adapter(model, Adapter({Q: pair}, "base")), "belongs to another model")
 
 
 def test_merging_into_bfloat16_adds_in_float32_and_rounds_once(tmp_path):

@@ -172,56 +172,34 @@ def test_nothing_in_a_config_is_run(tmp_path):
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize(
-    ("keys", "supplied"),
-    [
-        (["reward_funcs=knowrl"], True),
-        (["reward_funcs=[knowrl_v1, exact]"], True),
-        (["reward_funcs=knowrl", "system_prompt=mine"], False),
-        (["reward_funcs=knowrl", "system_prompt="], False),
-        (["reward_funcs=knowrl", "prompt_template=Answer {question}"], False),
-        (["reward_funcs=knowrl", "toy_world=encyclopedia"], False),
-        (["reward_funcs=[format, truthrl]"], True),
-        (["reward_funcs=[format, math, karl]"], True),
-        (["reward_funcs=[format, abstention]", "system_prompt="], False),
-        (["reward_funcs=[format, tiar]", "toy_world=encyclopedia"], False),
-        (["reward_funcs=[binary_rar]"], True),
-        (["reward_funcs=format"], False),
-        (["reward_funcs=[simpleqa, math]"], False),
-    ],
-)
-def test_rewards_that_read_knowrls_format_bring_its_prompt_unless_there_is_one(tmp_path, keys, supplied):
-    config, notices = load(tmp_path, "knowledge_base: k.db\n", *keys)
-    assert (config.system_prompt == BLOCKS) is supplied
-    assert any("system prompt" in notice for notice in notices) is supplied
+PROMPTS = [  # rewards and other keys, and the system prompt that they bring; None: none, or what the keys say
+    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v1, exact]", "[format, truthrl]", "[format, math, karl]")),
+    ("[binary_rar]", BLOCKS),
+    *((names, BLOCKS_AND_CONFIDENCE) for names in ("rlcr", "[format, rlcr]", "[knowrl, rlcr]")),
+    ("[format, math]", BOXED),
+    *((names, None) for names in ("format", "[simpleqa, math]", "[math]")),
+    ("knowrl prompt_template=Answer:{question}", None),
+    ("knowrl toy_world=encyclopedia", None),
+    ("[format,tiar] toy_world=encyclopedia", None),
+    ("[format,math] toy_world=arithmetic", None),
+    *((f"{names} system_prompt=", "") for names in ("knowrl", "[format,abstention]", "[math,format]")),
+    ("knowrl system_prompt=mine", "mine"),
+]
 
 
-@pytest.mark.parametrize("names", ["rlcr", "[format, rlcr]", "[knowrl, rlcr]"])
-def test_rlcr_brings_a_prompt_that_asks_for_a_confidence(tmp_path, names):
-    config, notices = load(tmp_path, "knowledge_base: k.db\n", f"reward_funcs={names}")
-    assert config.system_prompt == BLOCKS_AND_CONFIDENCE and any(
-        "rlcr supplies the system prompt" in n for n in notices
-    )
-    first, second = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
-    assert format.parse(first).problem == format.parse(second).problem == ""
+@pytest.mark.parametrize(("keys", "prompt"), PROMPTS)
+def test_rewards_bring_the_prompt_that_they_need_unless_there_is_one(tmp_path, keys, prompt):
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", *f"reward_funcs={keys.replace(', ', ',')}".split())
+    assert config.system_prompt == prompt
+    is_supplied = prompt in (BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED)
+    assert any("supplies the system prompt" in notice for notice in notices) is is_supplied
 
 
-@pytest.mark.parametrize(
-    ("keys", "supplied"),
-    [
-        (["reward_funcs=[format, math]"], True),
-        (["reward_funcs=[math, format]", "system_prompt="], False),
-        (["reward_funcs=[format, math]", "toy_world=arithmetic"], False),
-        (["reward_funcs=[format, math, karl]"], False),
-        (["reward_funcs=[math]"], False),
-    ],
-)
-def test_format_beside_math_brings_a_prompt_that_asks_for_a_box_in_the_answer(tmp_path, keys, supplied):
-    config, notices = load(tmp_path, "", *keys)
-    assert (config.system_prompt == BOXED) is supplied
-    assert any("format supplies the system prompt" in notice for notice in notices) is supplied
-    example = BOXED.partition("example:\n")[2]
-    assert not format.parse(example).problem and verdict(example, "12")[0] == "correct"
+def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
+    examples = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
+    boxed = BOXED.partition("example:\n")[2]
+    assert len(examples) == 2 and not any(format.parse(example).problem for example in (*examples, boxed))
+    assert verdict(boxed, "12")[0] == "correct"
 
 
 @pytest.mark.parametrize(
@@ -442,30 +420,11 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
         assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
     for line in ("output_dir: required", "lora_r: 16", "report_to: [tensorboard]", "chat_template: null"):
         assert f"  {line} " in text
-    for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):
-        assert f"  {name}: " not in text
-
-
-def test_help_and_message_say_the_same_bound(capsys):
-    with pytest.raises(SystemExit):
-        parse_arguments(["-h"], TrainConfig, "doc")
-    assert "at least 0 and at most 0.9999999." in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UserError, match="problem") as error:
-        load_config(None, ["adam_beta1=1"])
-    assert "adam_beta1: must be at least 0 and at most 0.9999999; got 1.0" in error.value.why
-
-
-def test_help_shows_each_key_once_and_first_those_to_know(capsys):
-    for kind in (TrainConfig, SftConfig):
-        with pytest.raises(SystemExit):
-            parse_arguments(["--help"], kind, "Doc.")
-        text = capsys.readouterr().out
-        names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
-        assert sorted(names) == sorted(field.name for field in fields(kind))
-        first = re.findall(r"^  (\w+): ", text.partition("to know first:")[2].partition("\n\n")[0], re.MULTILINE)
-        assert first == keys_that("first", kind) and len(first) >= 12
-        assert all(field.metadata["facts"] <= set(FACTS) for field in fields(kind))
-    assert all(len(line) <= 120 for line in text.splitlines())
+    names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
+    assert sorted(names) == sorted(docs) and names[: len(keys_that("first", kind))] == keys_that("first", kind)
+    assert all(field.metadata["facts"] <= set(FACTS) for field in fields(kind))
+    for bound in ("at least 0 and at most 0.9.", "Must be above 0.", "One of: linear, cosine, constant, "):
+        assert bound in words
 
 
 @pytest.mark.parametrize(("processes", "batch"), [("1", 24), ("2", 12), ("3", 8), ("4", None)])
