@@ -11,9 +11,8 @@ Each file answers one question:
     train_step     How fast is a training pass, compared with transformers + PEFT?
     end_to_end     How fast is a complete GRPO step, compared with TRL's GRPOTrainer?
     knowledge      How good and how fast is the knowledge base?
-    abstention_lab Which rewards teach a small model when to answer, and when does checking its facts help?
+    lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?
-    break_even     From which probability of being right on does a policy gradient teach to answer?
 
 Read first what they share:
 
@@ -23,10 +22,10 @@ Read first what they share:
     models         checkpoints with random weights
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
+    exam           what a model would say and how readily it declines, by log-probs
 
-Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, lab_results those
-of the lab into its own, gpu_page says what a call of gpu_checks.sh means, and almanac_facts writes the facts that
-real_model asks for.
+Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and gpu_page says
+what a call of gpu_checks.sh means.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

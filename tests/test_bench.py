@@ -169,9 +169,8 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 
 def test_every_benchmark_is_tested():
-    shared = set("__init__ record timing ceilings workload models steps report gpu_page lab_results".split())
-    tested_apart = {"abstention_lab", "break_even", "real_model"}  # in test_lab.py and test_exam.py
-    tested_apart |= {"almanac_facts"}  # run once, by hand: its result is knowledge/almanac.csv
+    shared = set("__init__ record timing ceilings workload models steps report gpu_page exam".split())
+    tested_apart = {"lab", "real_model"}  # in test_lab.py and test_exam.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 

@@ -13,7 +13,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC = "almanac"  # the toy world of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "atlas", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 FACTS = {  # what else is known of keys
@@ -199,8 +199,9 @@ class RunKeys:
     disable_tqdm: bool = key(False, "Hide the progress bar.", "free")
     toy_world: str | None = key(
         None,
-        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia "
-        "or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.",
+        "Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, "
+        "encyclopedia, neutral or atlas. almanac: real facts for the model that model_name_or_path names, which writes "
+        "its own cold start.",
         choices=(None, "arithmetic", *WITH_KNOWLEDGE),
     )
     toy_dir: str | None = key(None, "Directory of the toy world. Unset: output_dir/world.", "local")

@@ -8,7 +8,9 @@ working it out pays.
 `encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
 
-`atlas`: a larger encyclopedia (knowledge/atlas.py), in which some people are known in part, with questions of two hops.
+`neutral`: the same, but which questions the cold start declines is drawn at random.
+
+`atlas`: another encyclopedia (knowledge/atlas.py), in which some people are known in part.
 
 `almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
 """
@@ -33,7 +35,7 @@ from grpo.run.almanac import own_answers
 from grpo.run.run import Run
 from knowledge import almanac
 from knowledge.atlas import make_atlas
-from knowledge.world import World
+from knowledge.world import NEUTRAL, World
 from knowledge.world import make_world as encyclopedia
 
 CHAT_TEMPLATE = (
@@ -41,7 +43,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 2  # of the generated files; a world of another version is replaced
+VERSION = 3  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
@@ -138,8 +140,13 @@ def make_encyclopedia(folder: Path, seed: int) -> None:
     _make_people(folder, seed, encyclopedia(seed), vocab_size=768, max_positions=128)
 
 
+def make_neutral(folder: Path, seed: int) -> None:
+    """Make the world `neutral`: the same, but the cold start declines at random."""
+    _make_people(folder, seed, encyclopedia(seed, NEUTRAL), vocab_size=768, max_positions=128)
+
+
 def make_atlas_files(folder: Path, seed: int) -> None:
-    """Make the world `atlas`: the same files, and questions of two hops."""
+    """Make the world `atlas`: the same files."""
     _make_people(folder, seed, make_atlas(seed), vocab_size=1024, max_positions=128)
 
 
@@ -273,4 +280,9 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
     write_lines(path, rows)
 
 
-_WORLDS = {"arithmetic": make_arithmetic, "encyclopedia": make_encyclopedia, "atlas": make_atlas_files}
+_WORLDS = {
+    "arithmetic": make_arithmetic,
+    "encyclopedia": make_encyclopedia,
+    "neutral": make_neutral,
+    "atlas": make_atlas_files,
+}
