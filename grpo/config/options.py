@@ -334,8 +334,9 @@ class LossKeys:
         "completion",
         "Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the "
         "advantage of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it "
-        "refutes it. It needs the reward factuality or binary_rar, at least with weight 0.",
-        choices=("completion", "sentence"),
+        "refutes it. It needs the reward factuality or binary_rar, at least with weight 0. answer: only the tokens of "
+        "the answer block are trained; thinking gets the advantage 0.",
+        choices=("completion", "sentence", "answer"),
     )
     num_iterations: int = key(1, "Updates per step, on the same answers. TRL counts each of them as a step.", low=1)
     mask_truncated_completions: bool = key(False, "Leave completions that hit max_completion_length out of the loss.")
