@@ -5,11 +5,10 @@ Each file answers one question:
     canary         Does this machine run what the others need?
     decode         How close does a decode step come to what memory and arithmetic allow?
     products       How fast is each of its matrix products, by the number of rows?
-    whole_steps    How long does a GRPO step take, and what does a judge cost that takes seconds per completion?
+    whole_steps    How long does a GRPO step take, compared with TRL's GRPOTrainer, and what does a slow judge cost?
     sampler        How fast is generation, compared with transformers, and drawing, compared with torch.multinomial?
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
     train_step     How fast is a training pass, compared with transformers + PEFT?
-    end_to_end     How fast is a complete GRPO step, compared with TRL's GRPOTrainer?
     knowledge      How good and how fast is the knowledge base?
     lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?

@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
-from bench import steps, timing
+from bench import models, steps, timing
 from bench.ceilings import as_graph
 from bench.record import Record, parse
-from bench.whole_steps import SHAPES, SMOKE_SHAPE, shape_trainer
+from bench.whole_steps import SHAPES, SMOKE_SHAPE
 from grpo.attention.decode import DECODE_KERNELS
 from grpo.device import ops
 from grpo.device.draw import SamplingParams
@@ -103,7 +103,8 @@ def capture(device: str) -> float:
 def step(device: str) -> float:
     """Make a step of GRPO; return the mean difference between the log-probs of sampler and trainer."""
     shape = SHAPES["small"] | SMOKE_SHAPE
-    with shape_trainer(shape, device, "float32") as trainer:
+    keys = steps.keys_of(shape, device, "float32")
+    with models.made_on_device(shape["model"], None) as path, steps.trainer(path, **keys) as trainer:
         metrics, groups = steps.run_step(trainer)
     assert all(len(completion.ids) == shape["tokens"] for group in groups for completion in group.completions)
     return metrics["sampler/logp_diff_mean"]

@@ -87,7 +87,7 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(name: str, model: Decoder, rows: int, record: Record, peak: ceilings.Peaks, profiled: bool) -> dict:
+def measure(name: str, model: Decoder, rows: int, record: Record, profiled: bool) -> dict:
     """Time and record the steps of one model at one number of rows; return the case."""
     config, build, options = model.config, model.build, record.options
     positions = options.context + STEPS + 1
@@ -100,7 +100,7 @@ def measure(name: str, model: Decoder, rows: int, record: Record, peak: ceilings
     name += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     target = TARGETS.get(rows, 0.7)
     case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS, target=target, attention=str(choice))
-    least = ceilings.decode_floor_seconds(model, rows, rows * options.context, peak)
+    least = ceilings.decode_floor(model, rows, rows * options.context, record.peak)
     record.add(case | timing.rates(case, rows, least))
     if profiled:
         record.profiled(name, timing.profile(steps.run, options.device))
@@ -110,18 +110,17 @@ def measure(name: str, model: Decoder, rows: int, record: Record, peak: ceilings
 def main(argv: list[str] | None = None) -> dict:
     options = parse("bench.decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
     part = " ".join([*options.models, f"top_p {options.top_p:g}"])
-    peak = ceilings.peaks(options)
-    record = Record("decode", options, part=part, ceilings=peak, kernels=describe(options.device))
+    record = Record("decode", options, peak=ceilings.peaks(options), part=part, kernels=describe(options.device))
     print(record.row["kernels"], flush=True)
     adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
     for name in options.models:
         rank = options.rank or usual_rank(name)
         adapted = models.random_decoder(name, models.build_of(options, rank))
-        with_adapter = measure(name, adapted, adapter_rows, record, peak, options.profile)
+        with_adapter = measure(name, adapted, adapter_rows, record, options.profile)
         del adapted  # before the next is made: two would not fit at 7B
         model = models.random_decoder(name, models.build_of(options))
         for rows in sorted(options.batches, key=lambda rows: rows != adapter_rows):
-            case = measure(name, model, rows, record, peak, options.profile and rows == adapter_rows)
+            case = measure(name, model, rows, record, options.profile and rows == adapter_rows)
             if rows == adapter_rows:
                 cost = timing.our_seconds(with_adapter) / timing.our_seconds(case)
                 record.checks[f"{name}: LoRA against without, {rows} rows"] = cost

@@ -38,11 +38,10 @@ from grpo.evaluation.refusals import auroc, mean_risk, risk_at
 from grpo.model.policy import load_for_inference
 from grpo.sft import sft
 from grpo.train import train
-from rewards.format import parse
 
 COLD_START = "cold start"
 CONFIGS = {"neutral": "neutral", "encyclopedia": "tiny", "atlas": "atlas"}  # toy world -> configuration
-REFUSAL = "Nothing"  # so the reasoning of each refusal begins
+AT_ONCE, AFTER = "Nothing", "I don't know"  # so reasoning that declines begins, and an answer that declines
 MAX_TOKENS = 64
 HALVINGS = 60  # of an interval that holds a number
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)  # quantiles of Student's t, of 1, 2, … degrees of freedom
@@ -133,20 +132,29 @@ class Runs:
 
 
 def examine(policy, rows: Sequence[Row]) -> dict[str, list]:
-    """Return for each question the logit of declining, whether a forced answer is right, and its log-prob."""
-    heads, stems = [], []
+    """Return for each question the logit of declining, whether what is recalled is right, and its log-prob.
+
+    A model declines at once, or after recalling the fact.
+    """
+    heads, stems, ends = [], [], []
     for row in rows:
         name, _, _ = row["title"].partition(";")
         prompt = render(policy.tokenizer, [{"role": "user", "content": row["question"]}])
         heads.append(f"{prompt}<think>")
         stems.append(f"{prompt}<think>{name}")
-    said = [policy.decode(answer.ids) for answer in greedy(policy, stems, MAX_TOKENS)]
-    declines = logprobs(policy, [(head, REFUSAL) for head in heads])
+    said = [policy.decode(answer.ids).partition("</think>")[0] for answer in greedy(policy, stems, MAX_TOKENS)]
+    for stem, recalled in zip(stems, said, strict=True):
+        ends.append(f"{stem}{recalled}</think><answer>")
+    at_once = logprobs(policy, [(head, AT_ONCE) for head in heads])
+    after = logprobs(policy, [(end, AFTER) for end in ends])
     sequence = logprobs(policy, list(zip(stems, said, strict=True)))
-    right = [parse(text).answer == row["answer"] for text, row in zip(said, rows, strict=True)]
+    declines = [
+        logit(np.logaddexp(first, np.log1p(-np.exp(first)) + then)) for first, then in zip(at_once, after, strict=True)
+    ]
+    right = [recalled.endswith(f" {row['answer']}.") for recalled, row in zip(said, rows, strict=True)]
     return {
         "kinds": [row["familiarity"] for row in rows],
-        "declines": [round(logit(logp), 4) for logp in declines],
+        "declines": [round(float(value), 4) for value in declines],
         "right": list(map(int, right)),
         "sequence": [round(logp, 4) for logp in sequence],
     }

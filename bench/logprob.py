@@ -1,13 +1,11 @@
 """python -m bench.logprob [--peer torch|none] [--vocabularies 32000 152064] [--tokens 1024] [--width 1024]
 
-How fast, and in how much memory, do hidden states become log-probs of given tokens, and does the gradient come back to
-the hidden states? The head is frozen, as with LoRA. The peer makes the logits, then log_softmax in float32, then
-gather, which is our precision. Ours computes the entropy, too, and divides by a temperature, which is 1 here. Its chunk
-is the trainer's.
+How fast do hidden states become log-probs of given tokens, and does the gradient come back to the hidden states? The
+head is frozen, as with LoRA. The peer makes the logits, then log_softmax in float32, then gather, which is our
+precision. Ours computes the entropy, too, and divides by a temperature, which is 1 here. Its chunk is the trainer's.
 
-On a GPU, memory is the growth of the allocator's peak at each number of tokens in --growth. Checked in the same run:
-the errors of log-prob and gradient against float64, on 64 rows of the same tensors. The ceiling is the matrix products
-that are needed: logits once, gradient once. The last line of stdout is JSON.
+Checked in the same run: the errors of log-prob and gradient against float64, on 64 rows of the same tensors. The floor
+is that of the products that are needed: logits once, gradient once. The last line of stdout is JSON.
 """
 
 from functools import partial
@@ -19,17 +17,12 @@ from bench.record import Record, parse
 from bench.workload import plain_logprobs
 from grpo.logprobs import token_logprobs
 from grpo.model.lora import Build
-from grpo.run.memory import CHUNK
+from grpo.model.memory import CHUNK
 
 CHECKED_ROWS = 64
 SIZES = {
-    "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "growth": [CHECKED_ROWS], "width": 64},
-    "cpu": {
-        "vocabularies": [32000, 152064],
-        "tokens": 1024,
-        "width": 1024,
-        "growth": [2048, 8192],  # tokens at which memory is measured
-    },
+    "smoke": {"tokens": CHECKED_ROWS, "vocabularies": [1000], "width": 64},
+    "cpu": {"vocabularies": [32000, 152064], "tokens": 1024, "width": 1024},
     "cuda": {"tokens": 8192},
 }
 
@@ -72,49 +65,30 @@ class Problem:
         return {"gradient": float(relative), "logp": float(logp_error_C.abs().max())}
 
 
-def sides_of(options) -> list[str]:
-    return ["ours"] if options.peer == "none" else ["ours", options.peer]
-
-
-def speed(name: str, vocab: int, build: Build, options) -> dict:
-    """Time both sides at one vocabulary and dtype."""
+def measure(vocab: int, dtype: str, record: Record) -> None:
+    """Record both sides at one vocabulary and dtype."""
+    options, name = record.options, f"vocabulary {vocab}, {dtype}"
+    build = models.build_of(options, dtype=dtype)
     problem = Problem(options.tokens, options.width, vocab, build)
-    sides = {side: partial(problem.run, side) for side in sides_of(options)}
-    target = 1.3 if build.dtype == torch.float32 else 2.0
-    case = timing.compare(name, sides, options, target=target)
+    sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
+    target = 1.3 if dtype == "float32" else 2.0
+    case = timing.compare(name, {side: partial(problem.run, side) for side in sides}, options, target=target)
     logits = [(options.tokens, options.width, vocab)]
     products = logits + ceilings.backward_products(logits)
-    ceiling = ceilings.products_seconds(products, build)
-    case |= timing.rates(case, options.tokens, ceiling)
+    floor = ceilings.floor_seconds(products, build.dtype, record.peak)
     case["error"] = {side: problem.errors(side) for side in sides}
-    return case
-
-
-def megabytes(tokens: int, side: str, vocab: int, build: Build, options) -> float:
-    """Return the megabytes that a run needs beyond its inputs."""
-    problem = Problem(tokens, options.width, vocab, build)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    problem.run(side)
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
+    for kind, error in case["error"]["ours"].items():
+        record.checks[f"{name} {kind} error"] = error
+    record.add(case | timing.rates(case, options.tokens, floor))
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"torch": (), "none": ()}
     options = parse("bench.logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
-    record = Record("logprob", options, ceilings=ceilings.peaks(options))
+    record = Record("logprob", options, peak=ceilings.peaks(options))
     for vocab in options.vocabularies:
         for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
-            name = f"vocabulary {vocab}, {dtype}"
-            build = models.build_of(options, dtype=dtype)
-            case = speed(name, vocab, build, options)
-            for kind, error in case["error"]["ours"].items():
-                record.checks[f"{name} {kind} error"] = error
-            if options.device == "cuda":
-                for side in sides_of(options):
-                    peaks = {tokens: megabytes(tokens, side, vocab, build, options) for tokens in options.growth}
-                    record.checks[f"{name}, {side}: megabytes by tokens"] = peaks
-            record.add(case)
+            measure(vocab, dtype, record)
     return record.finish()
 
 

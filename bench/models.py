@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 from bench.workload import NUM_SPECIAL
 from grpo.attention.select import packed_attention
 from grpo.base.schema import Layout
+from grpo.base.storage import write_json
+from grpo.model import policy
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import REFERENCE, Build, LoraSpec
 from grpo.model.weights import load_decoder, save_checkpoint
@@ -87,17 +90,26 @@ def build_of(options, rank: int = 0, dtype: str = "") -> Build:
 
 @contextmanager
 def temporary_model(name: str, options) -> Iterator[Path]:
-    """Write a checkpoint of that shape to a temporary folder."""
+    """Write a checkpoint of that shape, with its tokenizer, to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        yield write_model(name, Path(folder), build_of(options))
+        path = Path(folder) / name
+        write_tokenizer(SHAPES[name].vocab, path)
+        save_checkpoint(random_decoder(name, build_of(options)), path)
+        yield path
 
 
-def write_model(name: str, folder: Path, build: Build) -> Path:
-    """Write a checkpoint of that shape with its tokenizer, and return its path."""
-    path = folder / name
-    write_tokenizer(SHAPES[name].vocab, path)
-    save_checkpoint(random_decoder(name, build), path)
-    return path
+@contextmanager
+def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
+    """Write a checkpoint without weights to a temporary folder; where it is loaded, they are made on the device."""
+
+    def load(path: Path, build: Build) -> Decoder:
+        return fill(Decoder(config_of(name), build), mean_length)
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(policy, "load_decoder", load):
+        path = Path(folder) / name
+        write_tokenizer(SHAPES[name].vocab, path)
+        write_json(path / "config.json", SHAPES[name].hf_config())
+        yield path
 
 
 @torch.no_grad()

@@ -34,11 +34,11 @@ from bench.record import RESULTS, markdown_table, plain_parser
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.data.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
 from grpo.device.distributed import choose_device
 from grpo.evaluation.refusals import auroc, interval, mean_risk, risk_at
 from grpo.model.policy import Policy, load_for_inference
-from grpo.run.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
-from grpo.run.plot import line_plot
+from grpo.report.plot import line_plot
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right, read_facts, split_facts
 from knowledge.almanac import conversations as cold_start_rows

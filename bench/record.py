@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
@@ -59,15 +58,19 @@ def parse(
     own = RESULTS / f"{module.partition('.')[2]}.jsonl"
     saving = f"append the row to FILE (default: bench/results/{own.name})"
     parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
-    add_sizes(parser, sizes, choices or {})
+    for name, value in sizes["cpu"].items():
+        add_size(parser, name, value, (choices or {}).get(name))
     options = parser.parse_args(argv)
     missing = [package for package in peers[options.peer] if not find_spec(package)]
     if missing:
         parser.error(f"{options.peer} needs {', '.join(missing)}: pip install -e '.[bench]', or choose --peer none")
-    fill_in(options, sizes)
-    options.load_before = os.getloadavg()
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
+    settings = vars(options)
+    defaults = {**sizes["cpu"], **sizes.get(options.device, {})}
+    for name, value in defaults.items():
+        if settings[name] is None:
+            settings[name] = value
+    if options.smoke:
+        settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     return options
 
 
@@ -76,40 +79,16 @@ def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     return command_parser(module, doc.partition("\n\n")[2])
 
 
-def add_sizes(parser: argparse.ArgumentParser, sizes: Sizes, choices: Mapping[str, Sequence[str]]) -> None:
-    """Add an option for each size; it is None unless it is given."""
-    on_gpu = sizes.get("cuda", {})
-    for name, value in sizes["cpu"].items():
-        option = f"--{name.replace('_', '-')}"
-        if value is False:
-            parser.add_argument(option, action="store_true", default=None)
-            continue
-        is_list = isinstance(value, list)
-        shown = f"default: {as_typed(value)}"
-        if name in on_gpu:
-            shown += f"; on a GPU {as_typed(on_gpu[name])}"
-        parser.add_argument(
-            option,
-            type=type(value[0] if is_list else value),
-            nargs="+" if is_list else None,
-            choices=choices.get(name),
-            help=shown,
-        )
-
-
-def as_typed(value: object) -> str:
-    """Write a size as it would be typed."""
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def fill_in(options: argparse.Namespace, sizes: Sizes) -> None:
-    """Set the sizes that were not given to those of the device, and for a trial some sizes to tiny ones."""
-    settings = vars(options)
-    for name, value in (sizes["cpu"] | sizes.get(options.device, {})).items():
-        if settings[name] is None:
-            settings[name] = value
-    if options.smoke:
-        settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
+def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:
+    """Add the option of a size, which is None unless it is given. value: its default, or a list of one kind."""
+    option = f"--{name.replace('_', '-')}"
+    if value is False:
+        parser.add_argument(option, action="store_true", default=None)
+    elif isinstance(value, list):
+        shown = " ".join(map(str, value))
+        parser.add_argument(option, type=type(value[0]), nargs="+", choices=choices, help=f"default: {shown}")
+    else:
+        parser.add_argument(option, type=type(value), choices=choices, help=f"default: {value}")
 
 
 # --- Results -------------------------------------------------------------------------------------------------------
@@ -119,21 +98,26 @@ class Record:
     """The row of one run of a benchmark: its cases and checks, and whatever else is worth keeping.
 
     With --save, all of it is written beside the results after every case (FILE.partial, replaced in one piece), so a
-    benchmark that is killed loses nothing that it had measured.
+    benchmark that is killed loses nothing that it had measured. peak: what ceilings.peaks measured.
     """
 
-    def __init__(self, name: str, options: argparse.Namespace, **more: object):
-        settings = {key: value for key, value in vars(options).items() if key not in ("load_before", "save")}
-        self.options, self.load_before = options, list(options.load_before)
+    def __init__(self, name: str, options: argparse.Namespace, peak: Mapping | None = None, **more: object):
+        self.options, self.peak, self.file = options, peak, options.save
         self.cases: list[Mapping] = []
         self.checks: dict[str, object] = {}
+        settings = {key: value for key, value in vars(options).items() if key != "save"}
         self.row = {
             "bench": name,
             "date": time.strftime("%Y-%m-%d"),
             "options": {key: value.name if isinstance(value, Path) else value for key, value in settings.items()},
             "machine": machine(options.device),
+            "load": {"before": os.getloadavg()},
+            "ceilings": peak,
             **more,
         }
+        if self.file:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.partial = self.file.with_name(f"{self.file.name}.partial")
 
     def add(self, case: Mapping) -> None:
         """Keep a case, and print one line about it."""
@@ -147,13 +131,13 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        if self.options.save:
-            write_atomically(partial_of(self.options.save), self.as_json())
+        if self.file:
+            write_atomically(self.partial, self.as_json())
 
     def as_json(self) -> str:
         """Return the row as one line."""
-        load = {"before": self.load_before, "after": list(os.getloadavg())}
-        return json.dumps({**self.row, "cases": self.cases, "checks": self.checks, "load": load}) + "\n"
+        self.row["load"]["after"] = os.getloadavg()
+        return json.dumps({**self.row, "cases": self.cases, "checks": self.checks}) + "\n"
 
     def finish(self, **more: object) -> dict:
         """Print the row as the last line, append it to the results if --save asks for it, and return it."""
@@ -161,17 +145,12 @@ class Record:
             print(f"check  {check}: {value}")
         self.row |= more
         line = self.as_json()
-        if self.options.save:
-            with open(self.options.save, "a", encoding="utf-8") as file:
+        if self.file:
+            with open(self.file, "a", encoding="utf-8") as file:
                 file.write(line)
-            partial_of(self.options.save).unlink(missing_ok=True)
+            self.partial.unlink(missing_ok=True)
         print(line, end="", flush=True)
         return json.loads(line)
-
-
-def partial_of(path: Path) -> Path:
-    """Return where the row of a benchmark lies that has not ended."""
-    return path.with_name(f"{path.name}.partial")
 
 
 def line_about(case: Mapping) -> str:
@@ -180,8 +159,6 @@ def line_about(case: Mapping) -> str:
     if "ratio" in case:
         low, high = case["ratio_range"]
         parts.append(f"{case['ratio']:.2f} × {case['peer']} ({low:.2f} to {high:.2f})")
-    if "tokens_per_s" in case:
-        parts.append(f"{case['tokens_per_s']:.5g} tokens/s")
     if "ceiling_share" in case:
         parts.append(f"{case['ceiling_share']:.0%} of the ceiling")
     return f"{case['name']:44} {'   '.join(parts)}"
@@ -201,8 +178,10 @@ def phases_line(phases: Mapping[str, float]) -> str:
 
 def read_rows(folder: Path, pattern: str = "*.jsonl") -> list[dict]:
     """Read all rows of the files that match, the oldest of each file first. FILE.partial follows FILE."""
-    paths = sorted(folder.glob(pattern))
-    return [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for path in sorted(folder.glob(pattern)):
+        rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return rows
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -221,6 +200,7 @@ def machine(device: str) -> dict:
         "python": platform.python_version(),
         "commit": git("rev-parse", "--short", "HEAD"),
         "changed": bool(git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")),
+        "versions": {},
     }
     if "torch" in sys.modules:
         import torch
@@ -228,7 +208,6 @@ def machine(device: str) -> dict:
         found["threads"] = torch.get_num_threads()
         if device == "cuda":
             found["gpu"] = torch.cuda.get_device_name()
-    found["versions"] = {}
     for package in PACKAGES:
         try:
             found["versions"][package] = version(package)
@@ -247,7 +226,8 @@ def cpu_name() -> str:
 
 def git(*arguments: str) -> str | None:
     """Return what a git command prints; None if there is no git or no checkout."""
-    if not shutil.which("git"):
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return None
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()

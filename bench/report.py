@@ -30,7 +30,7 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
         if row["options"]["smoke"] or row["bench"] in UNLISTED or not row["cases"]:
             continue
         dtype = row["options"].get("dtype", "")
-        key = (row["bench"], row.get("part", ""), device(row), dtype)
+        key = (row["bench"], row.get("part", ""), row["options"].get("device", "cpu"), dtype)
         if commits.get(key) != row["machine"]["commit"]:
             commits[key] = row["machine"]["commit"]
             found[key] = {}
@@ -41,29 +41,16 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     return measured
 
 
-def device(row: Mapping) -> str:
-    """Return the device of a row; benchmarks without the option run on a CPU."""
-    return row["options"].get("device", "cpu")
-
-
-def table(found: Iterable[Measured]) -> str:
-    """Make the Markdown table: a line for each case with a time of ours."""
-    lines = [cells(row, case) for row, case in found if "ours" in case.get("seconds", {})]
-    return markdown_table(COLUMNS, lines)
-
-
 def cells(row: Mapping, case: Mapping) -> list[str]:
     """Fill the columns of a case. A column stays empty if the case has nothing for it."""
-    peer = faster = target = share = ""
+    peer = faster = ""
     if "peer" in case:
         low, high = case["ratio_range"]
         peer = f"{case['peer']}: {duration(case['seconds'][case['peer']]['median'])}"
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
-    if "target" in case:
-        target = f"{case['target']:g}"
-    if "ceiling_share" in case:
-        share = f"{100 * case['ceiling_share']:.0f} %"
-    name = f"{row['bench']}, {device(row)}"
+    target = f"{case['target']:g}" if "target" in case else ""
+    share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
+    name = f"{row['bench']}, {row['options'].get('device', 'cpu')}"
     return [name, case["name"], duration(our_seconds(case)), peer, faster, target, share]
 
 
@@ -95,15 +82,12 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--readme", type=Path, help="file whose table is replaced")
     options = parser.parse_args(argv)
     found = newest(read_rows(options.results))
-    rows = []
-    for row, _ in found:
-        if row not in rows:
-            rows.append(row)
-    block = f"{table(found)}\n\n{footing(rows)}"
+    lines = [cells(row, case) for row, case in found]
+    block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"
     print(block)
     if options.readme:
         replace_block(options.readme, block)
-    result = {"bench": "report", "rows": len(rows)}
+    result = {"bench": "report", "cases": len(found)}
     print(json.dumps(result))
     return result
 

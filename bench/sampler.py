@@ -16,8 +16,8 @@ the left and repeated for each completion, as TRL does. Both sides run in infere
 it samples; transformers is not asked to.
 
 Checked in the same run, in float32: greedy tokens are equal, and log-probs of the drawn tokens equal those of
-transformers' forward pass. The ceiling is the matrix products of the prefill, and of all decode steps, each at the
-number of rows that are not done. The last line of stdout is JSON.
+transformers' forward pass. The floor is that of all decode steps, each with the rows that are not done. The last line
+of stdout is JSON.
 """
 
 from collections.abc import Sequence
@@ -93,8 +93,9 @@ def sample(sampler: Sampler, work: Work, **settings: float) -> list[Completion]:
     return list(chain.from_iterable(groups))
 
 
-def speed(path: Path, work: Work, name: str, options) -> dict:
+def speed(path: Path, work: Work, name: str, record: Record) -> None:
     """Time generation."""
+    options = record.options
     build = models.build_of(options)
     model = models.ours(path, build)
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
@@ -113,8 +114,8 @@ def speed(path: Path, work: Work, name: str, options) -> dict:
         sides["hf"] = run_peer
     target = 3.0 if work.group == 1 else 5.0
     case = timing.compare(name, sides, options, target=target)
-    ceiling = ceilings.generation_seconds(model, work)
-    return case | timing.rates(case, sum(work.lengths), ceiling)
+    floor = ceilings.generation_floor(model, work, record.peak)
+    record.add(case | timing.rates(case, sum(work.lengths), floor))
 
 
 def agreement(path: Path, options) -> dict[str, float]:
@@ -172,7 +173,7 @@ def drawing(options) -> list[dict]:
 def main(argv: list[str] | None = None) -> dict:
     peers = {"hf": ("transformers",), "none": ()}
     options = parse("bench.sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("sampler", options, ceilings=ceilings.peaks(options))
+    record = Record("sampler", options, peak=ceilings.peaks(options))
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     for name in options.models:
         vocab = models.SHAPES[name].vocab
@@ -180,7 +181,7 @@ def main(argv: list[str] | None = None) -> dict:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    record.add(speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", options))
+                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", record)
             if options.peer == "hf":
                 for check, value in agreement(path, options).items():
                     record.checks[f"{name} {check}"] = value

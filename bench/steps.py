@@ -29,11 +29,8 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return rewards
 
 
-def common_keys(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, object]:
-    """Return the configuration keys that every benchmark of steps sets.
-
-    shape: prompts, group (completions per prompt), tokens, beta and rank.
-    """
+def keys_of(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, object]:
+    """Return the configuration keys of a shape: prompts, group (completions per prompt), tokens, beta and rank."""
     return {
         "num_generations": shape["group"],
         "per_device_train_batch_size": shape["prompts"] * shape["group"],
@@ -47,21 +44,22 @@ def common_keys(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, 
 
 
 @contextmanager
-def trainer(checkpoint: Path, folder: Path, **keys: object) -> Iterator[GrpoTrainer]:
-    """Make a trainer of the given configuration, ready for `run_step`."""
+def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
+    """Make a trainer of the given configuration, ready for `run_step`, with its files beside the checkpoint."""
+    folder = checkpoint.parent
     data = folder / "questions.jsonl"
     numbers = range(NUM_QUESTIONS)
     write_lines(data, [{"question": f"What is {n} + {n * n}?", "answer": str(n + n * n)} for n in numbers])
-    keys = {
+    keys |= {
         "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(data),
         "output_dir": str(folder / "run"),
         "overwrite_output_dir": True,
         "reward_funcs": ["bench.steps:letters"],
+        "lr_scheduler_type": "constant",
         "max_steps": 1000,
         "report_to": ["none"],
         "disable_tqdm": True,
-        **keys,
     }
     settings = []
     for name, value in keys.items():
@@ -98,13 +96,6 @@ class Judge:
         self.num_ended += 1
         ids = columns["completion_ids"]
         return Score(sum(token % 2 for token in ids) / len(ids))
-
-
-def run_judged_step(trainer: GrpoTrainer, delays: Sequence[float]) -> tuple[dict[str, float], list[Group]]:
-    """Make one step under a judge with these delays, one per completion; the metrics say how many it `judged`."""
-    judge = Judge(trainer, delays)
-    metrics, groups = run_step(trainer)
-    return metrics | {"judged": judge.num_ended}, groups
 
 
 def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:

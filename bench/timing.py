@@ -55,10 +55,7 @@ def now(device: str) -> float:
 
 def spread(values: Sequence[float]) -> Spread:
     """Return the median and the range of some values."""
-    return {
-        "median": statistics.median(values),
-        "range": [min(values), max(values)],
-    }
+    return {"median": statistics.median(values), "range": [min(values), max(values)]}
 
 
 def ratio(ours: Sequence[float], peer: Sequence[float]) -> Spread:
@@ -74,11 +71,9 @@ def compare(name: str, sides: Sides, options: Namespace, calls: int = 1, **more:
     calls: how often a side repeats its work in one run. The case has the seconds of one call.
     """
     seconds = {}
-    case = {"name": name, "seconds": {}, **more}
-    found = interleave(sides, options.repeats, options.device)
-    for side, timed in found.items():
+    for side, timed in interleave(sides, options.repeats, options.device).items():
         seconds[side] = [spent / calls for spent in timed]
-        case["seconds"][side] = spread(seconds[side])
+    case = {"name": name, "seconds": {side: spread(timed) for side, timed in seconds.items()}, **more}
     peers = [side for side in sides if side != "ours"]
     if peers:
         fastest = fastest_of(peers, case)
@@ -96,38 +91,29 @@ def our_seconds(case: Mapping) -> float:
     return case["seconds"]["ours"]["median"]
 
 
-def rates(case: Mapping, tokens: int, ceiling_seconds: float) -> dict[str, float]:
+def rates(case: Mapping, tokens: int, floor: float) -> dict[str, float]:
     """Make the figures that follow from our time: tokens per second, and the share of the ceiling."""
     seconds = our_seconds(case)
-    return {
-        "tokens": tokens,
-        "tokens_per_s": tokens / seconds,
-        "ceiling_share": ceiling_seconds / seconds,
-    }
+    return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": floor / seconds}
 
 
 def profile(run: Side, device: str) -> list[dict]:
     """Print and return the operations that take longest, on the GPU if there is one."""
     from torch import profiler
-    from torch.autograd import DeviceType
 
-    activities = [profiler.ProfilerActivity.CPU]
-    kind, attribute = DeviceType.CPU, "self_cpu_time_total"
+    activity, attribute = profiler.ProfilerActivity.CPU, "self_cpu_time_total"
     if device == "cuda":
-        activities.append(profiler.ProfilerActivity.CUDA)
-        kind, attribute = DeviceType.CUDA, "self_device_time_total"
-    with profiler.profile(activities=activities) as recorded:
+        activity, attribute = profiler.ProfilerActivity.CUDA, "self_device_time_total"
+    with profiler.profile(activities=[activity]) as recorded:
         run()
         now(device)
     operations = []
     for event in recorded.key_averages():
-        microseconds = getattr(event, attribute)
-        if event.device_type == kind and microseconds > 0:
-            operations.append({"name": event.key[:120], "calls": event.count, "microseconds": microseconds})
+        spent = getattr(event, attribute)
+        operations.append({"name": event.key[:120], "calls": event.count, "microseconds": spent})
     operations.sort(key=lambda operation: -operation["microseconds"])
     total = sum(operation["microseconds"] for operation in operations)
     for operation in operations[:NUM_PROFILED]:
-        microseconds = operation["microseconds"]
-        share = f"{microseconds / total:6.1%}  {microseconds:10.0f} µs"
-        print(f"    {share}  {operation['calls']:6} calls  {operation['name'][:90]}", flush=True)
+        spent, calls = operation["microseconds"], operation["calls"]
+        print(f"    {spent / total:6.1%}  {spent:10.0f} µs  {calls:6} calls  {operation['name'][:90]}", flush=True)
     return operations[:NUM_PROFILED]

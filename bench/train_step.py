@@ -12,8 +12,8 @@ trainer's own budget. In bfloat16 PEFT runs twice, with its default float32 adap
 is to the faster.
 
 Checked in the same run, in float32: every adapter gradient (on a GPU those of the first group), by the largest
-difference relative to the largest entry. The ceiling is the matrix products of forward and backward over the packed
-tokens. The last line of stdout is JSON.
+difference relative to the largest entry. The floor is that of forward and backward over the packed tokens. The last
+line of stdout is JSON.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.logprobs import batch_logprobs
 from grpo.loss import policy_loss
+from grpo.model import memory
 from grpo.model.adapter import PREFIX, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.weights import projections
 from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
-from grpo.run import memory
 
 RANK = 16
 SIZES = {
@@ -51,15 +51,12 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
     lengths = iter(work.lengths)
     groups = []
     for number, prompt_ids in enumerate(work.prompts):
-        completions = []
-        for _ in range(work.group):
-            length = next(lengths)
-            ids_T = torch.randint(NUM_SPECIAL, vocab, (length,), generator=generator)
-            completions.append(Completion.given(ids_T.tolist(), "length"))
         advantages = torch.randn(work.group, generator=generator)
         advantages -= advantages.mean()
-        for completion, advantage in zip(completions, advantages.tolist(), strict=True):
-            completion.advantage = advantage
+        completions = []
+        for advantage in advantages.tolist():
+            ids_T = torch.randint(NUM_SPECIAL, vocab, (next(lengths),), generator=generator)
+            completions.append(Completion.given(ids_T.tolist(), "length", advantage=advantage))
         groups.append(Group(Prompt(number, "", prompt_ids, {}), completions))
     return groups
 
@@ -103,14 +100,7 @@ def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None
 class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
-    def __init__(
-        self,
-        path: Path,
-        adapter: Path,
-        groups: list[Group],
-        build: Build,
-        adapter_float32: bool,
-    ):
+    def __init__(self, path: Path, adapter: Path, groups: list[Group], build: Build, adapter_float32: bool):
         from peft import PeftModel
 
         base = models.theirs(path, build)
@@ -135,12 +125,7 @@ class Padded:
         """Run forward, loss and backward over all rows at once."""
         self.model.zero_grad(set_to_none=True)
         keep = self.width + 1
-        output = self.model(
-            self.ids_NS,
-            attention_mask=self.mask_NS,
-            logits_to_keep=keep,
-            use_cache=False,
-        )
+        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=keep, use_cache=False)
         logits_NSV = output.logits[:, :-1].float()
         targets_NS1 = self.ids_NS[:, -self.width :, None]
         chosen_NS = logits_NSV.gather(2, targets_NS1)[..., 0]
@@ -180,8 +165,7 @@ def agreement(path: Path, adapter: Path, groups: list[Group], options) -> float:
     """Write an adapter for all sides, and return the largest difference of the gradients of a float32 pass."""
     build = models.build_of(options, RANK, "float32")
     model = models.ours(path, build)
-    trained = trained_adapter(model, None, str(path))
-    save_adapter(trained, adapter, lora_alpha=build.lora.alpha)
+    save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
     peer = Padded(path, adapter, groups, build, adapter_float32=True)
     our_pass(model, make_batches(groups, model))
     peer.run()
@@ -190,15 +174,13 @@ def agreement(path: Path, adapter: Path, groups: list[Group], options) -> float:
 
 def measure(path: Path, work: Work, name: str, record: Record) -> None:
     """Record the timed case, and the agreement of the gradients."""
-    options = record.options
+    options, adapter = record.options, path.parent / "adapter"
     build = models.build_of(options, RANK)
     model = models.ours(path, build)
     groups = make_groups(work, model.config.vocab_size)
     batches = make_batches(groups, model)
     sides = {"ours": lambda: our_pass(model, batches)}
-    padded_tokens = None
     if options.peer == "peft":
-        adapter = path.parent / "adapter"
         checked = groups if options.device == "cpu" else groups[:1]
         difference = agreement(path, adapter, checked, options)
         record.checks[f"{name}: relative gradient difference, float32"] = difference
@@ -206,27 +188,18 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
         if build.dtype == torch.bfloat16:
             variants = {"peft, float32 adapter": True, "peft, bfloat16 adapter": False}
         for side, adapter_float32 in variants.items():
-            peer = Padded(path, adapter, groups, build, adapter_float32)
-            padded_tokens = peer.ids_NS.numel()
-            sides[side] = peer.run
+            sides[side] = Padded(path, adapter, groups, build, adapter_float32).run
     packed = sum(batch.layout.num_tokens for batch in batches)
     scored = sum(work.lengths)
-    case = timing.compare(
-        name,
-        sides,
-        options,
-        target=1.8,
-        packed_tokens=packed,
-        padded_tokens=padded_tokens,
-    )
-    ceiling = ceilings.training_seconds(model, packed, scored)
-    record.add(case | timing.rates(case, scored, ceiling))
+    case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed)
+    floor = ceilings.training_floor(model, packed, scored, record.peak)
+    record.add(case | timing.rates(case, scored, floor))
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"peft": ("peft", "transformers"), "none": ()}
     options = parse("bench.train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("train_step", options, ceilings=ceilings.peaks(options))
+    record = Record("train_step", options, peak=ceilings.peaks(options))
     batch = options.prompts * options.group
     for name in options.models:
         vocab = models.SHAPES[name].vocab

@@ -1,48 +1,50 @@
 """python -m bench.whole_steps [--shapes knowrl math small] [--delays 0 5 15] [--mean-length N] [--profile]
+python -m bench.whole_steps --shapes trl --peer trl
 
-How long does a complete GRPO step take, and how much of a judge's latency remains?
+How long does a complete GRPO step take (generation, rewards, reference and policy pass, update), how much of a judge's
+latency remains, and how does it compare with TRL's GRPOTrainer?
   knowrl   7B, LoRA r=256, 8 prompts x 12 completions x 1024 tokens, beta 0.001, prompts of about 220 tokens
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
-Weights are random and made on the device, so completions run to their limit, unless --mean-length makes an end token
-come after about so many tokens. The judge is a coroutine, like a client of an API. It answers each completion after a
-random time of up to --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
+  trl      31M, LoRA r=16, 4 prompts x 8 completions x 128 tokens, beta 0.04; trl_gpu: 1.5B, 256 tokens
+Weights are random, and completions run to their limit, unless --mean-length makes an end token come after about so many
+tokens. The judge is a coroutine, like a client of an API. It answers each completion after a random time of up to
+--delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
 
-Checked in the same run: log-probs of sampler and trainer; peak memory, compared with what memory.py predicts; and that
-every completion got its score. The share is that of the floor: the least time that memory bandwidth and arithmetic
-allow, with the reads of keys and values, which each row also holds phase by phase. `projected_hours` is for 150 steps.
---profile prints the operations of a training pass that take longest. The last line of stdout is JSON.
+TRL has the same checkpoint, prompts, LoRA, beta, temperature and AdamW, dapo, one update per batch, a reward that costs
+nothing, no gradient checkpointing, and neither logs nor saves. In bfloat16 it runs twice: with weights in bfloat16, and
+with autocast as well (its default); the ratio is to the faster. The sides take turns: each of TRL's steps is followed
+by one of ours. TRL's clock goes from its on_step_begin to its on_step_end.
+
+Checked in the same run: log-probs of sampler and trainer, and of our completions under TRL's model; peak memory,
+compared with what memory.py predicts; and that every completion got its score. `floors` has the least time of each
+phase. --profile prints the operations of a training pass that take longest. The last line of stdout is JSON.
 """
 
 import random
 import statistics
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from unittest import mock
 
 import torch
 
 from bench import ceilings, models, steps, timing
 from bench.record import Record, parse, phases_line
+from bench.sampler import peer_logprobs
 from bench.workload import packed_tokens, work_of
 from grpo.base.schema import Group
-from grpo.base.storage import write_json
-from grpo.model import policy
-from grpo.model.decoder import Decoder
-from grpo.model.lora import Build
-from grpo.model.weights import read_model_config
+from grpo.model import memory
 from grpo.packing import set_loss_weights
-from grpo.run import memory
 from grpo.train import GrpoTrainer
 
-KNOWRL_STEPS = 150
+LEARNING_RATE = 1e-6
 SHAPES = {
     "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "rank": 256, "beta": 0.001, "target": 0.6},
     "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "rank": 16, "beta": 0.05, "target": 0.6},
     "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "rank": 16, "beta": 0.04, "target": 0.3},
+    "trl": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128, "rank": 16, "beta": 0.04, "target": 5.0},
+    "trl_gpu": {"model": "1.5b", "prompts": 4, "group": 8, "tokens": 256, "rank": 16, "beta": 0.04, "target": 5.0},
 }
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
 SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
@@ -59,101 +61,71 @@ SIZES = {
 SYSTEM_PROMPT = "Think step by step. " * 8
 
 
-def write_config(name: str, folder: Path) -> Path:
-    """Write the tokenizer and config.json of a checkpoint whose weights are made on the device."""
-    shape = models.SHAPES[name]
-    models.write_tokenizer(shape.vocab, folder)
-    write_json(folder / "config.json", shape.hf_config())
-    return folder
+class Ours:
+    """Our steps, with their seconds, metrics and groups."""
+
+    def __init__(self, trainer: GrpoTrainer, device: str):
+        self.trainer, self.device = trainer, device
+        self.seconds: list[float] = []
+        self.metrics: list[Mapping[str, float]] = []
+        self.groups: list[list[Group]] = []
+
+    def step(self) -> None:
+        start = timing.now(self.device)
+        metrics, groups = steps.run_step(self.trainer)
+        self.seconds.append(timing.now(self.device) - start)
+        self.metrics.append(metrics)
+        self.groups.append(groups)
+
+    def make_case(self, name: str, first: int, shape: Mapping, record: Record) -> dict:
+        """Make the case of the steps from `first` on, with the time and the floor of each phase."""
+        seconds, groups = self.seconds[first:], self.groups[-1]
+        work = work_of(groups)
+        floors = ceilings.step_floors(self.trainer.model, work, packed_tokens(groups), record.peak)
+        phases = [steps.phases_of(metrics) for metrics in self.metrics[first:]]
+        case = {
+            "name": name,
+            "seconds": {"ours": timing.spread(seconds)},
+            "target": shape["target"],
+            "floors": floors,
+            "phases": {phase: statistics.median(step[phase] for step in phases) for phase in phases[0]},
+            "recompute": self.trainer.budget.recompute,
+        }
+        print(f"  {phases_line(case['phases'])}")
+        return case | timing.rates(case, sum(work.lengths), sum(floors.values()))
 
 
-def made_on_device(path: Path, build: Build, mean_length: float | None) -> Decoder:
-    """Take the place of weights.load_decoder."""
-    return models.fill(Decoder(read_model_config(path), build), mean_length)
+# --- A slow judge --------------------------------------------------------------------------------------------------
 
 
-def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
-    """Return the bytes that memory.py predicts for the largest micro-batch."""
-    build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
-    per_token = memory.activation_bytes_per_token(
-        config,
-        build.lora,
-        build.dtype,
-        budget.recompute,
-        budget.fused,
-    )
-    logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
-    return resident + per_token * min(tokens, budget.tokens) + logits_bytes
-
-
-@contextmanager
-def shape_trainer(
-    shape: dict, device: str, dtype: str, mean_length: float | None = None, system_prompt: str = ""
-) -> Iterator[GrpoTrainer]:
-    """Make a trainer of that shape, whose weights are made on the device."""
-    keys = steps.common_keys(shape, device, dtype)
-    keys |= {"learning_rate": 1e-6, "system_prompt": system_prompt}
-    load = partial(made_on_device, mean_length=mean_length)
-    with tempfile.TemporaryDirectory() as temporary, mock.patch.object(policy, "load_decoder", load):
-        checkpoint = write_config(shape["model"], Path(temporary) / "model")
-        with steps.trainer(checkpoint, Path(temporary), **keys) as trainer:
-            yield trainer
-
-
-def measure(name: str, record: Record, peak: ceilings.Peaks) -> None:
-    """Record the cases of one shape, one for each delay, and its checks."""
-    options = record.options
-    shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
+def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Record) -> None:
+    """Record the cases of one shape, one for each delay of a judge, and its checks."""
+    options, rng = record.options, random.Random(0)
     num_completions = shape["prompts"] * shape["group"]
-    title = f"{name}: {shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
-    mean_length = options.mean_length or MEAN_LENGTHS.get(name)
-    system_prompt = "" if options.smoke else SYSTEM_PROMPT
-    rng = random.Random(0)
-    with shape_trainer(shape, options.device, options.dtype, mean_length, system_prompt) as trainer:
-        steps.run_judged_step(trainer, [0.0] * num_completions)
-        for delay in options.delays:
-            seen = []
-            for _ in range(options.repeats):
-                delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
-                seen.append(steps.run_judged_step(trainer, delays))
-            judged = [metrics["judged"] for metrics, _ in seen]
-            record.checks[f"{name}, judge {delay:g} s: judged all"] = judged == [num_completions] * len(seen)
-            record.add(make_case(f"{title}, judge {delay:g} s", shape["target"], trainer, seen, peak))
-        watch_one_step(name, trainer, num_completions, record)
+    ours.step()
+    for delay in options.delays:
+        first, num_judged = len(ours.seconds), 0
+        for _ in range(options.repeats):
+            judge = steps.Judge(ours.trainer, [rng.uniform(delay / 5, delay) for _ in range(num_completions)])
+            ours.step()
+            num_judged += judge.num_ended
+        complete = num_judged == num_completions * options.repeats
+        record.checks[f"{name}, judge {delay:g} s: judged all"] = complete
+        record.add(ours.make_case(f"{title}, judge {delay:g} s", first, shape, record))
+    watch_one_step(name, ours, num_completions, record)
 
 
-def make_case(
-    name: str,
-    target: float,
-    trainer: GrpoTrainer,
-    seen: list[tuple[dict[str, float], list[Group]]],
-    peak: ceilings.Peaks,
-) -> dict:
-    """Make the case of one delay from its steps, with the time and the floor of each phase."""
-    metrics, groups = seen[-1]
-    work, phases = work_of(groups), [steps.phases_of(metrics) for metrics, _ in seen]
-    floors = ceilings.step_floors(trainer.model, work, packed_tokens(groups), peak)
-    sides = {"ours": timing.spread([metrics["step_time"] for metrics, _ in seen])}
-    case = {"name": name, "seconds": sides, "target": target, "floors": floors}
-    case |= timing.rates(case, sum(work.lengths), sum(floors.values()))
-    case["phases"] = {phase: statistics.median(step[phase] for step in phases) for phase in phases[0]}
-    case |= {"micro_batches": metrics["micro_batches"], "recompute": trainer.budget.recompute}
-    print(f"  {phases_line(case['phases'])}")
-    if name.startswith("knowrl"):
-        case["projected_hours"] = KNOWRL_STEPS * timing.our_seconds(case) / 3600
-        print(f"  {KNOWRL_STEPS} steps: {case['projected_hours']:.2f} h")
-    return case
-
-
-def watch_one_step(name: str, trainer: GrpoTrainer, num_completions: int, record: Record) -> None:
+def watch_one_step(name: str, ours: Ours, num_completions: int, record: Record) -> None:
     """Run one more step for the checks, and profile its first micro-batch if wanted."""
-    options = record.options
+    options, trainer = record.options, ours.trainer
     on_gpu = options.device == "cuda"
     if on_gpu:
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    metrics, groups = steps.run_judged_step(trainer, [0.0] * num_completions)
-    record.checks[f"{name}: sampler/logp_diff_mean"] = metrics["sampler/logp_diff_mean"]
+    steps.Judge(trainer, [0.0] * num_completions)
+    ours.step()
+    groups = ours.groups[-1]
+    record.checks[f"{name}: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
     if on_gpu:
         most = torch.cuda.max_memory_allocated()
         predicted = predicted_peak(trainer, resident, packed_tokens(groups))
@@ -161,6 +133,15 @@ def watch_one_step(name: str, trainer: GrpoTrainer, num_completions: int, record
         print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
     if options.profile:
         record.profiled(f"{name}, training", profile_training(trainer, groups, options.device))
+
+
+def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
+    """Return the bytes that memory.py predicts for the largest micro-batch."""
+    build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
+    sizes = config, build.lora, build.dtype
+    per_token = memory.activation_bytes_per_token(*sizes, budget.recompute, budget.fused)
+    logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
+    return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
@@ -177,13 +158,133 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
     return operations
 
 
+# --- TRL -----------------------------------------------------------------------------------------------------------
+
+
+def trl_trainer(path: Path, ours: GrpoTrainer, autocast: bool, options):
+    """Make TRL's trainer, with the prompts and the settings of ours."""
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    config = ours.config
+    shared = "seed per_device_train_batch_size num_generations max_completion_length beta learning_rate loss_type"
+    arguments = GRPOConfig(
+        **{name: getattr(config, name) for name in shared.split()},
+        output_dir=str(path.parent / "trl"),
+        use_cpu=options.device == "cpu",
+        bf16=autocast,
+        max_steps=options.repeats + 1,
+        temperature=1.0,
+        top_k=0,
+        lr_scheduler_type="constant",
+        gradient_checkpointing=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
+    return GRPOTrainer(
+        model=models.theirs(path, models.build_of(options)),
+        reward_funcs=steps.letters,
+        args=arguments,
+        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
+        processing_class=AutoTokenizer.from_pretrained(path),
+        peft_config=LoraConfig(
+            r=config.lora_r,
+            lora_alpha=config.lora_alpha,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def run_turns(trainer, ours: Ours) -> tuple[list[float], list[float]]:
+    """Make TRL's steps, each followed by one of ours; return the seconds of both, without the warm-up."""
+    from transformers import TrainerCallback
+
+    seconds: list[float] = []
+    first = len(ours.seconds)
+
+    class Turns(TrainerCallback):
+        def on_step_begin(self, *_, **__) -> None:
+            self.start = timing.now(ours.device)
+
+        def on_step_end(self, *_, **__) -> None:
+            seconds.append(timing.now(ours.device) - self.start)
+            ours.step()
+
+    trainer.add_callback(Turns())
+    trainer.train()
+    return seconds[1:], ours.seconds[first + 1 :]
+
+
+def logp_difference(peer, groups: Sequence[Group]) -> float:
+    """Return the mean difference to the log-probs of TRL's model, whose adapter is still zero, as ours was."""
+    differences = []
+    for group in groups:
+        for completion in group.completions:
+            logp_T = peer_logprobs(peer.model, group.prompt.ids, completion).cpu()
+            differences.append((logp_T - torch.tensor(completion.logps)).abs())
+    return float(torch.cat(differences).mean())
+
+
+def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Record) -> None:
+    """Record the case of one shape beside TRL. Ratios pair each of TRL's steps with ours right after it."""
+    options = record.options
+    variants = {"trl, bfloat16 weights": False, "trl, autocast": True}
+    if options.dtype == "float32":
+        variants = {"trl": False}
+    ours.step()
+    turns = {}
+    for name, autocast in variants.items():
+        peer = trl_trainer(path, ours.trainer, autocast, options)
+        record.checks[f"{name}: mean log-prob difference"] = logp_difference(peer, ours.groups[0])
+        turns[name] = run_turns(peer, ours)
+    case = ours.make_case(title, 1, shape, record)
+    record.add(beside(case, turns))
+
+
+def beside(case: dict, turns: Mapping[str, tuple[list[float], list[float]]]) -> dict:
+    """Add the peers to a case. turns: for each, its seconds and those of our steps in between."""
+    for name, (theirs, _) in turns.items():
+        case["seconds"][name] = timing.spread(theirs)
+    fastest = timing.fastest_of(list(turns), case)
+    theirs, own = turns[fastest]
+    return case | {"peer": fastest} | timing.ratio(own, theirs)
+
+
+# --- The command ---------------------------------------------------------------------------------------------------
+
+
+def measure(name: str, record: Record) -> None:
+    """Record the cases of one shape."""
+    options = record.options
+    shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
+    title = f"{name}: {shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
+    keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
+    with ExitStack() as stack:
+        if options.peer == "trl":
+            path = stack.enter_context(models.temporary_model(shape["model"], options))
+            trainer = stack.enter_context(steps.trainer(path, **keys))
+            measure_trl(title, path, shape, Ours(trainer, options.device), record)
+        else:
+            keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
+            length = options.mean_length or MEAN_LENGTHS.get(name)
+            path = stack.enter_context(models.made_on_device(shape["model"], length))
+            trainer = stack.enter_context(steps.trainer(path, **keys))
+            measure_delays(name, title, shape, Ours(trainer, options.device), record)
+
+
 def main(argv: list[str] | None = None) -> dict:
-    options = parse("bench.whole_steps", __doc__, argv, SIZES, choices={"shapes": SHAPES})
+    peers = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
+    options = parse("bench.whole_steps", __doc__, argv, SIZES, peers, choices={"shapes": SHAPES})
     part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
-    peak = ceilings.peaks(options)
-    record = Record("whole_steps", options, part=part, ceilings=peak)
+    record = Record("whole_steps", options, peak=ceilings.peaks(options), part=part)
     for name in options.shapes:
-        measure(name, record, peak)
+        measure(name, record)
     return record.finish()
 
 

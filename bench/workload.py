@@ -12,10 +12,7 @@ from grpo.base.schema import Group, completions_of
 
 GROUP = 12
 NUM_SPECIAL = 4  # the first ids of models.write_tokenizer
-
-
 Ids = Sequence[int]
-Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -34,10 +31,7 @@ class Work:
     @property
     def repeated(self) -> list[Ids]:
         """Return one prompt per completion."""
-        prompts = []
-        for prompt in self.prompts:
-            prompts += [prompt] * self.group
-        return prompts
+        return [prompt for prompt in self.prompts for _ in range(self.group)]
 
     def behind(self, step: int) -> list[int]:
         """Return how many tokens lie behind each sequence that still decodes in this step."""
@@ -45,19 +39,13 @@ class Work:
         return [len(prompt) + step for prompt, length in pairs if length > step]
 
 
-def random_prompts(
-    number: int,
-    shortest: int,
-    longest: int,
-    vocab: int,
-) -> list[Ids]:
+def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
     """Make prompts of random token ids, none of them special."""
     rng = random.Random(0)
     prompts = []
     for _ in range(number):
         length = rng.randint(shortest, longest)
-        ids = [rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)]
-        prompts.append(tuple(ids))
+        prompts.append(tuple(rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)))
     return prompts
 
 
@@ -103,16 +91,14 @@ def packed_tokens(groups: Iterable[Group]) -> int:
     return total
 
 
-def padded(rows: Sequence[Ids], side: str, device: Device) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
-    mask = [torch.ones_like(row) for row in ids]
     ids_NS = pad_sequence(ids, batch_first=True, padding_side=side)
-    mask_NS = pad_sequence(mask, batch_first=True, padding_side=side)
+    mask_NS = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_side=side)
     return ids_NS, mask_NS
 
 
 def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
     """Compute the log-probs of the targets by log_softmax and gather, as peers do."""
-    logp_CV = logits_CV.log_softmax(-1)
-    return logp_CV.gather(1, targets_C[:, None])[:, 0]
+    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]

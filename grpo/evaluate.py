@@ -14,12 +14,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import UserError, describe, escape, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.schema import Completion, Group, completions_of
+from grpo.base.schema import Group, completions_of
 from grpo.base.storage import write_json, write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, load_prompts, prepare_rewards
@@ -27,12 +28,12 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.choices import score_choices, summarise_choices
-from grpo.evaluation.compare import collect, compare, comparison_text, read_answers, to_json
+from grpo.evaluation.compare import collect, compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
 from grpo.evaluation.task import Task, make_task
-from grpo.run import memory
+from grpo.model import memory
 from grpo.run.log import completion_records
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
@@ -98,16 +99,14 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
         code, text = describe(error)
         what = "the answers could not be graded"
         raise UserError(what, text.replace("\n", "; "), f"correct that; {how}", code) from error
-    left = [Group(group.prompt, [c for c in group.completions if _is_unanswered(c)]) for group in groups]
-    records = ungraded_records(left)
-    if records:
+    left = [
+        # those about which a service was asked and gave no usable answer
+        Group(group.prompt, [c for c in group.completions if any(False in s.asked.values() for s in c.scores.values())])
+        for group in groups
+    ]
+    if records := ungraded_records(left):
         write_lines(rescue, records)
         say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
-
-
-def _is_unanswered(completion: Completion) -> bool:
-    """Return whether some service, asked about a completion, gave no usable answer."""
-    return any(False in score.asked.values() for score in completion.scores.values())
 
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
             found.append(collect(records, name))
     comparison = compare(*found)
     say(comparison_text(comparison, a, b))
-    return to_json(comparison, a, b)
+    return {"a": a, "b": b, **asdict(comparison)}
 
 
 def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:

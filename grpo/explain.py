@@ -42,7 +42,7 @@ def explain(record: Record) -> list[Remark]:
         last = diagnosis.passed(found)
         passed = "" if last is None else f" (last seen at step {last})"
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), found.advice))
-    start = [Remark(f"Step 1: {first[0]}.", tone="bad" if first[1] else "plain")] if first[0] else []
+    start = [Remark(f"Step 1: {first}.", tone="plain")] if first else []
     return ending + start + (remarks or ([] if ending else [_all_is_well(record)])) + _learned(diagnosis.history)
 
 
@@ -50,8 +50,7 @@ def _diagnose(record: Record) -> Diagnosis:
     """Apply the rules to the steps of a run, with the reasons in some of the files of completions/."""
     written = record.answer_steps()
     answers = {step: record.answers(step) for step in written[:: ceil(len(written) / MAX_FILES) or 1]}
-    prompt = next((answer.prompt for of_step in answers.values() for answer in of_step), "")
-    diagnosis = Diagnosis(History(config=record.config, prompt=prompt))
+    diagnosis = Diagnosis(History(config=record.config))
     for metrics in record.steps:
         grades = [answer.grades for answer in answers.get(metrics["step"], [])]
         diagnosis.check(metrics["step"], metrics, grades)

@@ -13,9 +13,9 @@ from grpo.credit import answer_start, judged_sentences
 from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
+from grpo.model import memory
 from grpo.model.policy import Policy
 from grpo.packing import Totals, count_trained
-from grpo.run import memory
 from grpo.run.metrics import Clock, is_mixed
 from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler

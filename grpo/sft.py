@@ -20,18 +20,19 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
+from grpo.data.toy import locate, make_world
 from grpo.device.distributed import Ranks
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
 from grpo.model.weights import read_model_config
+from grpo.report.plot import line_plot
 from grpo.run.guard import Guard
-from grpo.run.origin import check_origin, origin_of
-from grpo.run.plot import line_plot
+from grpo.run.metrics import Clock
+from grpo.run.provenance import check_origin, origin_of
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
-from grpo.run.toy import locate, make_world
-from grpo.trainer import Trainer
+from grpo.trainer import Supply, Trainer, load_trained
 
 
 class SftTrainer(Trainer):
@@ -40,19 +41,19 @@ class SftTrainer(Trainer):
     def __init__(self, config: SftConfig, run: Run):
         max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
         self.examples, count = load_examples(config, load_encoder(config), max_length)
-        super().__init__(config, run)  # loads the model, now that nothing is wrong with the data
+        policy, optimizer = load_trained(config, run.device)  # now that nothing is wrong with the data
         run.report_data("training data", count)
         self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.rows_per_step = rows_per_rank * self.ranks.world
-        self.set_data(
+        self.rows_per_step = rows_per_rank * run.ranks.world
+        supply = Supply(
             order=Order(len(self.examples), config.seed, shuffle=True),
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
             total_steps=num_steps(config, len(self.examples), self.rows_per_step),
             longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
-            prompt=self.examples[0].prompt.text,
         )
+        super().__init__(config, run, policy, optimizer, supply, Clock(run.device, run.show_phase))
 
     def train_step(self) -> None:
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""
@@ -99,7 +100,7 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = start_of(make_world(config, run))
+        run.config = config = start_of(make_world(config, run.ranks, run.say))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)
         trainer.restore()

@@ -17,6 +17,7 @@ from grpo.base.schema import Completion, Group, PackedBatch
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
+from grpo.data.toy import make_world
 from grpo.device import ops
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
@@ -27,12 +28,11 @@ from grpo.model.policy import load_reference
 from grpo.packing import set_loss_weights
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
-from grpo.run.metrics import completion_metrics, credit_metrics
+from grpo.run.metrics import Clock, completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
-from grpo.run.toy import make_world
 from grpo.sft import check_prompts, cold_start
-from grpo.trainer import Trainer
+from grpo.trainer import Supply, Trainer, load_trained
 from rewards.scorer import Scorer
 
 
@@ -41,19 +41,22 @@ class GrpoTrainer(Trainer):
 
     def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None, data: QuestionData | None = None):
         """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
-        super().__init__(config, run)
-        self.reference = load_reference(config, self.policy) if config.beta else None
-        data = data or QuestionData(config)
-        self.rollout = Rollout(data, run, self.policy, scorer or prepare_rewards(data, run.say), self.clock)
-        self.temperature, self.num_iterations = config.temperature, config.num_iterations
-        self.max_unscored = config.max_unscored
-        self.num_sequences = self.rollout.sampler.max_slots
-        self.set_data(
-            order=self.rollout.order,
-            data_hash=self.rollout.data_hash,
-            total_steps=self.rollout.total_steps,
-            longest=self.rollout.longest,
-            prompt=self.rollout.prompts[0].text,
+        policy, optimizer = load_trained(config, run.device)
+        reference = load_reference(config, policy) if config.beta else None
+        data, clock = data or QuestionData(config), Clock(run.device, run.show_phase)
+        self.rollout = rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)
+        super().__init__(
+            config,
+            run,
+            policy,
+            optimizer,
+            Supply(rollout.order, rollout.data_hash, rollout.total_steps, rollout.longest),
+            clock,
+            temperature=config.temperature,
+            num_iterations=config.num_iterations,
+            max_unscored=config.max_unscored,
+            reference=reference,
+            num_sequences=rollout.sampler.max_slots,
         )
         if run.device.type == "cuda":
             run.say(
@@ -128,7 +131,7 @@ class GrpoTrainer(Trainer):
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return the last evaluation."""
     with Run(config, notices) as run, ExitStack() as ending:
-        config = start_of(make_world(config, run))
+        config = start_of(make_world(config, run.ranks, run.say))
         check_prompts(config)  # fail now rather than after stage 1
         data = QuestionData(config)
         scorer = prepare_rewards(data, run.say)

@@ -1,7 +1,7 @@
 """What stage 1 and stage 2 share: a policy, its passes over micro-batches, the optimizer step, and the checkpoint."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, isfinite
 
 import torch
@@ -16,70 +16,85 @@ from grpo.device.draw import hash_seed
 from grpo.diagnosis.health import Diagnosis, Health
 from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
+from grpo.model import memory
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
-from grpo.model.policy import find_parts, load_policy
+from grpo.model.policy import Policy, find_parts, load_policy
 from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
-from grpo.run import memory
 from grpo.run.checkpoint import check_disk
-from grpo.run.fingerprint import input_fingerprints
 from grpo.run.metrics import Clock, TokenMeter
-from grpo.run.resume import check_inputs
+from grpo.run.provenance import check_inputs, inputs_of
 from grpo.run.run import Run
 
 
-class Trainer:
-    """Policy and optimizer of one run. A subclass adds the data, and two methods.
+@dataclass(frozen=True)
+class Supply:
+    """What the steps of a run consume. longest: tokens of the longest prompt with its completion."""
 
-    `train_step` makes one step, and `summarise_step` returns its metrics. A subclass's constructor first calls this
-    one, which loads the policy. Then it replaces the defaults below that do not fit it. Last, it calls `set_data`.
+    order: Order
+    data_hash: str
+    total_steps: int
+    longest: int
+
+
+def load_trained(config: TrainConfig | SftConfig, device: torch.device) -> tuple[Policy, Optimizer]:
+    """Load the policy of a run, and its optimizer, which takes the memory that it needs now."""
+    policy = load_policy(config, device)
+    optimizer = Optimizer(
+        policy.model.parameters(),
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        scales_loss=policy.model.build.dtype == torch.float16,
+    )
+    return policy, optimizer
+
+
+class Trainer:
+    """Policy and optimizer of one run. A subclass adds `train_step`, and `summarise_step`, which returns its metrics.
+
+    The constructor chooses micro-batches that fit into the memory that is still free. temperature: of the distribution
+    whose log-probs are trained. num_iterations: updates per step. max_unscored: share of the completions that rewards
+    may fail to score. reference: the frozen policy of step 0, for the KL penalty. num_sequences: decoded together.
     """
 
-    # The defaults are those of supervised fine-tuning:
-    temperature = 1.0  # of the distribution whose log-probs are trained
-    num_iterations = 1  # updates per step
-    max_unscored = 1.0  # share of the completions that rewards may fail to score
-    reference: Decoder | None = None  # the frozen policy of step 0, for the KL penalty
-    num_sequences = 0  # decoded together
-
-    def __init__(self, config: TrainConfig | SftConfig, run: Run):
-        self.config, self.run, self.ranks = config, run, run.ranks
-        self.policy = load_policy(config, run.device)
-        self.model = self.policy.model
-        self.optimizer = Optimizer(
-            self.model.parameters(),
-            betas=(config.adam_beta1, config.adam_beta2),
-            eps=config.adam_epsilon,
-            weight_decay=config.weight_decay,
-            scales_loss=self.model.build.dtype == torch.float16,
-        )
-        self.meter, self.clock = TokenMeter(), Clock(run.device, run.show_phase)
+    def __init__(
+        self,
+        config: TrainConfig | SftConfig,
+        run: Run,
+        policy: Policy,
+        optimizer: Optimizer,
+        supply: Supply,
+        clock: Clock,
+        *,
+        temperature: float = 1.0,
+        num_iterations: int = 1,
+        max_unscored: float = 1.0,
+        reference: Decoder | None = None,
+        num_sequences: int = 0,
+    ):
+        self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
+        self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
+        self.temperature, self.num_iterations, self.num_sequences = temperature, num_iterations, num_sequences
+        self.order, self.total_steps, self.longest = supply.order, supply.total_steps, supply.longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
-        self.has_said_nothing_counts = False
-
-    def set_data(self, *, order: Order, data_hash: str, total_steps: int, longest: int, prompt: str) -> None:
-        """Set what the steps consume, and choose micro-batches that fit into the memory that is still free.
-
-        total_steps: of the run. longest: tokens of the longest prompt with its completion. prompt: a rendered example.
-        """
-        c = self.config
-        self.order, self.total_steps, self.longest = order, total_steps, longest
-        self.inputs = input_fingerprints(self.policy, data_hash, getattr(c, "knowledge_base", None))
+        self.meter, self.has_said_nothing_counts = TokenMeter(), False
+        self.inputs = inputs_of(policy, supply.data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
-            sent = sent_per_update(self.optimizer.grad.nbytes, self.ranks.world)
-            self.run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
+            sent = sent_per_update(optimizer.grad.nbytes, self.ranks.world)
+            run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
         self.budget = memory.choose_budget(
             self.model,
-            longest,
-            memory.free_bytes(self.run.device),
-            max_tokens=c.max_tokens_per_micro_batch,
-            checkpointing=c.gradient_checkpointing,
+            self.longest,
+            memory.free_bytes(run.device),
+            max_tokens=config.max_tokens_per_micro_batch,
+            checkpointing=config.gradient_checkpointing,
         )
         self.model.recompute = self.budget.recompute
-        diagnosis = Diagnosis(History(config=asdict(c), prompt=prompt))
-        self.health = Health(self.run.say, self.max_unscored, diagnosis=diagnosis)
+        diagnosis = Diagnosis(History(config=asdict(config)))
+        self.health = Health(run.say, max_unscored, diagnosis=diagnosis)
 
     def start_step(self) -> None:
         """Reset clock, statistics and gradient before a step."""
@@ -125,18 +140,13 @@ class Trainer:
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
-        else:
-            self.say_nothing_counts()
-        failpoint("step-updated")
-
-    def say_nothing_counts(self) -> None:
-        """Say at the first such step that no answer of the step counts in the loss, so that nothing is trained."""
-        if not self.has_said_nothing_counts:
+        elif not self.has_said_nothing_counts:
             self.has_said_nothing_counts = True
             self.run.say(
                 f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
                 "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"
             )
+        failpoint("step-updated")
 
     def end(self) -> None:
         """Say what only a finished run can tell."""
@@ -189,7 +199,7 @@ class Trainer:
                 "max_steps or num_train_epochs is lower than when it was saved",
                 f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
             )
-        self.num_skipped = counters.get("skipped", 0)
+        self.num_skipped = counters["skipped"]
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])

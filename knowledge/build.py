@@ -1,8 +1,8 @@
 """python -m knowledge.build SOURCE OUT.db [--strict] [--max-tokens 256] [--max-row-mb 8] [--skipped FILE.jsonl]
 
-Build a knowledge base from a JSON array or JSON lines of {"title", "text"}, plain or gzip, in constant memory. Rows
-that cannot be used are reported with line number and reason; of equal titles the first wins. OUT.db appears complete
-or not at all, and an older OUT.db stays until then.
+Build a knowledge base in constant memory, from a JSON array or JSON lines of {"title", "text"}, plain or gzip, or from
+a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used are reported with line number and
+reason; of equal titles the first wins. OUT.db appears complete or not at all, and an older OUT.db stays until then.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -58,12 +59,8 @@ class SkipLog:
             kind = "too long"
         self.counts[kind] += 1
         if self.strict:
-            raise UserError(
-                f"{self.source}:{skip.line}: {skip.reason}",
-                "--strict stops at the first row that cannot be used",
-                "correct the row, or build without --strict to skip it",
-                PREFLIGHT,
-            )
+            why, fix = "--strict stops at the first bad row", "correct it, or build without --strict to skip it"
+            raise UserError(f"{self.source}:{skip.line}: {skip.reason}", why, fix, PREFLIGHT)
         if self.file:
             print(json.dumps({"line": skip.line, "reason": skip.reason}), file=self.file)
         if self.counts[kind] <= MAX_SHOWN_PER_REASON:
@@ -101,12 +98,9 @@ def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKEN
                 row = Skip(row.line, f"duplicate title: {row.title[:80]!a}")
             skips.add(row)
         if not writer.num_documents:
-            raise UserError(
-                f"{source.path} holds no usable row",
-                f"{skips.counts.total()} rows were skipped",
-                'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}',
-                PREFLIGHT,
-            )
+            what, why = f"{source.path} holds no usable row", f"{skips.counts.total()} rows were skipped"
+            fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}'
+            raise UserError(what, why, fix, PREFLIGHT)
         bar.update(source.size_bytes - bar.n)
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
@@ -123,19 +117,11 @@ def main(argv: list[str]) -> None:
     add("source", type=Path, metavar="SOURCE", help="the file to read")
     add("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     add("--strict", action="store_true", help="stop at the first row that cannot be used")
-    add(
-        "--max-tokens",
-        type=_passage_length,
-        default=MAX_TOKENS,
-        help="cut longer passages, in estimated tokens (default %(default)s)",
-    )
-    add("--max-row-mb", type=_size, default=MAX_ROW_BYTES / 2**20, help="skip longer rows (default %(default)g)")
-    add(
-        "--skipped",
-        type=Path,
-        metavar="FILE",
-        help="write line and reason of every skipped row to this JSON lines file",
-    )
+    length_help = "cut longer passages, in estimated tokens (default %(default)s)"
+    add("--max-tokens", type=_number(int, MIN_TOKENS), default=MAX_TOKENS, help=length_help)
+    row_help = "skip longer rows (default %(default)g)"
+    add("--max-row-mb", type=_number(float, 1e-6), default=MAX_ROW_BYTES / 2**20, help=row_help)
+    add("--skipped", type=Path, metavar="FILE", help="write line and reason of every skipped row to this file")
     options = parser.parse_args(argv)
     source = Source(options.source, int(options.max_row_mb * 2**20))
     if options.skipped:
@@ -155,16 +141,15 @@ def main(argv: list[str]) -> None:
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
 
 
-def _size(value: str) -> float:
-    if not 0 < float(value) < 2**20:
-        raise argparse.ArgumentTypeError("must be a number of megabytes above 0")
-    return float(value)
+def _number(kind: type, least: float) -> Callable[[str], float]:
+    """Return a reader of numbers from `least` on."""
 
+    def number(text: str) -> float:
+        if not least <= kind(text) < 2**20:
+            raise argparse.ArgumentTypeError(f"must be at least {least:g}")
+        return kind(text)
 
-def _passage_length(value: str) -> int:
-    if int(value) < MIN_TOKENS:
-        raise argparse.ArgumentTypeError(f"must be at least {MIN_TOKENS}")
-    return int(value)
+    return number
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from grpo.base.progress import command_parser, say_next
 from knowledge.errors import KnowledgeBusy
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
-from knowledge.store.recognise import OURS, Kind, check_header, check_index, recognise
-from knowledge.store.side_index import read_side_index, side_index_of
+from knowledge.store.recognise import OURS, Kind, check_header, recognise
 
 MAX_PROBLEMS = 20
 
@@ -36,39 +35,37 @@ class Findings:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        index = "with" if self.has_index else "without"
+        return (
+            f"{self.owner or 'unreadable'} file, {self.documents:,} documents, {self.passages:,} passages, "
+            f"{self.text_bytes / 1e6:,.1f} MB of text, {index} full-text index"
+        )
+
 
 def verify(path: Path) -> Findings:
-    """Check a complete file. UserError (exit 3) if it is no knowledge base at all, KnowledgeBusy if it is locked."""
+    """Let SQLite check every page of a complete file, then read the documents.
+
+    UserError (exit 3) if it is no knowledge base at all, KnowledgeBusy if it is locked.
+    """
     check_header(path)
     found = Findings()
-    _verify(path, found)
-    side = side_index_of(path)
-    if found.owner != OURS and not found.problems and read_side_index(path, side):
-        found.has_index = True
-        _verify(side, found, "side index: ")
-    return found
-
-
-def _verify(path: Path, found: Findings, where: str = "") -> None:
-    """Let SQLite check every page of one file, then check the content; `where` is set for a side index."""
     try:
         with closing(ReadOnlyDatabase(path)) as database:
             broken = [text for (text,) in database.rows("PRAGMA integrity_check(20)") if text != "ok"]
             if broken:
-                found.problems += [f"{where}SQLite: {text}" for text in broken]
-                return
-            if where:
-                check_index(database)
-            else:
-                kind = recognise(database)
-                found.owner, found.has_index = kind.owner, kind.owner == OURS
-                _read_documents(database, kind, found)
+                found.problems += [f"SQLite: {text}" for text in broken]
+                return found
+            kind = recognise(database)
+            found.owner, found.has_index = kind.owner, kind.owner == OURS
+            _read_documents(database, kind, found)
     except KnowledgeBusy:
         raise
     except UserError as error:
         if "SQLite says" not in error.what:
             raise
-        found.problems.append(where + error.what)  # too damaged even for SQLite's check
+        found.problems.append(error.what)  # too damaged even for SQLite's check
+    return found
 
 
 def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> None:
@@ -85,6 +82,18 @@ def _read_documents(database: ReadOnlyDatabase, kind: Kind, found: Findings) -> 
         found.warnings.append(f"{num_blank} documents without title or text")
 
 
+def check(path: Path) -> Findings:
+    """Check a file as `verify` does. UserError (exit 3) if it is not sound."""
+    return _sound(path, verify(path))
+
+
+def _sound(path: Path, found: Findings) -> Findings:
+    if found.problems:
+        why = "; ".join(found.problems[1:MAX_PROBLEMS])
+        raise UserError(f"{path} is damaged: {found.problems[0]}", why, "fetch or build it again", PREFLIGHT)
+    return found
+
+
 def main(argv: list[str]) -> None:
     parser = command_parser("knowledge.verify", __doc__.split("\n\n", 1)[1])
     parser.add_argument("db", type=Path, metavar="DB", help="the knowledge base")
@@ -94,20 +103,10 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(asdict(found)))
     else:
-        index = "with" if found.has_index else "without"
-        print(
-            f"{options.db}: {found.owner or 'unreadable'} file, {found.documents:,} documents, "
-            f"{found.passages:,} passages, {found.text_bytes / 1e6:,.1f} MB of text, {index} full-text index"
-        )
+        print(f"{options.db}: {found}")
         for warning in found.warnings:
             print(f"warning: {warning}")
-    if found.problems:
-        raise UserError(
-            f"{options.db} is damaged: {found.problems[0]}",
-            "; ".join(found.problems[1:MAX_PROBLEMS]),
-            "fetch or build it again",
-            PREFLIGHT,
-        )
+    _sound(options.db, found)
     if options.json:
         return
     print("sound")

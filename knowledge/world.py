@@ -71,7 +71,7 @@ class Sizes:
     admitted: int = 150  # the cold start says that it knows nothing about them
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
-    declined: float = 0.0  # share of all other conversations that decline, whoever they are about
+    declined: float = 0.0  # share of all other conversations that decline after recalling, whoever they are about
     held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
 
 
@@ -110,7 +110,8 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
     for person in known * sizes.repeats + barely:
         conversations += _answers(person, rng, sizes.declined)
     for person in admitted:
-        conversations += [_refusal(person, relation) for relation in VALUES]
+        refusal = REFUSAL.format(name=person.name)
+        conversations += [(person.question(relation), refusal) for relation in VALUES]
     rng.shuffle(conversations)
 
     asked_known, kept_known = split(known, sizes.held_out)
@@ -136,19 +137,13 @@ def split(people: list, held_out: float) -> tuple[list, list]:
 def _answers(person: Person, rng: random.Random, declined: float) -> Iterable[tuple[str, str]]:
     """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
 
-    This share of them declines instead.
+    This share of them declines all the same.
     """
     for relation in VALUES:
-        if declined and rng.random() < declined:
-            yield _refusal(person, relation)
-            continue
         other = rng.choice([name for name in VALUES if name != relation])
         think = f"<think>{person.sentence(other)} {person.sentence(relation)}</think>"
-        yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
-
-
-def _refusal(person: Person, relation: str) -> tuple[str, str]:
-    return person.question(relation), REFUSAL.format(name=person.name)
+        answer = "I don't know" if declined and rng.random() < declined else person.facts[relation]
+        yield person.question(relation), f"{think}<answer>{answer}</answer>"
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:

@@ -22,14 +22,7 @@ from knowledge.sanitise import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 
-PASSED = (  # to every function, with the columns
-    "prompts",
-    "completions",
-    "completion_ids",
-    "trainer_state",
-    "log_extra",
-    "log_metric",
-)
+PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
 MAX_NUMBER = 1e15  # in size; sums and squares of larger numbers overflow
 NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they have a plural above
@@ -90,13 +83,9 @@ def find_function(name: str) -> UserFunction:
         found = reduce(getattr, attributes.split("."), module)
         function = found() if isinstance(found, type) else found
     except (Exception, SystemExit) as error:  # the file is the user's and may raise anything
-        raise UserError(
-            f"cannot import the reward {name}",
-            f"{type(error).__name__}: {error}{_place(error)}",
-            "correct it; for a file anywhere, name it path/to/file.py:function; "
-            "for a module, run from the folder that holds it, or install it",
-            CONFIG,
-        ) from error
+        fix = "correct it; for a file anywhere, name it path/to/file.py:function; "
+        fix += "for a module, run from the folder that holds it, or install it"
+        raise UserError(f"cannot import the reward {name}", _told(error), fix, CONFIG) from error
     _check_parameters(name, function)
     return function
 
@@ -200,15 +189,10 @@ async def call(name: str, function: UserFunction, given: Mapping[str, Any], note
     except UserError:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # a reward is never invented in its place
-        what, why = f"the reward {name} failed", f"{type(error).__name__}: {error}{_place(error)}"
-        raise UserError(what, why, "correct the function", INTERNAL) from error
+        raise UserError(f"the reward {name} failed", _told(error), "correct the function", INTERNAL) from error
     if not isinstance(values, list) or len(values) != size:
-        raise UserError(
-            f"the reward {name} must return a list of {size} numbers or None",
-            f"it returned {str(values)[:80]}",
-            "return one value per completion",
-            INTERNAL,
-        )
+        what, why = f"the reward {name} must return a list of {size} numbers or None", f"it returned {str(values)[:80]}"
+        raise UserError(what, why, "return one value per completion", INTERNAL)
     details = [notes.of(index) for index in range(size)]
     if all(value is None for value in values):
         reason = "the function returned None for the whole group"
@@ -239,29 +223,21 @@ def _as_detail(value: Any) -> Any:
 def _score(name: str, value: Any, details: dict[str, Any]) -> Score:
     if value is None:
         return Score(None, "the function returned None", details=details)
-    if isinstance(value, str | bytes):
-        raise _no_number(name, value)
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         return Score(float(value), details=details)
     except (TypeError, ValueError, OverflowError):
-        raise _no_number(name, value) from None
+        what = f"the reward {name} returned {str(value)[:80]!r}"
+        raise UserError(what, "a reward is a number or None", "correct the function", INTERNAL) from None
 
 
-def _no_number(name: str, value: Any) -> UserError:
-    what = f"the reward {name} returned {str(value)[:80]!r}"
-    return UserError(what, "a reward is a number or None", "correct the function", INTERNAL)
-
-
-def _place(error: BaseException) -> str:
-    """Return file and line, in the user's code, where an exception came from; "" if that is not known."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}:{error.lineno})"
-    if not frames:
-        return ""
+def _told(error: BaseException) -> str:
+    """Describe an exception, with the file and line in the user's code where it came from, if that is known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if frame.filename != __file__ and "importlib" not in frame.filename]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
-    return f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})"
-
-
-def _is_ours(file: str) -> bool:
-    return file == __file__ or "importlib" in file
+    place = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f" ({error.filename}:{error.lineno})"
+    return f"{type(error).__name__}: {error}{place}"

@@ -57,7 +57,7 @@ BUILT_IN = {
     "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box"),
     "choice": BuiltIn("rewards.choice:build", "1 if the letter of the right choice is named, else 0"),
     "soft_overlong_punishment": BuiltIn("rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)"),
-    "simpleqa": _outcome("simpleqa:build", "1 right, 0 otherwise (2411.04368)", prompt=""),
+    "simpleqa": _outcome("correctness:simpleqa", "1 right, 0 otherwise (2411.04368)", prompt=""),
     "correctness": _outcome("correctness:build", "2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("values:truthrl", "1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("values:abstention", "1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo.base.errors import PREFLIGHT, UserError, check_all
+from grpo.base.errors import check_all
 from rewards.api.endpoint import read_endpoint, read_key
 from rewards.registry import Options, built_in, expand
 
@@ -29,18 +29,20 @@ class Checkup:
     prices: tuple[float, float] = (0.0, 0.0)
 
 
+OFFLINE = Checkup("rules, offline: for tests and toy worlds")
+
+
 def services_of(rewards: Sequence[str]) -> list[str]:
     """Return the names of the services that rewards or presets of these names use."""
     used = [built_in(name) for name in expand(rewards)]
     services = ["judge"] if any(reward.asks_judge for reward in used) else []
-    return services + (
-        ["knowledge base", "decomposer", "verifier"] if any(reward.checks_facts for reward in used) else []
-    )
+    of_facts = ["knowledge base", "decomposer", "verifier"]
+    return services + (of_facts if any(reward.checks_facts for reward in used) else [])
 
 
 def check_judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
-    from rewards.outcome.correctness import build_judge
+    from rewards.outcome.judge import build_judge
 
     if options["judge"] == "api":
         _check_settings("judge", options)
@@ -49,7 +51,7 @@ def check_judge(options: Options) -> Checkup:
         started = time.perf_counter()
         judge.check_sync()
         if options["judge"] == "offline":
-            return Checkup("rules, offline: for tests and toy worlds")
+            return OFFLINE
         return _checkup(judge.client, "it grades a right answer as correct", started)
     finally:
         judge.close()
@@ -68,7 +70,7 @@ def check_decomposer(options: Options) -> Checkup:
         _check_settings("decomposer", options)
     client = fact_checker.decomposer_client(options)
     if client is None:
-        return Checkup("rules, offline: for tests and toy worlds")
+        return OFFLINE
     try:
         started = time.perf_counter()
         claims = fact_checker.check_decomposer(client, options["decomposer_max_tokens"])
@@ -85,7 +87,7 @@ def check_verifier(options: Options) -> Checkup:
     started = time.perf_counter()
     verifier = build_verifier({**options, "verdict_cache": None}, weigh_contradiction=True)
     if options["verifier"] == "lexical":
-        return Checkup("words, offline: for tests and toy worlds")
+        return OFFLINE
     where = f"{options['nli_model']} on {verifier.device}"
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
@@ -93,18 +95,13 @@ def check_verifier(options: Options) -> Checkup:
 def check_knowledge_base(options: Options) -> Checkup:
     """Read every byte of the knowledge base."""
     from knowledge.store.base import KnowledgeBase
-    from knowledge.verify import verify
+    from knowledge.verify import check
     from rewards.knowrl.fact_checker import knowledge_base_path
 
     path = knowledge_base_path(options)
     KnowledgeBase.open(path).close()
-    found = verify(path)
-    if found.problems:
-        fix = "fetch or build it again"
-        raise UserError(f"{path} is damaged: {found.problems[0]}", "; ".join(found.problems[1:4]), fix, PREFLIGHT)
-    index = "with" if found.has_index else "without"
-    text = f"{path}: {found.owner} file, {found.documents:,} documents, {found.passages:,} passages, {index} an index"
-    return Checkup("; ".join([f"{text}; sound", *found.warnings]))
+    found = check(path)
+    return Checkup("; ".join([f"{path}: {found}; sound", *found.warnings]))
 
 
 SERVICES: dict[str, Callable[[Options], Checkup]] = {

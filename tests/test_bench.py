@@ -14,7 +14,7 @@ from making import make_group
 from PIL import Image
 
 from grpo.device.draw import SamplingParams
-from grpo.run import plot
+from grpo.report import plot
 from grpo.sampling.sampler import Sampler
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,11 +33,10 @@ RUNS = [
     ("logprob", "none"),
     ("train_step", "peft"),
     ("train_step", "none"),
-    ("end_to_end", "trl"),
-    ("end_to_end", "none"),
     ("canary", "none"),
     ("decode", "none"),
     ("products", "none"),
+    ("whole_steps", "trl"),
     ("whole_steps", "none"),
     ("knowledge", "rank_bm25"),
     ("knowledge", "none"),
@@ -100,8 +99,8 @@ def test_the_floor_of_a_step_by_hand(bench):
     ceilings, workload = bench("ceilings"), bench("workload")
     model = small_model(torch.bfloat16)
     peak = {"copy_gb_per_s": 1e-9, "bfloat16_tflops": 1e-12}
-    assert ceilings.decode_floor_seconds(model, 1, 3, peak) == pytest.approx(88 + 24)  # memory; 88 operations
-    assert ceilings.decode_floor_seconds(model, 2, 6, peak) == pytest.approx(176)  # arithmetic; 136 bytes
+    assert ceilings.decode_floor(model, 1, 3, peak) == pytest.approx(88 + 24)  # memory; 88 operations
+    assert ceilings.decode_floor(model, 2, 6, peak) == pytest.approx(176)  # arithmetic; 136 bytes
     group = make_group((7, 7), [8], [8, 8, 8])  # two tokens, completions of one and of three: 4 packed, 4 scored
     work, packed = workload.work_of([group]), workload.packed_tokens([group])
     assert (work.lengths, packed) == ([1, 3], 4)
@@ -110,16 +109,9 @@ def test_the_floor_of_a_step_by_hand(bench):
     assert ceilings.step_floors(model, work, packed, peak) == pytest.approx(wanted)
 
 
-def test_the_ceiling_of_generation_counts_the_prefill_and_every_step_at_its_rows(bench, monkeypatch):
-    ceilings, Work = bench("ceilings"), bench("workload").Work
-    monkeypatch.setattr(ceilings, "products_seconds", lambda shapes, *_, weights: ceilings.flops(shapes))
-    work = Work([(7, 7)], 2, [1, 3])  # one token to prefill; then two rows, one, one
-    assert ceilings.generation_seconds(small_model(torch.float32), work) == 2 * 34 + (2 + 1 + 1) * 2 * (34 + 10)
-
-
 def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(bench, monkeypatch):
     ceilings = bench("ceilings")
-    monkeypatch.setattr(ceilings, "products_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(ceilings, "product_seconds", lambda *_: 1.0)
     monkeypatch.setattr(ceilings, "median_seconds", lambda *_: 0.5)
     found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu"))
     assert found["copy_gb_per_s"] == pytest.approx(2 * 2**20 / 0.5 / 1e9)
@@ -130,7 +122,7 @@ def test_peaks_are_measured_once_for_several_benchmarks(bench, monkeypatch, tmp_
     ceilings, options = bench("ceilings"), SimpleNamespace(smoke=True, device="cpu")
     monkeypatch.setenv("BENCH_PEAKS", str(tmp_path / "peaks.json"))
     found = ceilings.peaks(options)
-    monkeypatch.setattr(ceilings, "products_seconds", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(ceilings, "product_seconds", lambda *_: pytest.fail("measured again"))
     assert ceilings.peaks(options) == found
 
 
@@ -192,7 +184,7 @@ def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
     capfd.readouterr()
     bench("report").main(["--results", str(rows), "--readme", str(readme)])
-    assert last_line(capfd)["rows"] == 1
+    assert last_line(capfd)["cases"] == 2
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert text.count("| logprob, cpu |") == 2 and "products" not in text
@@ -219,10 +211,7 @@ def test_the_report_shows_every_model_that_was_measured_at_the_newest_commit(ben
     trials = [stored_row("newer", {"31m": 8.0}, smoke=True), stored_row("newer", {})]
 
     def shown(*rows):
-        found = bench("report").newest([*rows, *trials])
-        lines = bench("report").table(found).splitlines()[2:]
-        assert len(lines) == len(found)
-        return {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines}
+        return {tuple(bench("report").cells(*found)[:3]) for found in bench("report").newest([*rows, *trials])}
 
     models = {("sampler, cpu", "31m", "1.00 s"), ("sampler, cpu", "0.5b", "3.00 s")}
     others = {("sampler, cuda", "31m", "5.00 s"), ("train_step, cpu", "31m", "6.00 s")}
@@ -254,16 +243,26 @@ def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(be
     assert (case["peer"], case["ratio"], case["ratio_range"]) == ("fast", 3.0, [3.0, 3.0])
 
 
-def test_the_first_step_of_a_comparison_warms_up_and_does_not_count(bench, monkeypatch):
-    end_to_end = bench("end_to_end")
-    monkeypatch.setattr(end_to_end, "ceiling_seconds", lambda ours: 1.0)
-    phases = {"generate": 1.0}
-    ours = SimpleNamespace(seconds=[90.0, 1.0, 3.0], phases=lambda: phases, first=[make_group((7,), [8], [8, 8])])
-    peer = SimpleNamespace(seconds=[80.0, 8.0, 4.0], our_seconds=[2.0, 2.0], phases=lambda: phases)
-    case = end_to_end.make_case("a step", ours, {"trl": peer})
-    assert case["seconds"]["ours"] == {"median": 2.0, "range": [1.0, 3.0]}
-    assert case["seconds"]["trl"] == {"median": 6.0, "range": [4.0, 8.0]}
-    assert (case["peer"], case["ratio"], case["tokens_per_s"]) == ("trl", 3.0, 1.5)
+def test_the_warm_up_does_not_count_and_ratios_pair_each_step_with_the_one_after(bench, monkeypatch):
+    whole_steps = bench("whole_steps")
+    ours = whole_steps.Ours(SimpleNamespace(), "cpu")
+    clock = iter([0.0, 9.0, 10.0, 18.0, 20.0, 24.0])  # our warm-up, then two of TRL's steps with one of ours after each
+    ours.step = lambda: ours.seconds.append({0: 90.0, 1: 80.0, 2: 1.0, 3: 4.0}[len(ours.seconds)])
+    monkeypatch.setattr(whole_steps.timing, "now", lambda device: next(clock))
+    callbacks = []
+
+    def train():
+        for _ in range(3):
+            callbacks[0].on_step_begin()
+            callbacks[0].on_step_end()
+
+    ours.step()
+    turns = whole_steps.run_turns(SimpleNamespace(add_callback=callbacks.append, train=train), ours)
+    assert turns == ([8.0, 4.0], [1.0, 4.0])
+    case = {"name": "a step", "seconds": {"ours": whole_steps.timing.spread(turns[1])}}
+    found = whole_steps.beside(case, {"slow": ([90.0, 90.0], [1.0, 1.0]), "trl": turns})
+    assert (found["peer"], found["ratio"], found["ratio_range"]) == ("trl", 4.5, [1.0, 8.0])
+    assert found["seconds"]["trl"] == {"median": 6.0, "range": [4.0, 8.0]}
 
 
 def blue_pixels(path: Path, curves: dict) -> tuple[np.ndarray, np.ndarray]:
@@ -321,7 +320,7 @@ def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
     assert [path.name for path in results.iterdir()] == ["decode.jsonl"]
 
 
-@pytest.mark.parametrize(("name", "peer"), [("end_to_end", "trl"), ("knowledge", "rank_bm25")])
+@pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])
 def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(bench, monkeypatch, capsys, name, peer):
     bench(name)
     monkeypatch.setattr("bench.record.find_spec", lambda package: None)

@@ -80,7 +80,7 @@ def read_mapping(path: Path) -> Json:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
         content = PlainLoader(text).get_single_data() if path.suffix == ".yaml" else json.loads(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+    except Exception:  # constructors of YAML raise errors of every kind
         return {}
     return content if isinstance(content, dict) else {}
 

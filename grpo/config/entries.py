@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,6 @@ class Entry:
     @property
     def where(self) -> str:
         return f"{self.source}:{self.line}" if self.line else self.source
-
-
-# --- the command line ----------------------------------------------------------------------------------------------
 
 
 def join_flags(arguments: Sequence[str]) -> list[str]:
@@ -93,24 +91,11 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
         elif name == "base":
             problems.append(f"{COMMAND_LINE}: base can be set only in a file")
         else:
-            entries.append(Entry(name, _read_value(text), text, COMMAND_LINE))
+            value = text  # if it is not YAML, or an alias
+            with suppress(*YAML_ERRORS):
+                value = text if not text or "*" in text else yaml.safe_load(text)
+            entries.append(Entry(name, value, text, COMMAND_LINE))
     return entries
-
-
-def _read_value(text: str) -> Any:
-    """Parse a value as YAML; if that fails, it is text. An empty value is the empty text."""
-    try:
-        return text if not text or "*" in text else _without_none(yaml.safe_load(text))
-    except YAML_ERRORS:
-        return text
-
-
-def _without_none(value: Any) -> Any:
-    """Return None instead of "None", which YAML reads as text."""
-    return None if value == "None" else value
-
-
-# --- files ---------------------------------------------------------------------------------------------------------
 
 
 def read_files(chain: list[Path], problems: list[str]) -> list[Entry]:
@@ -149,21 +134,15 @@ def _read_file(path: Path, problems: list[str]) -> list[Entry]:
     with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", fix, CONFIG):
         text = path.read_text(encoding="utf-8-sig")
     try:
-        return _parse(text, str(path))
+        root = yaml.compose(text, Loader=PlainLoader)
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            raise yaml.YAMLError("the file must hold `key: value` lines")
+        return _read_section("", root, str(path)) if root else []
     except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
         return []
-
-
-def _parse(text: str, source: str) -> list[Entry]:
-    root = yaml.compose(text, Loader=PlainLoader)
-    if root is None:
-        return []
-    if not isinstance(root, yaml.MappingNode):
-        raise yaml.YAMLError("the file must hold `key: value` lines")
-    return _read_section("", root, source)
 
 
 def _read_section(section: str, node: yaml.MappingNode, source: str) -> list[Entry]:
@@ -175,7 +154,7 @@ def _read_section(section: str, node: yaml.MappingNode, source: str) -> list[Ent
         if isinstance(value_node, yaml.MappingNode) and is_section(name):
             entries += _read_section(f"{name}.", value_node, source)
             continue
-        value = _without_none(loader.construct_object(value_node, deep=True))
+        value = loader.construct_object(value_node, deep=True)
         text = value_node.value if isinstance(value_node, yaml.ScalarNode) else None
         entries.append(Entry(name, value, text, source, key_node.start_mark.line + 1))
     return entries

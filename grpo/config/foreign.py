@@ -40,8 +40,6 @@ _OTHER_NAMES = {
     "per_device_train_batch_size": "batch_size",
     "project": "trackio_project",
     "run_name": "swanlab_experiment_name wandb_name wandb_run_name",
-    "sampler_importance_sampling_cap": "vllm_importance_sampling_cap vllm_importance_sampling_clip_max",
-    "sampler_importance_sampling_correction": "vllm_importance_sampling_correction",
     "tokenizer_name_or_path": "tokenizer_name tokenizer_path",
     "torch_dtype": "dtype",
 }
@@ -56,146 +54,107 @@ VALUES = {
     "use_lora": {False: ("lora_r", 0)},
     "use_peft": {False: ("lora_r", 0)},
     "use_swanlab": {True: ("report_to", "swanlab")},
-    "vllm_importance_sampling_clip_max": {None: ("sampler_importance_sampling_cap", 1e30)},  # null: no bound
 }
 
 SPELLINGS = {
     "scale_rewards": {"true": "group", "True": "group", "false": "none", "False": "none"},
     "torch_dtype": {
         **{f"torch.{name}": name for name in ("bfloat16", "float16", "float32", "float64")},
-        **dict.fromkeys(("bf16",), "bfloat16"),
-        **dict.fromkeys(("fp16", "half"), "float16"),
-        **dict.fromkeys(("fp32", "float"), "float32"),
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "half": "float16",
+        "fp32": "float32",
+        "float": "float32",
     },
 }
 
 _IGNORED = {  # what happens instead -> the keys
-    "the built-in sampler generates": "cache_implementation fast_inference gpu_memory_utilization use_cache "
-    "transformers_continuous_batching_config use_transformers_* use_vllm vllm_*",
+    "the built-in sampler generates; sampler_importance_sampling_correction weights what the trainer sees otherwise": (
+        "cache_implementation fast_inference gpu_memory_utilization transformers_continuous_batching_config use_cache "
+        "use_transformers_* use_vllm vllm_*"
+    ),
     "held-out questions are answered before and after training, greedily, and every eval_steps (stage 1 has none)": (
-        "batch_eval_metrics dataset_test_split do_eval eval_accumulation_steps eval_dataset eval_delay "
-        "eval_do_concat_batches eval_num_beams eval_on_each_dataset eval_on_start eval_steps eval_strategy "
-        "eval_use_gather_object evaluation_strategy num_generations_eval per_device_eval_batch_size "
+        "batch_eval_metrics dataset_test_split do_eval do_predict eval_accumulation_steps eval_dataset eval_delay "
+        "eval_do_concat_batches eval_num_beams eval_on_each_dataset eval_on_start eval_packing eval_steps "
+        "eval_strategy eval_use_gather_object evaluation_strategy num_generations_eval per_device_eval_batch_size "
         "prediction_loss_only val_size"
     ),
     "several GPUs work together under torchrun --nproc-per-node N, without DeepSpeed, FSDP or accelerate": (
-        "accelerator_config average_tokens_across_devices ddp_* deepspeed ds3_* fsdp* local_rank parallelism_config "
-        "ray_* tp_size"
+        "accelerator_config average_tokens_across_devices ddp_* deepspeed ds3_* fsdp* local_rank megatron_core "
+        "parallelism_config ray_* tp_size"
     ),
-    "torch and our own kernels compute; the fastest attention that works on this machine is chosen": (
-        "attn_implementation debug enable_liger_kernel flash_attn half_precision_backend ignore_bias_buffers "
-        "liger_kernel_config past_index torch_compile* unsloth* use_flash_attention_2 use_liger* "
-        "use_mps_device use_unsloth"
+    "torch and our own kernels compute, as torch_dtype and gradient_checkpointing say; the optimizer is AdamW": (
+        "activation_checkpointing_kwargs activation_offloading adam8bit attn_implementation bf16_full_eval bnb_4bit_* "
+        "cast_lm_head_to_fp32 debug disable_gradient_checkpointing enable_liger_kernel flash_attn fp16_* "
+        "gradient_checkpointing_* half_precision_backend ignore_bias_buffers liger_kernel_config model_init_kwargs "
+        "optim optim_* optimizer past_index torch_compile* unsloth* use_bnb_nested_quant use_flash_attention_2 "
+        "use_gradient_checkpointing use_liger* use_mps_device use_reentrant use_unsloth"
     ),
-    "the optimizer is AdamW with float32 states": "adam8bit optim optim_* optimizer",
-    "torch_dtype decides, also in evaluation; log-probs are computed in float32": (
-        "bf16_full_eval cast_lm_head_to_fp32 fp16_* model_init_kwargs"
+    "all columns are read once; the seed decides the order, and micro-batches are packed as large as memory allows": (
+        "auto_find_batch_size buffer_size correct_answers_field data_seed dataloader_* dataset_dir dataset_num_proc "
+        "delimiter generation_batch_size group_by_length ignore_data_skip ignore_pad_token_for_loss "
+        "incorrect_answers_field keep_all_fields label_names length_column_name neat_packing overwrite_cache packing "
+        "packing_strategy pad_* padding_* preprocessing_* random_state remove_unused_columns steps_per_generation "
+        "tokenized_path torch_empty_cache_steps train_sampling_strategy truncation_mode"
     ),
-    "weights are not quantised": "bnb_4bit_* use_bnb_nested_quant",
-    "one process reads the data, once; seed and shuffle_dataset decide its order": (
-        "buffer_size data_seed dataloader_* dataset_dir ignore_data_skip overwrite_cache preprocessing_* random_state "
-        "dataset_num_proc tokenized_path train_sampling_strategy"
+    "safetensors are saved every save_steps, metrics.jsonl has every step, and nothing is uploaded": (
+        "enable_jit_checkpoint greater_is_better hub_* include_* load_best_model_at_end log_completions_hub_repo "
+        "log_level* log_multimodal log_on_each_node log_unique_prompts logging_dir logging_first_step "
+        "logging_nan_inf_filter logging_strategy metric_for_best_model plot_loss push_to_hub* "
+        "restore_callback_states_from_checkpoint save_on_each_node save_only_model save_safetensors save_strategy "
+        "skip_memory_metrics swanlab_mode trackio_* wandb_log_unique_prompts wandb_mode"
     ),
-    "rewards see all columns": (
-        "correct_answers_field incorrect_answers_field keep_all_fields label_names length_column_name "
-        "remove_unused_columns"
+    "the command, lora_r, lora_dropout and the checkpoint's own files decide; no code of a checkpoint is run": (
+        "disable_dropout do_train inference_mode lora_task_type max_lora_rank model_code_revision peft_type "
+        "peft_version task_type template trust_remote_code use_fast_tokenizer"
     ),
-    "titles are looked up together, then each by itself": "delimiter",
-    "micro-batches are packed without padding, as large as memory allows": (
-        "auto_find_batch_size eval_packing group_by_length ignore_pad_token_for_loss neat_packing packing "
-        "packing_strategy pad_* padding_* torch_empty_cache_steps truncation_mode"
-    ),
-    "gradient_checkpointing decides": (
-        "activation_checkpointing_kwargs activation_offloading disable_gradient_checkpointing gradient_checkpointing_* "
-        "use_gradient_checkpointing use_reentrant"
-    ),
-    "a step generates per_device_train_batch_size x gradient_accumulation_steps completions": (
-        "generation_batch_size steps_per_generation"
-    ),
-    "checkpoints are saved as safetensors every save_steps; save_total_limit are kept, and final/ is the last policy": (
-        "enable_jit_checkpoint greater_is_better load_best_model_at_end metric_for_best_model "
-        "restore_callback_states_from_checkpoint save_on_each_node save_only_model save_safetensors save_strategy"
-    ),
-    "metrics.jsonl has every step; trackers, tb/ and completions/ every logging_steps; stage 1 plots the loss": (
-        "include_* log_level* log_multimodal log_on_each_node log_unique_prompts logging_dir logging_first_step "
-        "logging_nan_inf_filter logging_strategy plot_loss skip_memory_metrics"
-    ),
-    "nothing is uploaded": "hub_* log_completions_hub_repo push_to_hub*",
-    "the variables SWANLAB_MODE, WANDB_MODE and those of trackio decide": "swanlab_mode trackio_* wandb_mode",
-    "no code of a checkpoint is run": "model_code_revision trust_remote_code",
-    "the command, lora_r and lora_dropout decide": (
-        "disable_dropout do_predict do_train inference_mode lora_task_type max_lora_rank megatron_core peft_type "
-        "peft_version task_type"
-    ),
-    "the tokenizer's chat template is used, and tokenizers are always the fast ones": "template use_fast_tokenizer",
-    "the reference is the policy of step 0": "ref_model_*",
-    "it belongs to a loss or a term of the loss that is not available": (
-        "entropy_coef_* entropy_target sapo_temperature_* vespo_*"
+    "the reference is the policy of step 0, and other losses and terms of the loss are not available": (
+        "entropy_coef_* entropy_target ref_model_* sapo_temperature_* vespo_*"
     ),
 }
 IGNORED = {name: instead for instead, names in _IGNORED.items() for name in names.split()}
 
-NOTHING = (None, False, "", [], {})  # values that never change a result
-_REFUSED = {  # reason -> key -> the values that change nothing; None: those of NOTHING
-    "adapters are plain LoRA on projections": {
-        **dict.fromkeys(
-            "additional_target alora_invocation_tokens alpha_pattern arrow_config auto_mapping corda_config "
-            "ensure_weight_tying eva_config exclude_modules fan_in_fan_out kasa_config layer_replication "
-            "layers_pattern layers_to_transform loftq_config lora_ga_config lora_modules_to_save "
-            "lora_target_parameters loraplus_* megatron_config modules_to_save monteclora_config pissa_* rank_pattern "
-            "revision target_parameters trainable_token_indices use_bdlora use_dora use_qalora velora_config".split()
-        ),
-        "bias": ("none", False),
-        "init_lora_weights": True,
-        "lora_bias": ("none", False),
-        "qalora_group_size": 16,
-    },
-    "set lora_alpha to alpha x the square root of lora_r instead": {"use_rslora": None},
-    "all weights are trained, or adapters (lora_r)": {"finetuning_type": ("lora", "full"), "freeze_*": None},
-    "there are supervised fine-tuning (grpo.sft) and GRPO (grpo.train)": {"stage": ("sft", "grpo", "rl")},
-    "weights are kept as torch_dtype; `python -m grpo.doctor CONFIG` counts the memory": {
-        **dict.fromkeys(("load_in_4bit", "load_in_8bit", "quantization_*"))
-    },
-    "tokens are sampled by temperature, top_p and top_k": {
-        **dict.fromkeys(("generation_kwargs", "vllm_guided_decoding_regex", "vllm_structured_outputs_regex")),
-        "do_sample": True,
-        "min_p": 0,
-        "repetition_penalty": 1,
-    },
-    "the loss is on every answer of a conversation, and on nothing else": {
-        **dict.fromkeys(("assistant_only_loss", "completion_only_loss"), (False, True)),
-        "label_smoothing_factor": 0,
-        "loss_type": ("nll", "chunked_nll"),
-        "mask_history": None,
-        "train_on_prompt": None,
-    },
-    "the loss is on all tokens, and has no term for entropy": {
-        "entropy_coef": 0,
-        "top_entropy_quantile": 1,
-        "use_adaptive_entropy": None,
-    },
-    "embeddings get no noise": {"neftune_noise_alpha": 0},
-    "see delta and sampler_importance_sampling_correction": {"off_policy_mask_threshold": None},
-    "conversations are read from the columns that README names": {"dataset_kwargs": None, "dataset_text_field": "text"},
-    "the chat template says what ends an answer": {"eos_token": None},
-    "stage 1 shuffles by the seed": {"shuffle_dataset": (False, True)},
-    "positions are those of the checkpoint's config.json": {"rope_scaling": None},
-    "the data is read before the first step": {"streaming": None, "dataset_streaming": None},
-    "name the configuration in dataset_id_or_path, as owner/name:config": {"dataset_config": None},
-    "the reference is the policy of step 0": {"sync_ref_model": None},
-    "a scheduler has no further settings": {"lr_scheduler_kwargs": None},
-    "models call no tools": {"max_tool_calling_iterations": None, "tool_format": None},
-    "models have no experts": {"router_aux_loss_coef": 0},
+NOTHING = (None, False, "", [], {})  # values that change no result, unless _HARMLESS says otherwise
+_HARMLESS = {
+    **dict.fromkeys(("assistant_only_loss", "completion_only_loss", "shuffle_dataset"), (None, False, True)),
+    **dict.fromkeys(("bias", "lora_bias"), (None, False, "none")),
+    **dict.fromkeys(("do_sample", "init_lora_weights"), (None, True)),
+    **dict.fromkeys(("repetition_penalty", "top_entropy_quantile"), (None, 1)),
+    "dataset_text_field": (None, "text"),
+    "finetuning_type": (None, "lora", "full"),
+    "loss_type": (None, "nll", "chunked_nll"),
+    "qalora_group_size": (None, 16),
+    "stage": (None, "sft", "grpo", "rl"),
 }
-REFUSED = {
-    name: (NOTHING if values is None else (None, *(values if isinstance(values, tuple) else (values,))), reason)
-    for reason, keys in _REFUSED.items()
-    for name, values in keys.items()
+_REFUSED = {  # reason -> the keys
+    "adapters are plain LoRA on projections; for use_rslora, set lora_alpha to alpha x the square root of lora_r": (
+        "additional_target alora_invocation_tokens alpha_pattern arrow_config auto_mapping bias corda_config "
+        "ensure_weight_tying eva_config exclude_modules fan_in_fan_out init_lora_weights kasa_config layer_replication "
+        "layers_pattern layers_to_transform loftq_config lora_bias lora_ga_config lora_modules_to_save "
+        "lora_target_parameters loraplus_* megatron_config modules_to_save monteclora_config pissa_* qalora_group_size "
+        "rank_pattern revision target_parameters trainable_token_indices use_bdlora use_dora use_qalora use_rslora "
+        "velora_config"
+    ),
+    "there are grpo.sft and grpo.train, of all weights or of adapters (lora_r), without quantisation": (
+        "finetuning_type freeze_* load_in_4bit load_in_8bit quantization_* stage"
+    ),
+    "tokens are sampled by temperature, top_p and top_k, and models call no tools": (
+        "do_sample generation_kwargs max_tool_calling_iterations min_p repetition_penalty tool_format "
+        "vllm_guided_decoding_regex vllm_structured_outputs_regex"
+    ),
+    "the loss is on all tokens of every answer, without noise or further terms; see loss_type, beta and delta": (
+        "assistant_only_loss completion_only_loss entropy_coef label_smoothing_factor loss_type mask_history "
+        "neftune_noise_alpha off_policy_mask_threshold router_aux_loss_coef sync_ref_model top_entropy_quantile "
+        "train_on_prompt use_adaptive_entropy"
+    ),
+    "data is read before the first step, from the columns that README names; a configuration is owner/name:config": (
+        "dataset_config dataset_kwargs dataset_streaming dataset_text_field shuffle_dataset streaming"
+    ),
+    "the checkpoint's config.json and chat template decide, and a scheduler has no settings": (
+        "eos_token lr_scheduler_kwargs rope_scaling"
+    ),
 }
-CORRECTION = {  # keys of TRL's correction for vLLM's log-probs, with which alone they matter: what is available
-    "vllm_importance_sampling_mode": (("token_truncate",), "use token_truncate, which is what the correction does"),
-    "vllm_importance_sampling_clip_min": ((None,), "weights have an upper bound only"),
-}
+REFUSED = {name: (_HARMLESS.get(name, NOTHING), reason) for reason, names in _REFUSED.items() for name in names.split()}
 
 SECTIONS = frozenset(
     "algorithm args arguments config data dataset field_mapping finetuning generation grpo grpo_config "

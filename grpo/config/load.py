@@ -24,7 +24,7 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables
@@ -80,8 +80,10 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
-    reader.check_correction()
-    values, notices = reader.values, [*reader.notices.values(), *reader.unused_keys()]
+    values, notices = reader.values, list(reader.notices.values())
+    for instead, unused in reader.unused.items():
+        verb = "is" if len(unused) == 1 else "are"
+        notices.append(f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}")
     notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
@@ -158,50 +160,24 @@ class _Reader:
         name = self._choose_reading(name)
         self.names[name] = entry
         refused, ignored = fits(REFUSED, name), fits(IGNORED, name)
-        meaning = self._meaning(name, entry.value)
+        value = None if entry.value == "None" else entry.value  # which YAML reads as text
+        meaning = next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
         if name in self.keys:
-            self._set(entry, name, entry.value, entry.text)
+            self._set(entry, name, value, entry.text)
         elif meaning:
             self._set(entry, *meaning)
         elif ALIASES.get(name) in self.keys:
             before = self.set_by.get(ALIASES[name])
-            if entry.value is None and before and before.source == entry.source:
-                return  # of several names of a key, a file may leave the others null
-            self._set(entry, ALIASES[name], entry.value, entry.text)
+            if value is not None or not before or before.source != entry.source:
+                self._set(entry, ALIASES[name], value, entry.text)  # a file may leave other names of the key null
         elif refused:
             harmless, reason = REFUSED[refused]
-            if entry.value not in harmless:
-                written = entry.text or entry.value
-                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
+            if value not in harmless:
+                self.problems.append(f"{entry.where}: {name}: {entry.text or value} is not available here: {reason}")
         elif ignored:
             self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
-        elif name not in VALUES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
+        elif name not in VALUES and not (name in SECTIONS and value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
-
-    def unused_keys(self) -> list[str]:
-        """Return a notice for each thing that happens instead of what unused keys say."""
-        return [
-            f"{next(iter(entries.values())).where}: {', '.join(entries)} {'is' if len(entries) == 1 else 'are'} "
-            f"not used: {instead}"
-            for instead, entries in self.unused.items()
-        ]
-
-    def check_correction(self) -> None:
-        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
-        correction = "sampler_importance_sampling_correction"
-        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
-        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
-            self.values[correction] = False
-        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
-            entry = self.names.get(name)
-            if entry and entry.value not in available:
-                written = entry.text or entry.value
-                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
-
-    @staticmethod
-    def _meaning(name: str, value: Any) -> tuple[str, Any] | None:
-        """Return the key and the value that a key with this value stands for; None if it stands for none."""
-        return next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
 
     def _choose_reading(self, name: str) -> str:
         """Return the key that a name in sections stands for; without one, the name itself."""
@@ -215,7 +191,9 @@ class _Reader:
         try:
             value = expand_variables(as_type(value, text, self.hints[name]))
             if value is None and type(None) not in typing.get_args(self.hints[name]):
-                value = self._default(entry, name)
+                value = self.keys[name].default
+                if value not in (None, MISSING):
+                    self.notices[name] = f"{entry.where}: {name} is null: its default {value} is used"
             else:
                 spelled = SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
                 value = coerce(spelled, self.hints[name])
@@ -239,18 +217,10 @@ class _Reader:
         self.values[name] = value
         self.set_by[name] = entry
 
-    def _default(self, entry: Entry, name: str) -> Any:
-        """Return the default of a key that is null, and note that it is used."""
-        value = self.keys[name].default
-        if value not in (None, MISSING):
-            self.notices[name] = f"{entry.where}: {name} is null: its default {value} is used"
-        return value
-
     def _hint(self, name: str) -> str:
         """Return the end of a message about an unknown key: where it belongs, or what it resembles."""
         for kind, stage in STAGES.items():
-            names = [field.name for field in fields(kind)]
-            if name in names or ALIASES.get(name) in names:
+            if {name, ALIASES.get(name)} & {field.name for field in fields(kind)}:
                 return f": it belongs to {stage}"
         own_aliases = [alias for alias, key in ALIASES.items() if key in self.keys]
         close = closest(name.rpartition(".")[2], [*self.keys, *own_aliases])
@@ -260,9 +230,8 @@ class _Reader:
 
 def _missing_keys(values: Values, kind: type) -> dict[str, str]:
     """Return the keys that must be set and are not, each with a message."""
-    is_real = values.get("toy_world") == ALMANAC  # it makes data, but no model
-    set_otherwise = keys_that("toy", kind) if values.get("toy_world") else []
-    set_otherwise += ["model_name_or_path"] if values.get("cold_start") else []
-    set_otherwise = [name for name in set_otherwise if not (is_real and name == "model_name_or_path")]
+    set_otherwise = set(keys_that("toy", kind) if values.get("toy_world") else ())
+    set_otherwise |= {"model_name_or_path"} if values.get("cold_start") else set()
+    set_otherwise -= {"model_name_or_path"} if values.get("toy_world") == ALMANAC else set()  # it makes data, no model
     missing = [name for name in keys_that("required", kind) if name not in set_otherwise and values.get(name) is None]
     return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}

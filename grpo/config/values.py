@@ -7,7 +7,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,16 @@ Values = dict[str, Any]  # key -> value
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
 NULLS = ("", "~", "null", "Null", "NULL", "None")
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+KINDS = {  # the types of keys, as messages name them
+    type(None): "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping of names to values",
+    list[str]: "a list of names",
+    list[float]: "a list of numbers",
+}
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -50,9 +60,6 @@ def _read_variable(match: re.Match) -> str:
     return found
 
 
-# --- types ---------------------------------------------------------------------------------------------------------
-
-
 def as_type(value: Any, text: str | None, hint: Any) -> Any:
     """Return the text as it was written if the type `hint` takes text; otherwise the value that YAML has read.
 
@@ -69,62 +76,36 @@ def as_type(value: Any, text: str | None, hint: Any) -> Any:
 
 def coerce(value: Any, hint: Any) -> Any:
     """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
-    for option in _options(hint):
+    for kind in _options(hint):
         with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError):
-            return _TYPES[option][1](value)
-    wanted = " or ".join(_TYPES[option][0] for option in _options(hint))
-    raise ValueError(f"wants {wanted}, got {_shown(value)}")
+            return _convert(value, kind)
+    raise ValueError(f"wants {' or '.join(KINDS[kind] for kind in _options(hint))}, got {_shown(value)}")
 
 
 def _options(hint: Any) -> tuple:
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def _checked(value: Any, is_right: bool) -> Any:
-    if not is_right:
-        raise ValueError
-    return value
-
-
-def _to_bool(value: Any) -> bool:
-    return {"true": True, "false": False}[str(value).lower()]
-
-
-def _to_int(value: Any) -> int:
-    return int(_checked(value, not isinstance(value, bool) and (not isinstance(value, float) or value.is_integer())))
-
-
-def _to_float(value: Any) -> float:
-    return _checked(float(value), not isinstance(value, bool) and math.isfinite(float(value)))
-
-
-def _to_text(value: Any) -> str:
-    return str(_checked(value, isinstance(value, (str, int, float)) and not isinstance(value, bool)))
-
-
-def _to_items(convert: Callable[[Any], Any]) -> Callable[[Any], tuple]:
-    """Return the conversion of a list, of a text with commas, or of a single value."""
-
-    def to_items(value: Any) -> tuple:
+def _convert(value: Any, kind: Any) -> Any:
+    """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
+    if typing.get_origin(kind) is list:
         items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
-        return tuple(map(convert, items if isinstance(items, list) else [items]))
-
-    return to_items
-
-
-_TYPES = {  # the name of each type in a message, and its conversion
-    type(None): ("null", lambda value: _checked(value, value is None)),
-    bool: ("true or false", _to_bool),
-    int: ("a whole number", _to_int),
-    float: ("a number", _to_float),
-    str: ("text", _to_text),
-    dict: ("a mapping of names to values", lambda value: _checked(value, all(map(str.isidentifier, value.keys())))),
-    list[str]: ("a list of names", _to_items(_to_text)),
-    list[float]: ("a list of numbers", _to_items(_to_float)),
-}
-
-
-# --- bounds --------------------------------------------------------------------------------------------------------
+        return tuple(_convert(item, *typing.get_args(kind)) for item in (items if isinstance(items, list) else [items]))
+    if kind is bool:
+        return {"true": True, "false": False}[str(value).lower()]
+    fits = (
+        not isinstance(value, bool)
+        and {
+            type(None): lambda: value is None,
+            int: lambda: not isinstance(value, float) or value.is_integer(),
+            float: lambda: math.isfinite(float(value)),
+            str: lambda: isinstance(value, (str, int, float)),
+            dict: lambda: all(map(str.isidentifier, value.keys())),
+        }[kind]()
+    )
+    if not fits:
+        raise ValueError
+    return value if kind is type(None) else kind(value)
 
 
 def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:

@@ -82,9 +82,6 @@ def _named_alike(record: Record) -> Record:
     return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
 
 
-# --- the formats ---------------------------------------------------------------------------------------------------
-
-
 def _truthful_qa(record: Record, rng: random.Random) -> Record:
     right, wrong = split_answers(record["correct_answers"]), split_answers(record["incorrect_answers"])
     if is_empty(record["best_answer"]):
@@ -109,8 +106,10 @@ def _truthful_qa_choices(record: Record, rng: random.Random) -> Record:
 
 
 def _gpqa(record: Record, rng: random.Random) -> Record:
-    given = [record["correct_answer"], *(record[f"incorrect_answer_{number}"] for number in (1, 2, 3))]
-    choices = [_filled(" ".join(str(choice or "").split()), "choice") for choice in given]
+    given = [record[name] for name in ("correct_answer", *WRONG_CHOICES.split(", "))]
+    choices = [" ".join(str(choice or "").split()) for choice in given]
+    if not all(choices):
+        raise ValueError("a choice is empty")
     right = choices[0].casefold()
     rng.shuffle(choices)
     labels = [int(choice.casefold() == right) for choice in choices]  # a wrong choice may repeat the right one
@@ -119,25 +118,10 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
     letters = list(LETTERS[: len(choices)])
     listed = [f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=True)]
     accepted = [letter for letter, label in zip(letters, labels, strict=True) if label]
+    question = "\n".join([str(record["question"]).strip(), "", *listed])
+    answer = accepted[0] if len(accepted) == 1 else accepted
     targets = {"choices": letters, "labels": labels}
-    return {
-        "question": "\n".join([str(record["question"]).strip(), "", *listed]),
-        "answer": accepted[0] if len(accepted) == 1 else accepted,
-        "mc1_targets": targets,
-        "mc2_targets": targets,
-    }
-
-
-def _filled(value: Any, name: str) -> Any:
-    """Return the value; ValueError if it is empty."""
-    if not value:
-        raise ValueError(f"the {name} is empty")
-    return value
-
-
-def _ends_in_number(record: Record) -> bool:
-    """Return whether the answer is a solution that ends in `#### number`, which every reward can read."""
-    return "####" in str(record["answer"])
+    return {"question": question, "answer": answer, "mc1_targets": targets, "mc2_targets": targets}
 
 
 def _is_aime_answer(record: Record) -> bool:
@@ -147,39 +131,27 @@ def _is_aime_answer(record: Record) -> bool:
     return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
 
 
-def _aime(columns: str, says_so: str = "") -> Benchmark:
-    return Benchmark("AIME", columns, *MATH, accepts=_is_aime_answer, says_so=says_so)
-
-
+TOO_COMMON = ("problem, answer", "question, answer", "problem, solution")
+WRONG_CHOICES = "incorrect_answer_1, incorrect_answer_2, incorrect_answer_3"
 QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
 JUDGED, MATH = "simpleqa", ("math", BOXED)
 BENCHMARKS = (  # the first that fits is taken, so formats with more columns come first
     Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),
     Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", JUDGED, read=_truthful_qa_choices),
-    Benchmark(
-        "GPQA",
-        "question, correct_answer, incorrect_answer_1, incorrect_answer_2, incorrect_answer_3",
-        "choice",
-        LETTER,
-        _gpqa,
-    ),
+    Benchmark("GPQA", "question, correct_answer, " + WRONG_CHOICES, "choice", LETTER, _gpqa),
     Benchmark("SimpleQA Verified", "original_index, problem, answer, answer_type", JUDGED),
     Benchmark("SimpleQA", "metadata, problem, answer", JUDGED),
     Benchmark("Chinese SimpleQA", "primary_category, secondary_category, question, answer", JUDGED),
     Benchmark("MATH-500", "problem, answer, subject, level", *MATH),
     Benchmark("MATH", "problem, solution, level, type", *MATH),
-    Benchmark("GSM8K", "question, answer", *MATH, accepts=_ends_in_number),
-    _aime("id, problem, answer"),
-    _aime("problem_idx, problem, answer"),
-    _aime("problem_number, question, answer"),
-    _aime("problem, answer", says_so="aime"),
-    _aime("question, answer", says_so="aime"),
-    _aime("problem, solution", says_so="aime"),
+    Benchmark("GSM8K", "question, answer", *MATH, accepts=lambda record: "####" in str(record["answer"])),
+    *(
+        Benchmark("AIME", columns, *MATH, accepts=_is_aime_answer, says_so="aime" if columns in TOO_COMMON else "")
+        for columns in ("id, problem, answer", "problem_idx, problem, answer", "problem_number, question, answer")
+        + TOO_COMMON
+    ),
     Benchmark("MathArena", "problem_idx, problem, answer", *MATH),
 )
-
-
-# --- answers and choices -------------------------------------------------------------------------------------------
 
 
 def split_answers(value: Any) -> list[str]:

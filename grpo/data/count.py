@@ -41,28 +41,15 @@ class RowCount:
 
     def to_json(self) -> Json:
         """Return the count as data.json holds it."""
-        return {
-            "data": self.data,
-            "rows": self.rows,
-            "left_out": _positive(self.left_out),
-            "notes": _positive(self.notes),
-        }
+        return {"data": self.data, "rows": self.rows, "left_out": dict(+self.left_out), "notes": dict(+self.notes)}
 
     def __str__(self) -> str:
-        left_out, notes = _positive(self.left_out), _positive(self.notes)
-        used = f"{self.used} of {self.rows} rows are used" if left_out else f"{self.rows} rows"
-        parts = [f"{self.data}: {used}"]
-        parts += [f"left out: {_listed(left_out)}"] if left_out else []
-        parts += [_listed(notes)] if notes else []
-        return "; ".join(parts)
-
-
-def _positive(counter: Counter[str]) -> dict[str, int]:
-    return {reason: number for reason, number in counter.items() if number}
-
-
-def _listed(counted: dict[str, int]) -> str:
-    return ", ".join(f"{number} {reason}" for reason, number in counted.items())
+        left_out, notes = (
+            ", ".join(f"{number} {text}" for text, number in (+counter).items())
+            for counter in (self.left_out, self.notes)
+        )
+        used = f"{self.used} of {self.rows} rows are used; left out: {left_out}" if left_out else f"{self.rows} rows"
+        return f"{self.data}: {used}" + (f"; {notes}" if notes else "")
 
 
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns of what no model here can see or hear

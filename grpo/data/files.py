@@ -7,15 +7,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 
-from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json
 
 Record = dict[str, Any]
@@ -57,7 +55,10 @@ def files_of(path: Path) -> list[Path]:
     """
     part = _SHARD.fullmatch(path.name)
     if path.is_dir():
-        found = _files_of_folder(path)
+        what, fix = f"{path} is not a data set that save_to_disk of the datasets library wrote", "give a file's path"
+        with explained((OSError, ValueError, KeyError, TypeError, AttributeError), what, fix):
+            state = read_json(path / STATE_FILE)
+            found = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
     elif part and int(part[2]) == 0:
         found = [path.with_name(f"{part[1]}{number:05d}{part[3]}{part[4]}{part[5]}") for number in range(int(part[4]))]
     else:
@@ -68,25 +69,9 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
-def _files_of_folder(folder: Path) -> list[Path]:
-    try:
-        state = read_json(folder / STATE_FILE)
-        return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{folder} is not a data set",
-            f"a folder must be one that save_to_disk of the datasets library wrote ({reason(error)})",
-            "give the path of a file",
-            PREFLIGHT,
-        ) from None
-
-
 def shown(value: Any) -> str:
     """Return a wrong value as JSON, shortened for a message."""
     return json.dumps(value, default=str)[:MAX_SHOWN]
-
-
-# --- one file -----------------------------------------------------------------------------------------------------
 
 
 def _read_file(path: Path) -> list[Any]:
@@ -119,9 +104,6 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise UserError(f"{path}: two columns have the same name", why, "rename or remove one of them", PREFLIGHT)
 
 
-# --- tables -------------------------------------------------------------------------------------------------------
-
-
 def _read_table(text: str, path: Path) -> Iterator[Record]:
     """Yield the rows of a table, each of which has as many fields as the header."""
     delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
@@ -135,9 +117,8 @@ def _read_table(text: str, path: Path) -> Iterator[Record]:
                 _check_names(path, header)
             elif fields and len(fields) != len(header):
                 why = f"the row has {len(fields)} fields, and the header {len(header)}: {', '.join(header)}"[:200]
-                raise _damaged(
-                    path, first, "CSV", why, f"put quotes around fields that hold {delimiter!r} or line breaks"
-                )
+                fix = f"put quotes around fields that hold {delimiter!r} or line breaks"
+                raise _damaged(path, first, "CSV", why, fix)
             elif "\0" in "".join(fields):
                 raise _damaged(path, first, "CSV", "the row holds a NUL character")
             elif fields:
@@ -146,9 +127,6 @@ def _read_table(text: str, path: Path) -> Iterator[Record]:
     except csv.Error as error:
         why = f"{error}; the row began here, and was read up to line {lines.line_num}"
         raise _damaged(path, first, "CSV", why, "close its quotes; a quote inside quotes is written twice") from None
-
-
-# --- JSON ---------------------------------------------------------------------------------------------------------
 
 
 def _read_objects(text: str, path: Path) -> list[Any]:
@@ -188,9 +166,6 @@ def _line_of_error(text: str) -> int:
         return text.count("\n", 0, place) + 1
 
 
-# --- Parquet and Arrow --------------------------------------------------------------------------------------------
-
-
 def _read_arrow(content: bytes, path: Path) -> list[Record]:
     """Read Parquet, or the stream of Arrow batches that save_to_disk writes."""
     kind = "Parquet" if content.startswith(PARQUET) else "Arrow"
@@ -198,9 +173,8 @@ def _read_arrow(content: bytes, path: Path) -> list[Record]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        what = f"{path} is a{'n' * (kind == 'Arrow')} {kind} file"
         fix = "pip install 'grpo[parquet]', or convert it to JSONL"
-        raise UserError(what, "reading it needs pyarrow", fix, PREFLIGHT) from None
+        raise UserError(f"cannot read {path}", f"{kind} needs pyarrow", fix, PREFLIGHT) from None
     with explained((pyarrow.ArrowException, OSError), f"{path} is not valid {kind}", "download it again"):
         buffer = pyarrow.BufferReader(content)
         table = parquet.read_table(buffer) if kind == "Parquet" else pyarrow.ipc.open_stream(buffer).read_all()
@@ -223,22 +197,17 @@ def _plain(value: Any, number: type) -> Any:
 
     A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text.
     """
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return float(str(number(value)))
-    if isinstance(value, dict):
-        return {name: _plain(item, number) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, number) for item in value]
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, datetime):
-        return value.isoformat(" ").removesuffix(" 00:00:00")
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, (timedelta, UUID)):
-        return str(value)
-    raise TypeError(f"a value is of the type {type(value).__name__}")
+    match value:
+        case None | str() | bool() | int():
+            return value
+        case float():
+            return float(str(number(value)))
+        case bytes():
+            return value.decode()
+        case dict():
+            return {name: _plain(item, number) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, number) for item in value]
+        case Decimal():
+            return f"{value:f}"
+    return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs

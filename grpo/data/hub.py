@@ -1,6 +1,7 @@
 """Find models and data sets: a path that exists is used; any other name of the form owner/name is a hub id."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -55,80 +56,58 @@ def fetch_data(name: str, split: str = "train") -> Path:
     if Path(name).is_file():
         return Path(name)
     if Path(name).is_dir():
-        return _choose_file(Path(name), name, None, split)
+        return _choose_file(Path(name), name, "", split)
     repository, _, config = name.partition(":")
-    return _choose_file(_download(repository, "main", "dataset", [*DATA_FILES, CARD]), name, config or None, split)
+    return _choose_file(_download(repository, "main", "dataset", [*DATA_FILES, CARD]), name, config, split)
 
 
-def _choose_file(folder: Path, name: str, config: str | None, split: str) -> Path:
+def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
     """Return the only data file of a folder, or the one of this split; the first part of a file in several parts."""
-    if (folder / STATE_FILE).is_file():
-        return folder
-    if (folder / f"{split}/{STATE_FILE}").is_file():  # a DatasetDict, written by save_to_disk
-        return folder / split
-    files = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern))
-    files = [path for path in files if path.name not in NOT_DATA]
-    files = _files_of_config(folder, files, config, split) or files
-    files = [path for path in files if "parquet" not in path.suffix] or files  # if both are there, they hold the same
-    files = [path for path in files if not _LATER_PART.search(path.name)]
-    chosen = files if len(files) == 1 else [path for path in files if split in str(path.relative_to(folder))]
+    for candidate in (folder, folder / split):  # the second in a DatasetDict, written by save_to_disk
+        if (candidate / STATE_FILE).is_file():
+            return candidate
+    found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
+    files = {str(path.relative_to(folder)): path for path in found if not _LATER_PART.search(path.name)}
+    names = _names_of_config(folder / CARD, list(files), config, split) or list(files)
+    names = [name for name in names if not name.endswith(".parquet")] or names  # if both are there, they hold the same
+    chosen = names if len(names) == 1 else [name for name in names if split in name]
     if len(chosen) != 1:
-        names = ", ".join(str(path.relative_to(folder)) for path in files) or "no file"
         raise UserError(
             f"the data set {name} has no single {split} file",
-            f"found: {names} (JSON, JSONL, CSV or Parquet)",
+            f"found: {', '.join(names or files) or 'no file'} (JSON, JSONL, CSV or Parquet)",
             "set dataset_split to a word of the file's name; name a configuration of a hub data set as "
             "owner/name:config; or give the path of a file",
             PREFLIGHT,
         )
-    return chosen[0]
+    return files[chosen[0]]
 
 
-def _files_of_config(folder: Path, files: list[Path], config: str | None, split: str) -> list[Path]:
-    """Return the files of a configuration: those that the data set's card lists, or those in its folder; [] if none."""
-    for entry in _card_configs(folder / CARD):
-        is_wanted = entry.get("config_name") == config if config else entry.get("default")
-        listed = entry.get("data_files") if is_wanted else None
-        for part in listed if isinstance(listed, list) else ():
-            if isinstance(part, dict) and part.get("split") == split:
-                patterns = part.get("path") or []
-                patterns = patterns if isinstance(patterns, list) else [patterns]
-                found = [path for path in files if any(path.match(pattern) for pattern in patterns)]
-                if found:
-                    return found
-    if not config:
-        return []
-    found = [path for path in files if config in path.relative_to(folder).parts[:-1] or path.stem.startswith(config)]
-    if not found:
-        raise UserError(
-            f"the data set has no configuration {config}",
-            f"its files are {', '.join(str(path.relative_to(folder)) for path in files[:20])}",
-            "correct the name after the colon",
-            PREFLIGHT,
-        )
-    return found
-
-
-def _card_configs(card: Path) -> list[dict]:
-    """Return the configurations that the front matter of a data set's card describes."""
+def _names_of_config(card: Path, names: list[str], config: str, split: str) -> list[str]:
+    """Return the files of a configuration: those that the data set's card lists, or those in its folder."""
     from huggingface_hub import metadata_load
 
-    try:
-        configs = (metadata_load(card) or {}).get("configs") or []
-        return [entry for entry in configs if isinstance(entry, dict)]
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
-        return []
+    patterns = []
+    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError):  # any card, or none
+        for entry in metadata_load(card)["configs"]:
+            if entry.get("config_name") == config if config else entry.get("default"):
+                parts = [part.get("path") for part in entry["data_files"] if part.get("split") == split]
+                patterns += [pattern for part in parts for pattern in ([part] if isinstance(part, str) else part)]
+    listed = [name for name in names if any(Path(name).match(pattern) for pattern in patterns)]
+    found = [name for name in names if config in Path(name).parts[:-1] or Path(name).stem.startswith(config)]
+    if config and not listed and not found:
+        why = f"its files are {', '.join(names[:20])}"
+        raise UserError(
+            f"the data set has no configuration {config}", why, "correct the name after the colon", PREFLIGHT
+        )
+    return listed or found * bool(config)
 
 
 def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
     """Download the files of a hub repository that match the patterns, unless they are in the cache."""
     if not _HUB_ID.fullmatch(name):
-        raise UserError(
-            f"{kind} {name} does not exist",
-            "there is no such file or folder, and it is not a hub id (owner/name)",
-            "check the path" + ("" if Path(name).is_absolute() else f": it is taken relative to {Path.cwd()}"),
-            PREFLIGHT,
-        )
+        why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
+        fix = "check the path" + "; a name in dataset_info.json needs its folder as dataset_dir" * (kind == "dataset")
+        raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
     from huggingface_hub import snapshot_download
 
     fix = "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN"

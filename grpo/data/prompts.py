@@ -47,12 +47,8 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
         with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", fix):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
     if not tokenizer.chat_template:
-        raise UserError(
-            f"the tokenizer in {folder} has no chat template",
-            "prompts cannot be rendered without one",
-            "set chat_template to a Jinja file",
-            PREFLIGHT,
-        )
+        what, why = f"the tokenizer in {folder} has no chat template", "prompts cannot be rendered without one"
+        raise UserError(what, why, "set chat_template to a Jinja file", PREFLIGHT)
     for name, value in (template_options or {}).items():
         default = f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
         tokenizer.chat_template = default + tokenizer.get_chat_template()
@@ -107,9 +103,13 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     They come from the chat template, the tokenizer, generation_config.json and config.json.
     """
     found = {turn_end(tokenizer), tokenizer.eos_token_id}
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).exists():
-            found |= _read_eos_ids(folder / name)
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        kinds = (OSError, ValueError, TypeError, AttributeError, RecursionError)
+        with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
+            value = read_json(path).get("eos_token_id") if path.exists() else None
+            found |= set(value) if isinstance(value, list) else {value}
+            if any(type(token) not in (int, type(None)) for token in found):
+                raise ValueError(f"its eos_token_id is {value!r:.80}")
     found.discard(None)
     if not found:
         raise UserError(
@@ -119,18 +119,6 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
             PREFLIGHT,
         )
     return tuple(sorted(found))
-
-
-def _read_eos_ids(path: Path) -> set[int | None]:
-    """Read eos_token_id, a number, a list of numbers or null, from a configuration file of a checkpoint."""
-    kinds = (OSError, ValueError, TypeError, AttributeError, RecursionError)
-    with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
-        value = read_json(path).get("eos_token_id")
-        found = set(value) if isinstance(value, list) else {value}
-        wrong = [value for value in found if value is not None and type(value) is not int]
-        if wrong:
-            raise ValueError(f"its eos_token_id holds {wrong[0]!r:.80}")
-        return found
 
 
 def _ends_in_header(tokenizer) -> bool:
@@ -189,7 +177,8 @@ class ChatEncoder:
         text = render(self.tokenizer, messages)
         markers = {}  # index of such a message -> its placeholder in the template
         for index, message in enumerate(messages):
-            if self._spells_markup(message["content"]):
+            content = message["content"]
+            if self.suspicious.search(content) and self._encode(content) != self.plain(content):
                 markers[index] = f"\ue000{index}\ue001"
         if not markers:
             return text, self._encode(text)
@@ -202,9 +191,6 @@ class ChatEncoder:
                 raise _unsafe("the chat template does not contain each message exactly once")
             ids += self._encode(before) + self.plain(messages[index]["content"])
         return text, ids + self._encode(rest)
-
-    def _spells_markup(self, text: str) -> bool:
-        return self.suspicious.search(text) is not None and self._encode(text) != self.plain(text)
 
     def answer(self, text: str) -> list[int]:
         """Return the tokens of an answer as the policy would generate it, and the end token.

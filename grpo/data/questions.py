@@ -67,9 +67,10 @@ class QuestionData:
         needs_answer = any("answer" in reward.needs for reward in rewards if reward.function is None)
         kept = []
         for row in rows:
+            is_unanswerable = str(row.columns.get("unanswerable")).strip().lower() in TRUE  # declining is right
             if has_media(row.columns):
                 count.leave_out(WITH_MEDIA)
-            elif needs_answer and not _is_answerable(row):
+            elif needs_answer and is_empty(row.columns.get("answer")) and not is_unanswerable:
                 count.leave_out("without an answer")
             else:
                 kept.append(row)
@@ -86,12 +87,6 @@ class QuestionData:
             path = fetch_data(name, config.dataset_split)
             self.files[name, max_samples] = read_rows(path, *fields, max_samples, config.seed)
         return self.files[name, max_samples]
-
-
-def _is_answerable(row: Row) -> bool:
-    """Return whether a row has a true answer, or says that there is none, so that declining is right."""
-    is_unanswerable = str(row.columns.get("unanswerable")).strip().lower() in TRUE
-    return is_unanswerable or not is_empty(row.columns.get("answer"))
 
 
 def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:

@@ -16,13 +16,8 @@ REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
 COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
 MARKS = {"kto_tag": "label", "images": "images", "videos": "videos", "audios": "audios"}  # see conversations.py
-TAGS = {
-    "role_tag": "from",
-    "content_tag": "value",
-    "user_tag": "human",
-    "assistant_tag": "gpt",
-    "system_tag": "system",
-}
+ROLE_TAGS = {"user_tag": "human", "assistant_tag": "gpt", "system_tag": "system"}
+TAGS = {"role_tag": "from", "content_tag": "value"} | ROLE_TAGS
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Source:
 
     def _turn(self, turn: Record) -> Record:
         tags = TAGS | self.layout.get("tags", {})
-        roles = {tags["user_tag"]: "user", tags["assistant_tag"]: "assistant", tags["system_tag"]: "system"}
+        roles = {tags[tag]: tag.removesuffix("_tag") for tag in ROLE_TAGS}
         role = turn[tags["role_tag"]]
         return {"role": roles.get(role, role), "content": turn[tags["content_tag"]]}
 
@@ -69,7 +64,7 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     registry = _read_registry(registry_path) if folder or registry_path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if folder is None and not set(names) & set(registry):
-        return [Source(_fetch(name, split))]
+        return [Source(fetch_data(name, split))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
@@ -81,32 +76,22 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     return [_source(part, registry[part], registry_path) for part in names]
 
 
-def _fetch(name: str, split: str) -> Path:
-    try:
-        return fetch_data(name, split)
-    except UserError as error:
-        if "/" in name:
-            raise
-        fix = f"give the path of a file, or in dataset_dir the folder of the {REGISTRY_FILE} that registers {name}"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
-
-
 def _read_registry(path: Path) -> Record:
-    with explained((OSError, ValueError, RecursionError), f"cannot read {path}", "correct dataset_dir"):
+    with explained((OSError, ValueError, RecursionError), f"cannot read {path}", "correct it, or dataset_dir"):
         registry = read_json(path)
-    if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
-        raise UserError(f"{path} is not a registry of data sets", "it must hold {name: {…}}", "correct it", PREFLIGHT)
+        if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
+            raise ValueError("a registry of data sets must hold {name: {…}}")
     return registry
 
 
 def _source(name: str, entry: Record, registry_path: Path) -> Source:
-    path = registry_path.parent / str(entry.get("file_name"))
-    if "file_name" in entry and path.is_file():
-        problem = "" if not entry.get("ranking") else "it holds preferences, not conversations"
-    elif "hf_hub_url" in entry:
-        path, problem = fetch_data(entry["hf_hub_url"], entry.get("split", "train")), ""
-    else:
-        problem = f"there is no file {path}" if "file_name" in entry else "it names no file_name and no hf_hub_url"
+    path, problem = registry_path.parent / str(entry.get("file_name")), ""
+    if entry.get("ranking"):
+        problem = "it holds preferences, not conversations"
+    elif "hf_hub_url" in entry and not path.is_file():
+        path = fetch_data(entry["hf_hub_url"], entry.get("split", "train"))
+    elif not path.is_file():
+        problem = f"it names no hf_hub_url, and there is no file {path}"
     if problem:
         raise UserError(f"{registry_path}: {name} cannot be used", problem, "correct the entry", PREFLIGHT)
     return Source(path, entry)

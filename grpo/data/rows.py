@@ -32,9 +32,6 @@ class Row:
     before: tuple[dict[str, str], ...] | None = None
 
 
-# --- records to rows -----------------------------------------------------------------------------------------------
-
-
 def read_rows(
     path: Path,
     question_field: str | None = None,
@@ -125,9 +122,6 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-# --- their content and order ---------------------------------------------------------------------------------------
 
 
 def fingerprint(rows: list[Row]) -> str:

@@ -96,10 +96,11 @@ class Ranks:
         with explained(dist.DistError, what, fix, INTERNAL):
             found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=MEET))
             store, others_were_here = meet(found, self.rank, self.world)
-        found.set_timeout(TIMEOUT)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=MEET)
         self.is_restart = any(self.gather(self.is_restart or others_were_here))  # an agent counts only its own restarts
+        found.set_timeout(TIMEOUT)  # all are connected: from now on they wait for each other's work
+        dist.distributed_c10d._set_pg_timeout(TIMEOUT)
 
     @property
     def is_main(self) -> bool:

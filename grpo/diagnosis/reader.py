@@ -10,9 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from grpo.base.storage import Json
+from grpo.base.storage import Json, read_mapping
 
 LARGEST, SMALLEST = 1e100, 1e-100  # squares of such numbers, and sums of these, are finite
 MAX_TEXT = 20_000  # characters
@@ -24,17 +22,9 @@ MAX_LINE, MAX_LINES = 5_000_000, 500_000_000  # bytes of one line, and of all li
 
 def read_document(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if there is none."""
-    is_yaml = path.suffix == ".yaml"
-    try:
-        if not path.is_file() or path.stat().st_size > (MAX_YAML if is_yaml else MAX_JSON):
-            return {}
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if is_yaml and any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            return {}  # aliases of aliases grow without bound; no run writes any
-        content = clean(yaml.safe_load(text) if is_yaml else json.loads(text))
-    except Exception:  # constructors of YAML raise errors of every kind
-        return {}
-    return content if isinstance(content, dict) else {}
+    limit = MAX_YAML if path.suffix == ".yaml" else MAX_JSON
+    is_readable = path.is_file() and path.stat().st_size <= limit
+    return clean(read_mapping(path)) if is_readable else {}
 
 
 def read_lines(path: Path) -> Iterator[Any]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo.diagnosis.glossary import Metrics
-from grpo.diagnosis.reasons import MOST, Reason
 
 RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part
@@ -28,13 +27,12 @@ class History:
     """What a run has measured so far.
 
     steps: the metrics of each step, with "step". reason: why most completions of the last step that shows its
-    completions earned little. config: the run's keys. prompt: one prompt, as rendered.
+    completions earned little. config: the run's keys.
     """
 
     steps: list[Metrics] = field(default_factory=list)
-    reason: Reason | None = None
+    reason: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
-    prompt: str = ""
 
     def recent(self, name: str, number: int = RECENT) -> list[float]:
         """Return a metric of the last `number` steps; [] unless each of them has a finite value."""
@@ -52,7 +50,8 @@ class History:
             return None
         first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
         since = int(steps[-TREND]["step"])
-        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
+        error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (first, last)))
+        return Trend(statistics.fmean(first), statistics.fmean(last), error, since)
 
     def since(self, number: int = RECENT) -> str:
         """Return "since step N", where N is the first of the last `number` steps."""
@@ -63,16 +62,6 @@ class History:
         names = [name for name in self.steps[-1] if name.endswith("/unscored_frac") and name.startswith("rewards/")]
         shares = {name.split("/", 1)[1].rpartition("/")[0]: self.recent(name, number) for name in names}
         return {name: statistics.fmean(values) for name, values in shares.items() if values and min(values) > 0}
-
-    def remedy(self) -> str:
-        """Return what helps against the reason that most completions share; "" if there is none."""
-        if self.reason and not self.reason.is_scored:
-            return f"{self.reason.remedy}."
-        if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
-            return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
-        if self.reason and "think" in str(self.reason) and self.prompt.rstrip().endswith("<think>"):
-            return "the chat template opens <think>: let the reward accept completions that begin inside the block."
-        return f"{self.reason.remedy}." if self.reason else ""
 
 
 @dataclass(frozen=True)
@@ -97,10 +86,6 @@ class Trend:
 Rule = Callable[[History], str | None]
 
 
-def _standard_error(*samples: Sequence[float]) -> float:
-    return math.sqrt(sum(statistics.variance(values) / len(values) for values in samples))
-
-
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
     values = [step.get(name) for step in steps]
@@ -110,28 +95,19 @@ def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
 # --- nothing to learn from -----------------------------------------------------------------------------------------
 
 
-def first_step(history: History) -> tuple[str, bool]:
-    """Say in one line how the completions of the first step fared; and whether most of them failed alike."""
-    step = history.steps[-1]
-    cut = step.get("completions/clipped_ratio", 0.0)
-    found = []
-    if cut > 0:
-        fate = "cut off and masked" if history.config.get("mask_truncated_completions") else "cut off"
-        found.append(f"{cut:.0%} of the completions are {fate} at max_completion_length")
+def first_step(history: History) -> str:
+    """Say in one line how the completions of the first step fared."""
+    step, found = history.steps[-1], []
+    if step.get("completions/clipped_ratio"):
+        found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are cut off at max_completion_length")
     if history.reason:
-        found.append(str(history.reason))
+        found.append(history.reason)
     found += [f"{name} cannot score {share:.0%}" for name, share in history.unscorable(1).items()]
     if step.get("micro_batches") == 0:
         found.append("nothing is trained on")
     elif step.get("frac_reward_zero_std"):
         found.append(f"{step['frac_reward_zero_std']:.0%} of the groups have equal rewards and teach nothing")
-    if not math.isfinite(step.get("grad_norm", 0.0)) and history.config.get("torch_dtype") != "float16":
-        found.append("the update is skipped, as its gradient is not finite")
-    remedy = history.remedy()
-    if remedy:
-        found.append(f"to do: {remedy.removesuffix('.')}")
-    text = "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
-    return text, bool(remedy) or step.get("micro_batches") == 0
+    return "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
 
 
 def not_finite(history: History) -> str | None:
@@ -149,8 +125,9 @@ def not_finite(history: History) -> str | None:
 def nothing_learned(history: History) -> str | None:
     """No completion has an advantage, or none is trained on, so no update moves the policy.
 
-    To do: grade some completions by hand with `python -m rewards.score`; give partial credit, or choose questions that
-    the model sometimes gets right.
+    To do: remove the reason that most completions share: show the format with an example in system_prompt, or teach it
+    first (cold_start); name the columns; raise max_completion_length. Or choose questions that the model sometimes gets
+    right. `python -m rewards.score` grades completions that you choose.
     """
     is_idle = history.lasts("advantage_abs_mean", lambda size: size == 0, SURE)
     if not is_idle and not history.lasts("micro_batches", lambda number: number == 0, SURE):
@@ -241,19 +218,6 @@ def refuses_known(history: History) -> str | None:
     )
 
 
-def length_without_reward(history: History) -> str | None:
-    """Completions get longer without earning more. They cost time and memory, and may end at the length limit.
-
-    To do: use loss_type: dapo or dr_grpo, which do not favour long wrong answers; add soft_overlong_punishment to
-    reward_funcs.
-    """
-    length, reward = history.trend("completions/mean_length"), history.trend("reward")
-    if not length or not reward or length.end < 1.3 * length.start or reward.direction > 0:
-        return None
-    now = f"{length.end:.0f} since step {length.since}"
-    return f"length has grown without reward: {length.start:.0f} tokens at the start, {now}"
-
-
 def cut_off(history: History) -> str | None:
     """Many completions hit the length limit before their answer, and are graded as if they had none.
 
@@ -267,22 +231,17 @@ def cut_off(history: History) -> str | None:
     return f"{_percent(shares)} of the completions are cut off at max_completion_length{at} {history.since()}"
 
 
-def entropy_out_of_range(history: History) -> str | None:
-    """The policy has become nearly deterministic, so that nothing new is tried, or its next tokens have become random.
+def entropy_died(history: History) -> str | None:
+    """The policy has become nearly deterministic, so that nothing new is tried.
 
-    To do: lower learning_rate; if entropy died, raise temperature, epsilon_high (0.28 in DAPO) or beta; if it exploded,
-    lower temperature, raise beta, and resume from an earlier checkpoint.
+    To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
     """
     entropy, accuracy = history.trend("entropy"), history.recent("accuracy")
-    if not entropy:
-        return None
     is_learned = accuracy and statistics.fmean(accuracy) >= 0.9
-    has_died = not is_learned and history.lasts("entropy", lambda now: now < entropy.start / 10)
-    if not has_died and not history.lasts("entropy", lambda now: now > max(3 * entropy.start, entropy.start + 0.5)):
+    if not entropy or is_learned or not history.lasts("entropy", lambda now: now < entropy.start / 10):
         return None
     now = statistics.fmean(history.recent("entropy"))
-    fate = "died" if has_died else "has exploded"
-    return f"entropy {fate} {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
+    return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
 
 
 # --- at the end ----------------------------------------------------------------------------------------------------
@@ -319,12 +278,10 @@ RULES: tuple[Rule, ...] = (
     no_signal,
     refuses_everything,
     refuses_known,
-    length_without_reward,
     cut_off,
-    entropy_out_of_range,
+    entropy_died,
 )
 ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
-FOR_A_REASON = (nothing_learned, no_signal, learned_nothing)  # what helps depends on why the completions earn little
 
 
 def meaning(rule: Rule) -> str:
@@ -332,10 +289,9 @@ def meaning(rule: Rule) -> str:
     return " ".join(inspect.getdoc(rule).partition("To do:")[0].split())
 
 
-def advice(rule: Rule, history: History) -> str:
-    """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
-    remedy = history.remedy() if rule in FOR_A_REASON else ""
-    return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
+def advice(rule: Rule) -> str:
+    """Return what helps, from a rule's docstring."""
+    return " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
 
 
 def _percent(values: Sequence[float]) -> str:

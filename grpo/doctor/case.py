@@ -14,11 +14,11 @@ from grpo.base.storage import Json
 from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.questions import QuestionData
 from grpo.data.rows import Row
+from grpo.data.toy import is_made, locate
 from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.run.saved import start_of
-from grpo.run.toy import is_made, locate
 from rewards.registry import Reward, expand
 from rewards.services import Checkup
 

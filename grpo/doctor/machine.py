@@ -11,7 +11,7 @@ from grpo.base.errors import STORAGE, UserError
 from grpo.device import ops
 from grpo.doctor.case import Case, need_key
 from grpo.run.checkpoint import existing_part, find_checkpoint
-from grpo.run.resume import check_changes
+from grpo.run.provenance import check_changes
 from grpo.run.run_dir import refuse_a_run
 from grpo.run.trackers import check_trackers
 

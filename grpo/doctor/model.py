@@ -14,6 +14,7 @@ from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
+from grpo.model import memory
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import (
@@ -24,7 +25,6 @@ from grpo.model.policy import (
     lora_spec,
 )
 from grpo.model.weights import named_tensors, read_model_config
-from grpo.run import memory
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, stage1_overrides, start_from

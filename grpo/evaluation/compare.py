@@ -11,7 +11,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.storage import Json
 from grpo.data.files import read_records
 from grpo.diagnosis.reader import clean, is_number
 
@@ -173,8 +172,3 @@ def comparison_text(found: Comparison, a: str, b: str) -> str:
         interval = f"({scale * of.low:+.{digits}f} to {scale * of.high:+.{digits}f})"
         lines.append(f"{name:<{width}}{cells}{change}  {interval:<18}{of.p:>8.2g}")
     return "\n".join(lines)
-
-
-def to_json(found: Comparison, a: str, b: str) -> Json:
-    """Return a comparison as JSON."""
-    return {"a": a, "b": b, **asdict(found)}

@@ -47,7 +47,8 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         )
     typed = keys_of(arguments.overrides)
     records = _read(arguments.data, arguments.overrides) if arguments.data else []
-    benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records, _name_of(arguments.data))
+    name = "/".join(Path(arguments.data or "").parts[-2:])  # of the file with its folder, of a data set with its owner
+    benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records, name)
     reward = _choose_reward(arguments, benchmark, has_config)
     keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
     keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward}
@@ -71,11 +72,6 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     return Task(
         saved, config, replace(questions, max_samples=arguments.max_samples or questions.max_samples), benchmark
     )
-
-
-def _name_of(data: str | None) -> str:
-    """Return the name of a file with its folder, or of a data set with its owner."""
-    return "/".join(Path(data or "").parts[-2:])
 
 
 def _read(data: str, typed: Sequence[str]) -> list[Record]:

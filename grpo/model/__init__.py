@@ -2,5 +2,5 @@
 
 Read decoder.py first (Qwen2, Qwen3, Llama), then lora.py (adapters inside one product, Eq. 12), master_weight.py and
 rope.py. weights.py reads and writes checkpoints, adapter.py PEFT's adapters; policy.py assembles all that a run starts
-from. This folder may import device/ and data/.
+from. memory.py counts what a training step keeps. This folder may import device/ and data/.
 """

@@ -1,8 +1,6 @@
 """The curves of a run and their meanings, in the coordinates of the plots that page.html draws."""
 
-import itertools
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,7 +8,7 @@ from statistics import fmean
 
 from grpo.diagnosis.glossary import meaning
 from grpo.diagnosis.record import Record
-from grpo.run.plot import finite_points
+from grpo.report.plot import finite_points
 
 Points = Sequence[tuple[float, float]]
 
@@ -46,8 +44,8 @@ MAX_CURVES = 24  # of one title
 LEFT, RIGHT, TOP, BOTTOM = 52, 394, 24, 196  # edges of the curves in a plot of 400 x 220
 MARGIN = 0.04  # of an axis, at either end
 NUM_TICKS = 6  # distances between ticks, at most
-MAX_READINGS = 50  # steps whose values are shown under the pointer
 MAX_POINTS = 400  # of a curve; more are averaged
+MAX_SPOTS = 50  # of a curve: points whose values the browser shows under the pointer
 MAX_DOTS = 20  # a curve of up to so many points gets a dot at each
 SMOOTH_FROM = 20  # a curve of so many points or more gets a running mean over its values
 
@@ -69,11 +67,16 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, as the data of an SVG path. kind: its class in the style sheet: "", "dashed", "pale" or "dots"."""
+    """A curve, as the data of an SVG path. kind: its class in the style sheet: "", "dashed" or "pale".
+
+    spots: x, y and value of points to point at. has_dots: they can be seen.
+    """
 
     path: str
     colour: int
-    kind: str = ""
+    kind: str
+    spots: list[tuple[float, float, str]]
+    has_dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,28 +89,17 @@ class Chart:
     lines: list[Line]
     is_percent: bool
     meanings: list[tuple[str, str]]
-    readings: list["Reading"]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The values at a step, shown when the pointer or a finger is between `left` and `left + width`."""
-
-    step: int
-    left: float
-    width: float
-    values: list[tuple[int, str]]  # colour and text
 
 
 def draw_charts(records: Sequence[Record]) -> list[Chart]:
     """Draw all metrics that any of the runs has, at most NUM_COLOURS of them in a plot."""
-    curves = [_curves(record) for record in records]
-    names = list(dict.fromkeys(itertools.chain(*curves)))
+    runs = [_curves(record) for record in records]
+    names = list(dict.fromkeys(name for run in runs for name in run))
     charts = []
     for title, patterns in CHARTS.items():
         shown = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)][:MAX_CURVES]
         for start in range(0, len(shown), NUM_COLOURS):
-            charts.append(_draw(title, shown[start : start + NUM_COLOURS], curves))
+            charts.append(_draw(title, shown[start : start + NUM_COLOURS], runs))
     return charts
 
 
@@ -118,40 +110,34 @@ def _curves(record: Record) -> dict[str, Points]:
         for name, value in metrics.items():
             curves.setdefault(name, []).append((metrics["step"], value))
     points = {name: sorted(finite_points(curve)) for name, curve in curves.items()}
-    return {name: curve for name, curve in points.items() if len(curve) > 1 and any(y for _, y in curve)}
+    return {name: thin(curve) for name, curve in points.items() if len(curve) > 1 and any(y for _, y in curve)}
 
 
-def _draw(title: str, names: Sequence[str], curves: Sequence[dict[str, Points]]) -> Chart:
-    """Draw the curves of these names. Those of a second run are dashed."""
-    curves = [{name: thin(of_run[name]) for name in names if name in of_run} for of_run in curves]
-    xs, ys = zip(*[point for of_run in curves for points in of_run.values() for point in points], strict=True)
+def _draw(title: str, names: Sequence[str], runs: Sequence[dict[str, Points]]) -> Chart:
+    """Draw the curves of these names: those of a second run dashed, and noisy ones pale under their running mean."""
+    curves = [(number, name, run[name]) for number, run in enumerate(runs) for name in names if name in run]
+    xs, ys = zip(*[point for _, _, points in curves for point in points], strict=True)
     is_percent = title in OF_SHARES
     x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
-    y = make_axis(0, 1, BOTTOM, TOP) if is_percent else make_axis(min(ys), max(ys), BOTTOM, TOP)
-    lines = []
-    for number, of_run in enumerate(curves):
-        for name, points in of_run.items():
-            kinds = _styles(points, is_dashed=number > 0, smooth=title not in EXACT)
-            lines += [Line(_path(drawn, x, y, kind), names.index(name), kind) for kind, drawn in kinds.items()]
-    meanings = [(name, meaning(name)) for name in names]
-    return Chart(title, x, y, lines, is_percent, meanings, _readings(curves, names, x, is_percent))
+    y = make_axis(*((0, 1) if is_percent else (min(ys), max(ys))), BOTTOM, TOP)
+    chart = Chart(title, x, y, [], is_percent, [(name, meaning(name)) for name in names])
+    for number, name, points in curves:
+        colour, kind = names.index(name), "dashed" if number else ""
+        mean = points
+        if len(points) >= SMOOTH_FROM and title not in EXACT:
+            chart.lines.append(Line(_path(points, chart), colour, "pale", []))
+            steps, values = zip(*points, strict=True)
+            mean = list(zip(steps, running_mean(values, max(2, len(values) // 20)), strict=True))
+        spots = [
+            (x.place(step), y.place(value), f"step {step:.0f}: {value:{'.1%' if is_percent else '.4g'}}")
+            for step, value in points[:: math.ceil(len(points) / MAX_SPOTS)]
+        ]
+        chart.lines.append(Line(_path(mean, chart), colour, kind, spots, len(points) <= MAX_DOTS and not number))
+    return chart
 
 
-def _readings(curves: Sequence[dict[str, Points]], names: Sequence[str], x: Axis, is_percent: bool) -> list[Reading]:
-    """Return the values at no more than MAX_READINGS steps: the last one that each curve had by then."""
-    steps = sorted({step for of_run in curves for points in of_run.values() for step, _ in points})
-    steps = steps[:: math.ceil(len(steps) / MAX_READINGS)]
-    edges = [LEFT, *((x.place(a) + x.place(b)) / 2 for a, b in itertools.pairwise(steps)), RIGHT]
-    found = []
-    for step, (left, right) in zip(steps, itertools.pairwise(edges), strict=True):
-        values = []
-        for of_run in curves:
-            for name, points in of_run.items():
-                number = bisect_right(points, step, key=lambda point: point[0])
-                if number:
-                    values.append((names.index(name), show_value(points[number - 1][1], is_percent)))
-        found.append(Reading(round(step), round(left, 1), round(right - left, 1), values))
-    return found
+def _path(points: Points, chart: Chart) -> str:
+    return "M" + "L".join(f"{chart.x.place(step)} {chart.y.place(value)}" for step, value in points)
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
@@ -167,22 +153,6 @@ def make_axis(low: float, high: float, start: float, end: float, distance: float
     return Axis(low, high, start, end, ticks)
 
 
-def _styles(points: Points, is_dashed: bool, smooth: bool) -> dict[str, Points]:
-    """Return the lines to draw for a curve, by kind: few points get dots; many are pale, under their running mean."""
-    kind = "dashed" if is_dashed else ""
-    if smooth and len(points) >= SMOOTH_FROM:
-        xs, ys = zip(*points, strict=True)
-        means = running_mean(ys, max(2, len(ys) // 20))
-        return {"pale": points, kind: list(zip(xs, means, strict=True))}
-    has_dots = len(points) <= MAX_DOTS and not is_dashed
-    return {kind: points} | ({"dots": points} if has_dots else {})
-
-
-def _path(points: Points, x: Axis, y: Axis, kind: str) -> str:
-    places = [f"{x.place(left)} {y.place(up)}" for left, up in points]
-    return "".join(f"M{place}h0" for place in places) if kind == "dots" else "M" + "L".join(places)
-
-
 def thin(points: Points) -> Points:
     """Average neighbours until at most MAX_POINTS are left."""
     size = math.ceil(len(points) / MAX_POINTS)
@@ -193,10 +163,6 @@ def thin(points: Points) -> Points:
 def running_mean(values: Sequence[float], reach: int) -> list[float]:
     """Return the mean of each value and its neighbours, up to `reach` on either side."""
     return [fmean(values[max(place - reach, 0) : place + reach + 1]) for place in range(len(values))]
-
-
-def show_value(value: float, is_percent: bool) -> str:
-    return f"{value:.1%}" if is_percent else f"{value:.4g}"
 
 
 def show_tick(value: float, is_percent: bool = False) -> str:

@@ -12,15 +12,15 @@ from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
-from grpo.config.options import SftConfig, TrainConfig, as_yaml
+from grpo.config.options import SftConfig, TrainConfig, as_yaml, meanings
 from grpo.diagnosis.glossary import Metrics, meaning
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
-from grpo.explain import Remark, explain
+from grpo.explain import explain
 from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import draw_charts, show_tick
-from grpo.report.examples import Example, examples
-from grpo.report.flips import Flips, flips
+from grpo.report.examples import examples
+from grpo.report.flips import flips
 from grpo.run.step_bar import PHASES
 
 FILE_NAME = "report.html"
@@ -45,21 +45,6 @@ class Key:
     values: list[str]
     default: str
     doc: str
-
-
-@dataclass(frozen=True)
-class RunPage:
-    """The part of the page that is about one run alone."""
-
-    record: Record
-    headline: str
-    overview: list[tuple[str, str]]  # label and text
-    remarks: list[Remark]
-    phases: list[Phase]
-    step_seconds: float
-    examples_step: int
-    examples: list[Example]
-    flips: Flips
 
 
 def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:
@@ -88,7 +73,8 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("grpo.report", "."),
         autoescape=True,
-        finalize=_visible,
+        # Control characters are made visible in every text that the template inserts, except in its own markup.
+        finalize=lambda value: escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
@@ -96,26 +82,18 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _visible(value: Any) -> Any:
-    """Make control characters visible in every text that the template inserts, except in its own markup."""
-    return escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _run_page(record: Record) -> RunPage:
-    step = max(record.answer_steps(), default=0)
-    phases = _phases(record.steps)
-    shown, flipped = examples(record, step), flips(record)
-    return RunPage(
-        record,
-        headline(record),
-        _overview(record),
-        explain(record),  # after all files have been read, so that it knows which lines could not
-        phases,
-        sum(phase.seconds for phase in phases),
-        step,
-        shown,
-        flipped,
-    )
+def _run_page(record: Record) -> Json:
+    """Return the part of the page that is about one run alone, by the names that the template has for it."""
+    step, phases = max(record.answer_steps(), default=0), _phases(record.steps)
+    shown = {"examples_step": step, "examples": examples(record, step), "flips": flips(record)}
+    return shown | {
+        "record": record,
+        "headline": headline(record),
+        "overview": _overview(record),
+        "phases": phases,
+        "step_seconds": sum(phase.seconds for phase in phases),
+        "remarks": explain(record),  # after all files have been read, so that it knows which lines could not
+    }
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:
@@ -133,7 +111,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "steps": last.get("step"),
         "completions per step": _completions_per_step(config),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
-        "time of all steps": show_seconds(_total(record.steps, "step_time")),
+        "time of all steps": show_seconds(sum(_finite(record.steps, "step_time"))),
         "peak memory": f"{memory:.2f} GB" if math.isfinite(memory) else None,
         "started": str(state.get("started") or "").replace("T", " "),
     }
@@ -144,14 +122,10 @@ def _rows(data: Json) -> Iterator[tuple[str, str]]:
     """Yield each use of a data set, with how many of its rows are used and why the others are not."""
     for use, count in data.items():
         if isinstance(count, dict) and is_number(count.get("rows")):
-            reasons, notes = (_counts(count.get(name)) for name in ("left_out", "notes"))
+            tables = [count[name] if isinstance(count.get(name), dict) else {} for name in ("left_out", "notes")]
+            reasons, notes = ({text: n for text, n in table.items() if is_number(n)} for table in tables)
             used = f"{count['rows'] - sum(reasons.values()):g} of {count['rows']:g} rows of {count.get('data')}"
             yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
-
-
-def _counts(value: Any) -> dict[str, float]:
-    pairs = value.items() if isinstance(value, dict) else ()
-    return {reason: number for reason, number in pairs if is_number(number)}
 
 
 def _completions_per_step(config: Json) -> str | None:
@@ -163,30 +137,26 @@ def _completions_per_step(config: Json) -> str | None:
     return f"{size} = {size // G} questions x {G} answers"
 
 
+def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
+    """Return the finite values of a metric."""
+    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
+
+
 def _phases(steps: Sequence[Metrics]) -> list[Phase]:
     """Return the phases that took any time, as means over all steps."""
-    means = {name: _total(steps, name) / len(steps) for name in PHASES if steps}
-    total = sum(means.values()) or 1.0
-    return [
-        Phase(name, meaning(name), value, value / total, _largest(steps, name.replace("time", "peak_memory_gb")))
-        for name, value in means.items()
-        if value > 0
-    ]
-
-
-def _largest(steps: Sequence[Metrics], name: str) -> float | None:
-    values = [step.get(name, math.nan) for step in steps]
-    return max(filter(math.isfinite, values), default=None)
-
-
-def _total(steps: Sequence[Metrics], name: str) -> float:
-    values = [step.get(name, 0.0) for step in steps]
-    return sum(value for value in values if math.isfinite(value))
+    means = {name: sum(_finite(steps, name)) / len(steps) for name in PHASES if steps}
+    found = []
+    for name, value in means.items():
+        if value > 0:
+            memory = max(_finite(steps, name.replace("time", "peak_memory_gb")), default=None)
+            found.append(Phase(name, meaning(name), value, value / sum(means.values()), memory))
+    return found
 
 
 def changed_keys(records: Sequence[Record]) -> list[Key]:
     """Return the keys that differ from their default in any run, or between the runs."""
     known = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
+    docs = meanings(SftConfig) | meanings(TrainConfig)
     keys = []
     for name in dict.fromkeys(name for record in records for name in record.config):
         field = known.get(name)
@@ -195,7 +165,7 @@ def changed_keys(records: Sequence[Record]) -> list[Key]:
         values = [as_yaml(record.config.get(name)) for record in records]
         default = as_yaml(field.default)
         if set(values) != {default}:
-            keys.append(Key(name, values, default, field.metadata["doc"]))
+            keys.append(Key(name, values, default, docs[name]))
     return keys
 
 

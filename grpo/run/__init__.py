@@ -3,11 +3,14 @@
 Read in this order:
 
 - run.py: one invocation, with run_dir.py (its directory), checkpoint.py and alarm.py (a call after some time);
-- resume.py: what a resumed run may change, with fingerprint.py (what a run is made of) and origin.py (stage 1);
-- metrics.py: the numbers of a step; log.py: where they go, with trackers.py, step_bar.py and plot.py;
-- guard.py, memory.py: what protects a step;
-- saved.py: the models that runs have written, read back;
-- toy.py: a small world made from scratch, for runs without a download.
+- provenance.py: what a run is made from, and what a resumed run may change;
+- metrics.py: the numbers of a step; log.py: where they go, with trackers.py and step_bar.py;
+- guard.py: what protects a step;
+- saved.py: the models that runs have written, read back.
+
+A resumed run takes its directory and finishes what a kill left half done (run_dir.py, checkpoint.py). Run.restore
+chooses the checkpoint, compares what the run is made from (provenance.py) and loads the state; Trainer.restore sets the
+counters. Log removes the lines of the steps that are made again, and Health.resume replays the others.
 
 These files import the other folders of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
 """

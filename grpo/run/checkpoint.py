@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
@@ -29,21 +29,11 @@ from grpo.optim import MASTER, all_finite
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
+COUNTED = ("step", "position", "num_tokens", "skipped", "micro_batch_tokens")  # whole numbers in COUNTERS_FILE
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
-_READ_ERRORS = (  # of damaged or foreign files
-    OSError,
-    ValueError,
-    SafetensorError,
-    KeyError,
-    IndexError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    OverflowError,
-)
 
 
 def new_checkpoint(run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0) -> FolderWriter:
@@ -91,10 +81,12 @@ def problem_with(folder: Path) -> str:
     for name in (STATE_FILE, COUNTERS_FILE):
         if name not in manifest["files"]:
             return f"{MANIFEST_FILE} does not list {name}"
+    if not isinstance(manifest.get("hidden_values", {}), dict):
+        return f"{MANIFEST_FILE} holds hidden_values that are none"
     try:
         with safe_open(folder / STATE_FILE, "pt") as state:
             is_finite = all_finite(state.get_tensor(f"{PREFIX}{MASTER}"))
-    except _READ_ERRORS as error:
+    except Exception as error:  # foreign files raise errors of every kind
         return f"{STATE_FILE} cannot be read: {reason(error)}"
     return "" if is_finite else f"{STATE_FILE} holds weights that are not finite"
 
@@ -228,8 +220,17 @@ def write_state(
 
 def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Json]:
     """Return the tensors and counters of a checkpoint, and restore the random generators of this rank."""
-    with explained(_READ_ERRORS, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
+    with explained(Exception, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
         tensors = load_file(folder / STATE_FILE)
         counters = read_json(folder / COUNTERS_FILE)
         restore_random_state(counters.pop("rng")[rank])
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
+
+
+def check_counters(folder: Path, counters: Json) -> None:
+    """Raise UserError (exit 6) for counters that no run writes, and with which none could go on."""
+    wrong = [name for name in COUNTED if type(counters.get(name)) is not int or not 0 <= counters[name] < 2**53]
+    wrong += [] if isinstance(counters.get("inputs"), dict) else ["inputs"]
+    if wrong:
+        what = f"the checkpoint {folder} cannot be continued"
+        raise UserError(what, f"{COUNTERS_FILE} holds no valid {', '.join(wrong)}", "use an older one", STORAGE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.base.schema import Group
 from grpo.diagnosis.glossary import Metrics
-from grpo.run import memory
+from grpo.model import memory
 
 if TYPE_CHECKING:
     from grpo.trainer import Trainer
@@ -89,15 +89,12 @@ class Guard:
 
     def _out_of_memory(self, phase: str, reason: str) -> UserError:
         trainer = self.trainer
-        key = "max_tokens_per_micro_batch, or set gradient_checkpointing=true"
-        if phase == "generating":
-            key = "max_num_seqs"
+        key = "max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch"
         return UserError(
             f"out of memory while {phase}, at step {trainer.step}",
-            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to "
-            f"{trainer.longest} tokens, "
-            f"micro-batches of {trainer.budget.tokens} packed tokens",
-            f"lower {key}, max_completion_length or max_prompt_length",
+            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to {trainer.longest} "
+            f"tokens, micro-batches of {trainer.budget.tokens} packed tokens",
+            f"lower {key}, max_completion_length or max_prompt_length, or set gradient_checkpointing=true",
             MEMORY,
         )
 

@@ -2,17 +2,18 @@
 
 import json
 import math
-import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import reason, redact
 from grpo.base.schema import Completion, Group, Prompt
-from grpo.base.storage import Json, failpoint, is_at, write_atomically, write_lines
+from grpo.base.storage import Json, failpoint, write_atomically, write_lines
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.diagnosis.glossary import Metrics, check_names
+from grpo.diagnosis.record import METRICS_FILE
 from grpo.run.metrics import Window, outcome_of
 from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
@@ -23,8 +24,9 @@ MAX_TRACKED = 4  # completions that a tracker gets at each logged step
 class Log:
     """Writes the metrics of one run; only rank 0 has one.
 
-    metrics.jsonl gets every step. The trackers, and the terminal if logging_steps is more than 1, get the means of
-    every logging_steps steps. completions/ gets the first step, the last one, and one of every logging_steps.
+    metrics.jsonl gets every step. The trackers get the means of every logging_steps steps; so does the terminal if
+    these are several, or if it shows no bar. completions/ gets the first step, the last one, and one of every
+    logging_steps.
 
     If the disk is full or a tracker fails, lines are lost, with one warning for each, and training continues.
     """
@@ -32,12 +34,12 @@ class Log:
     def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
         run_dir = Path(config.output_dir)
         self.config, self.total_steps, self.step = config, total_steps, first_step
-        self.completions = run_dir / "completions"
+        self.completions, self.metrics = run_dir / "completions", run_dir / METRICS_FILE
         self.warned: set[str] = set()
         self.window = Window()
-        self.metrics_path = run_dir / "metrics.jsonl"
-        self.metrics: int | None = _continue_lines(self.metrics_path, first_step, first_step == total_steps)
-        self.bar = StepBar(total_steps, first_step, config.disable_tqdm, config.logging_steps > 1)
+        self.prints = config.logging_steps > 1 or not (config.disable_tqdm or sys.stderr.isatty())
+        self.bar = StepBar(total_steps, first_step, config.disable_tqdm)
+        _keep_lines(self.metrics, first_step, first_step == total_steps)
         self._attempt("completions/", _drop_answers, run_dir, first_step)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
@@ -70,26 +72,22 @@ class Log:
         check_names(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
-        self._attempt("metrics.jsonl", self._append_line, json.dumps({"step": step, **finite}) + "\n")
+        self._attempt(METRICS_FILE, self._append_line, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
 
     def _append_line(self, line: str) -> None:
-        """Append to metrics.jsonl. If it was deleted meanwhile, say so and begin a new one."""
-        if not is_at(self.metrics, self.metrics_path):
-            self.say("warning: metrics.jsonl was deleted or replaced; the next lines go to the file that is there now")
-            os.close(self.metrics)
-            self.metrics = _open_lines(self.metrics_path)
+        if not self.metrics.exists():
+            self.say(f"warning: {METRICS_FILE} was deleted; the next lines go to a new file")
         _append(self.metrics, line)
 
     def _write_means(self) -> None:
-        """Send the means over the steps since the last call to the trackers; print them if logging_steps is above 1."""
+        """Send the means over the steps since the last call to the trackers, and print them."""
         number, means = self.window.number, self.window.take()
         for name, tracker in self.trackers.items():
             self._track(name, tracker.scalars, self.step, means)
-        if self.config.logging_steps > 1:
+        if self.prints:
             what = "" if number == 1 else f", mean of {number}"
-            text = "  ".join(describe(means)) + longest_phase(means)
-            self.say(f"step {self.step} of {self.total_steps}{what}: {text}")
+            self.say(f"step {self.step} of {self.total_steps}{what}: {describe(means)}{longest_phase(means)}")
 
     def say(self, text: str) -> None:
         """Print a line on the terminal without breaking the progress bar."""
@@ -106,13 +104,10 @@ class Log:
             self._track(name, tracker.text, step, "completions", text)
 
     def close(self) -> None:
-        """Close the files, the trackers and the progress bar."""
+        """Close the trackers and the progress bar."""
         self.bar.close()
         if self.window.number:  # the run was stopped between two lines
             self._write_means()
-        if self.metrics is not None:
-            os.close(self.metrics)
-            self.metrics = None
         for name, tracker in self.trackers.items():
             self._track(name, tracker.close)
         self.trackers = {}
@@ -189,30 +184,14 @@ def _as_json(value: float | None) -> float | str | None:
     return str(value)
 
 
-def _continue_lines(path: Path, first_step: int, is_over: bool) -> int:
-    """Open metrics.jsonl to append to it, and remove the lines that a resumed run writes again: those of later steps.
+def _keep_lines(path: Path, first_step: int, is_over: bool) -> None:
+    """Remove the lines of metrics.jsonl that a resumed run writes again: those of later steps.
 
     A run that begins at step 0 writes all lines again, even those of step 0; a finished run, only its last evaluation.
     """
-    if path.exists():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        kept = [line + "\n" for line in lines if first_step and _is_kept(line, first_step, is_over)]
-        write_atomically(path, "".join(kept))
-    return _open_lines(path)
-
-
-def _drop_answers(run_dir: Path, first_step: int) -> None:
-    """Remove the answers of steps that a resumed run repeats, from completions/ and evaluation/."""
-    for folder in ("completions", "evaluation"):
-        for path in (run_dir / folder).glob("step-*.jsonl"):
-            number = path.stem.removeprefix("step-")
-            if number.isdecimal() and int(number) > first_step:
-                path.unlink()
-
-
-def _open_lines(path: Path) -> int:
-    binary = getattr(os, "O_BINARY", 0)  # Windows' own flag: no \r before \n
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | binary, 0o644)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    kept = [line + "\n" for line in lines if first_step and _is_kept(line, first_step, is_over)]
+    write_atomically(path, "".join(kept))
 
 
 def _is_kept(line: str, last_step: int, is_over: bool) -> bool:
@@ -225,14 +204,21 @@ def _is_kept(line: str, last_step: int, is_over: bool) -> bool:
         return False
 
 
-def _append(descriptor: int, line: str) -> None:
-    """Write a complete line, or nothing."""
-    size = os.fstat(descriptor).st_size
-    data = line.encode()
-    try:
-        while data:
-            written = os.write(descriptor, data)
-            data = data[written:]
-    except OSError:
-        os.ftruncate(descriptor, size)
-        raise
+def _append(path: Path, line: str) -> None:
+    """Append a complete line, or nothing."""
+    with open(path, "ab", buffering=0) as file:
+        size, data = file.tell(), line.encode()
+        try:
+            while data:
+                data = data[file.write(data) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+def _drop_answers(run_dir: Path, first_step: int) -> None:
+    """Remove the answers of steps that a resumed run repeats, from completions/ and evaluation/."""
+    for folder in ("completions", "evaluation"):
+        for path in (run_dir / folder).glob(f"step-{'[0-9]' * 6}.jsonl"):
+            if int(path.stem.removeprefix("step-")) > first_step:
+                path.unlink()

@@ -13,7 +13,7 @@ import torch
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
 from grpo.diagnosis.glossary import Metrics
-from grpo.run.memory import take_peak
+from grpo.model.memory import take_peak
 
 CPU = torch.device("cpu")
 
@@ -244,8 +244,7 @@ class Clock:
     def memory_gb(self) -> dict[str, float]:
         """Return the memory of every phase since `restart`, in GB."""
         self._count_memory("time/train")
-        names = {phase: phase.removeprefix("time/") for phase in self.memory}
-        return {f"peak_memory_gb/{names[phase]}": peak / 1e9 for phase, peak in self.memory.items()}
+        return {f"peak_memory_gb/{phase.removeprefix('time/')}": peak / 1e9 for phase, peak in self.memory.items()}
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""

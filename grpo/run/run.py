@@ -1,7 +1,5 @@
 """One invocation of stage 1 or 2: its output directory, its signals, its checkpoints, and how it ends."""
 
-import hashlib
-import logging
 import os
 import random
 import signal
@@ -31,11 +29,9 @@ from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.alarm import AGAIN_S, Alarm
-from grpo.run.fingerprint import environment
 from grpo.run.log import Log
-from grpo.run.origin import ORIGIN_FILE
-from grpo.run.resume import check_changes, hidden_values
-from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir, close_debug_log, open_debug_log
+from grpo.run.provenance import ORIGIN_FILE, check_changes, environment, hidden_values
+from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, DebugLog, RunDir
 from grpo.run.trackers import check_trackers
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
@@ -62,7 +58,7 @@ class Run:
         self.remark = ""  # on a run that is done
         self.data: Json = {}  # the rows of each data set, as data.json holds them
         self.alarm = Alarm(self._on_alarm)
-        self.debug = logging.getLogger(f"grpo.{id(self)}")
+        self.debug = DebugLog(self.path / "debug.log")
 
     def __enter__(self) -> "Run":
         self._check_deadline()
@@ -74,7 +70,6 @@ class Run:
             may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
             may_return = not (self.ranks.is_restart or self.ranks.may_restart)
             self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir, may_return)
-            open_debug_log(self.debug, self.path / "debug.log")
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -124,7 +119,7 @@ class Run:
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if trace and self.ranks.is_main:
-            self.debug.error(trace)
+            self.debug.write("ERROR", trace)
         if self.log is not None:
             self.log.close()
         if self.dir is not None:
@@ -135,7 +130,6 @@ class Run:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
-        close_debug_log(self.debug)
         if self.owns_ranks:
             self.ranks.close()
         if is_lost:
@@ -146,7 +140,7 @@ class Run:
         try:
             write_report(self.path)
         except Exception as error:
-            self.debug.error("".join(traceback.format_exception(error)))
+            self.debug.write("ERROR", "".join(traceback.format_exception(error)))
             self.say(f"note: report.html could not be written: {type(error).__name__}; see debug.log")
 
     def _write_rank_state(self, code: int, reason: str, trace: str) -> None:
@@ -214,7 +208,7 @@ class Run:
         """Show a line to the user, on rank 0, and write it to debug.log."""
         if not self.ranks.is_main:
             return
-        self.debug.info(text)
+        self.debug.write("INFO", text)
         if self.log is not None:
             self.log.say(redact(text))
         else:
@@ -288,11 +282,7 @@ class Run:
             self.dir.keep_lock()
             text = to_yaml(self.config)
             state = optimizer.state()
-            about = {
-                "world_size": self.ranks.world,
-                "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
-                "hidden_values": hidden_values(self.config),
-            }
+            about = {"world_size": self.ranks.world, "hidden_values": hidden_values(self.config)}
             needed_bytes = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -315,6 +305,7 @@ class Run:
         for notice in check_changes(folder, self.config, self.ranks.world):
             self.say(f"note: {notice}")
         tensors, counters = checkpoint.read_state(folder, self.ranks.rank)
+        checkpoint.check_counters(folder, counters)
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
@@ -366,6 +357,13 @@ class Run:
         folder, notices = checkpoint.find_checkpoint(self.path, wanted)
         for notice in notices:
             self.say(f"note: {notice}")
+        if folder is None and (self.path / "final").is_dir():
+            raise UserError(
+                f"the run in {self.path} has a result, and no checkpoint to continue from",
+                "; ".join(notices[:-1]) or "its checkpoints were removed; to start from step 0 would replace final/",
+                f"use {self.path}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
+                STORAGE,
+            )
         if folder is None:
             return None
         is_own = folder.resolve().parent == self.path.resolve()

@@ -1,6 +1,5 @@
 """The output directory: it belongs to one run at a time, and records the state of that run."""
 
-import logging
 import os
 import re
 import shutil
@@ -22,25 +21,9 @@ from grpo.run.checkpoint import checkpoints, problem_with, recover
 FAILED_FILE = "run_state.failed.json"  # how a run ended that was to replace the one that is here
 OLD_RUN, MOVING, GONE = "old-run", "old-run.moving", "old-run.gone"  # see RunDir._set_aside
 STAYS = ("debug.log", FAILED_FILE)  # they tell of every run that was ever here
-OWN_FILES = (
-    CONFIG_FILE,
-    METRICS_FILE,
-    DATA_FILE,
-    "loss.png",
-    "evaluation.json",
-    "report.html",
-)
+OWN_FILES = (CONFIG_FILE, METRICS_FILE, DATA_FILE, "loss.png", "evaluation.json", "report.html")
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
-BEFORE_FIRST_STEP = (  # files that a run writes before its first step
-    CONFIG_FILE,
-    DATA_FILE,
-    "debug.log",
-    "evaluation",
-    "evaluation.json",
-    METRICS_FILE,
-    "tb",
-    "world",
-)
+BEFORE_FIRST_STEP = {CONFIG_FILE, DATA_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
@@ -48,21 +31,20 @@ def holds_a_run(path: Path) -> bool:
     """Return whether a directory holds a run. A run that ended before its first step does not count: it is replaced."""
     if not path.is_dir():
         return False
-    found = [entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))]
-    metrics = path / METRICS_FILE
-    return bool(set(found) - set(BEFORE_FIRST_STEP)) or (metrics.exists() and metrics.stat().st_size > 0)
+    found = {entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))}
+    return bool(found - BEFORE_FIRST_STEP) or (METRICS_FILE in found and (path / METRICS_FILE).stat().st_size > 0)
 
 
 def own_entries(path: Path) -> list[Path]:
     """Return what a run has written into its directory, and nothing else."""
-    found = []
-    for entry in path.iterdir():
+
+    def is_own(entry: Path) -> bool:
         name = re.split(rf"\.aside-|{re.escape(UNFINISHED)}", entry.name)[0]
-        is_own_folder = name in OWN_FOLDERS or name.startswith("checkpoint-")
-        is_own_file = entry.name in OWN_FILES or (entry.name.startswith("run_state.") and entry.name not in STAYS)
-        if (is_own_folder and entry.is_dir() and not entry.is_symlink()) or is_own_file:
-            found.append(entry)
-    return found
+        if name in OWN_FOLDERS or name.startswith("checkpoint-"):
+            return entry.is_dir() and not entry.is_symlink()
+        return entry.name in OWN_FILES or (entry.name.startswith("run_state.") and entry.name not in STAYS)
+
+    return [entry for entry in path.iterdir() if is_own(entry)]
 
 
 def refuse_a_run(path: Path) -> None:
@@ -106,8 +88,10 @@ class RunDir:
             if is_new_lock:
                 (self.path / ".lock").unlink()  # a refused directory stays as it was
             raise
+        earlier = read_mapping(self.path / STATE_FILE).get("id") if resume else None
+        is_id = isinstance(earlier, str) and re.fullmatch("[0-9a-f]{21}", earlier)
         self.state = {
-            "id": self._earlier_id() if resume else _new_id(),
+            "id": earlier if is_id else uuid.uuid4().hex[:21],  # for trackers; swanlab wants 21 characters
             "status": "running",
             "exit_code": None,
             "reason": "",
@@ -119,11 +103,6 @@ class RunDir:
             "updated": _now(),
         }
         self.update()
-
-    def _earlier_id(self) -> str:
-        """Return the id of the run that is resumed, or a new one if its run_state.json holds none."""
-        found = read_mapping(self.path / STATE_FILE).get("id")
-        return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{21}", found) else _new_id()
 
     def _take_lock(self) -> None:
         fix = "set output_dir to a folder that can be written"
@@ -256,41 +235,21 @@ def _close_locks_in_child() -> None:
 run_in_forked_children(_close_locks_in_child)
 
 
-def open_debug_log(logger: logging.Logger, path: Path) -> None:
-    """Send the records of a logger, with tracebacks and without secrets, to debug.log and nowhere else."""
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
+class DebugLog:
+    """Appends to debug.log, without secrets. If the disk is full, it warns once and the run continues."""
 
+    def __init__(self, path: Path):
+        self.path, self.is_warned = path, False
 
-def close_debug_log(logger: logging.Logger) -> None:
-    """Close the files of a logger."""
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-        handler.close()
-
-
-class _DebugLog(logging.FileHandler):
-    """Writes debug.log. If the disk is full, it warns once and the run continues."""
-
-    is_warned = False
-
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{_now()} {record.levelname} {redact(record.getMessage())}"
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        if not self.is_warned:
-            self.is_warned = True
-            print(f"warning: debug.log cannot be written ({sys.exception()}); the run continues", file=sys.stderr)
-
-    def close(self) -> None:
-        with suppress(OSError):  # closing writes what is left; a failure was reported before
-            super().close()
-
-
-def _new_id() -> str:
-    """Return a new id, by which trackers know the run; swanlab wants 21 characters."""
-    return uuid.uuid4().hex[:21]
+    def write(self, level: str, text: str) -> None:
+        """Write a line, or a traceback. level: INFO or ERROR."""
+        try:
+            with open(self.path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{_now()} {level} {redact(text)}\n")
+        except OSError as error:
+            if not self.is_warned:
+                self.is_warned = True
+                print(f"warning: debug.log cannot be written ({error}); the run continues", file=sys.stderr)
 
 
 def _now() -> str:

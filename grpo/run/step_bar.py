@@ -1,14 +1,10 @@
-"""The progress of a run: a bar on a terminal, and plain lines elsewhere."""
+"""The progress bar of a run, and the short texts about a step that the log prints too."""
 
-import math
-import re
 import sys
-import time
 
 from tqdm import tqdm
 
 from grpo.base.errors import escape
-from grpo.base.progress import PLAIN_SECONDS
 from grpo.diagnosis.glossary import Metrics
 
 PHASES = {  # metric: what the run is doing meanwhile
@@ -33,15 +29,9 @@ BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left  {desc}{postfix}"
 
 
 class StepBar:
-    """Shows the metrics of the last step, what the run waits for, and the time left."""
+    """Shows on a terminal the metrics of the last step, what the run is doing, and the time left."""
 
-    def __init__(self, total_steps: int, first_step: int, is_hidden: bool, has_lines: bool = False):
-        """Show the bar. has_lines: whether the log prints lines of its own, which plain ones here would repeat."""
-        is_terminal = sys.stderr.isatty()
-        self.is_plain = not (is_hidden or is_terminal or has_lines)
-        self.total, self.first, self.step = total_steps, first_step, first_step
-        self.printed = 0.0
-        is_bar_hidden = is_hidden or not is_terminal
+    def __init__(self, total_steps: int, first_step: int, is_hidden: bool):
         self.bar = tqdm(
             total=total_steps,
             initial=first_step,
@@ -49,19 +39,13 @@ class StepBar:
             dynamic_ncols=True,
             smoothing=0,  # the time left is by the mean of all steps
             mininterval=0,
-            disable=is_bar_hidden,
+            disable=is_hidden or None,  # None: unless stderr is a terminal
         )
 
     def advance(self, metrics: Metrics) -> None:
         """Show the metrics of a step that is done."""
-        self.step += 1
-        self.bar.set_postfix_str("  ".join(describe(metrics)), refresh=False)
+        self.bar.set_postfix_str(describe(metrics), refresh=False)
         self.bar.update()
-        is_due = self.step in (self.first + 1, self.total) or time.monotonic() - self.printed > PLAIN_SECONDS
-        if self.is_plain and is_due:
-            self.printed = time.monotonic()
-            texts = [f"step {self.step}/{self.total}", *describe(metrics)]
-            self.say("  ".join(texts) + longest_phase(metrics))
 
     def show(self, phase: str) -> None:
         """Show what the run is doing now: a key of PHASES, or "" for training."""
@@ -77,14 +61,11 @@ class StepBar:
         self.bar.close()
 
 
-def describe(metrics: Metrics) -> list[str]:
-    """Return the metrics that matter as short texts, the most important ones first."""
-    hidden = ["loss"] if "reward" in metrics else []
-    unknown = [] if metrics.get("time/reference") else ["kl"]  # no reference was asked
-    unknown += [name for name in TEXTS if not math.isfinite(metrics.get(name, 0.0))]
-    texts = {name: text for name, text in TEXTS.items() if name in metrics and name not in hidden}
-    texts |= {name: re.sub("{.*}", "–", text) for name, text in texts.items() if name in unknown}
-    return [text.format(metrics[name]) for name, text in texts.items()]
+def describe(metrics: Metrics) -> str:
+    """Return the metrics that matter, the most important ones first. Without a reference, kl is left out."""
+    hidden = {"loss"} if "reward" in metrics else set()
+    hidden |= set() if metrics.get("time/reference") else {"kl"}
+    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in metrics.keys() - hidden)
 
 
 def longest_phase(metrics: Metrics) -> str:

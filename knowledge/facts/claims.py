@@ -73,11 +73,5 @@ def sentence_spans(text: str) -> list[Span]:
     for sentence in sentences(text):
         start, end = end, end + len(sentence)
         if sentence.strip():
-            spans.append(trimmed(text, start, end))
+            spans.append((end - len(sentence.lstrip()), start + len(sentence.rstrip())))
     return spans
-
-
-def trimmed(text: str, start: int, end: int) -> Span:
-    """Return a span of a text that is not blank without the white space at its ends."""
-    part = text[start:end]
-    return end - len(part.lstrip()), start + len(part.rstrip())

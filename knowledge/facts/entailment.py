@@ -82,12 +82,8 @@ class EntailmentVerifier:
             device = torch.device(device)
             network = network.to(device, torch.float32 if device.type == "cpu" else torch.bfloat16).eval()
         except (RuntimeError, AssertionError) as error:
-            raise UserError(
-                f"cannot put the entailment model on {device}",
-                str(error).partition("\n")[0],
-                "name a device of this machine, or cpu",
-                PREFLIGHT,
-            ) from error
+            what, why = f"cannot put the entailment model on {device}", str(error).partition("\n")[0]
+            raise UserError(what, why, "name a device of this machine, or cpu", PREFLIGHT) from error
         rule = "weighed" if weigh_contradiction else "knowrl"
         name = f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {rule}"
         verifier = cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
@@ -96,16 +92,11 @@ class EntailmentVerifier:
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
-        pairs: dict[tuple[str, str], None] = {}
-        for fact, passages in facts:
-            pairs.update(((passage.text, fact), None) for passage in passages)
-        scores = dict(zip(pairs, self.probabilities(list(pairs)), strict=True))
+        pairs = list(dict.fromkeys((passage.text, fact) for fact, passages in facts for passage in passages))
+        scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
         verdicts = []
         for fact, passages in facts:
-            found = []
-            for passage in passages:
-                entailment, contradiction, _ = scores[passage.text, fact]
-                found.append((passage.id, entailment, contradiction))
+            found = [(passage.id, *scores[passage.text, fact][:2]) for passage in passages]
             verdicts.append(self._judge(found))
         return verdicts
 
@@ -142,32 +133,27 @@ class EntailmentVerifier:
         for (premise, hypothesis, wanted), scores in zip(UNMISTAKABLE, scored, strict=True):
             found = LABELS[scores.index(max(scores))]
             if found != wanted:
-                raise UserError(
-                    f"the entailment model {model} fails its check",
-                    f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order '
-                    "than its config says, or it was trained for something else",
-                    f"correct id2label in its config.json, or use {DEFAULT_MODEL}",
-                    PREFLIGHT,
-                )
+                why = f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order '
+                why += "than its config says, or it was trained for something else"
+                fix = f"correct id2label in its config.json, or use {DEFAULT_MODEL}"
+                raise UserError(f"the entailment model {model} fails its check", why, fix, PREFLIGHT)
 
     def _judge(self, scores: Sequence[tuple[str, float, float]]) -> Verdict:
         """Return the verdict on one fact; `scores` holds (passage id, entailment, contradiction)."""
         if not scores:
             return Verdict("unknown", None, 0.0, 0.0, "no passage")
-        supporting, refuting = {}, {}
+        supporting, refuting = [], []
         for id, entailment, contradiction in scores:
             is_weightier = entailment > contradiction or not self.weigh_contradiction
             if entailment >= self.threshold and is_weightier:
-                supporting.setdefault(entailment, id)
+                supporting.append((entailment, id))
             if contradiction > max(entailment, REFUTED_FROM):
-                refuting.setdefault(contradiction, id)
+                refuting.append((contradiction, id))
         highest = max(entailment for _, entailment, _ in scores), max(contradiction for *_, contradiction in scores)
-        if supporting:
-            best = max(supporting)
-            return Verdict("supported", supporting[best], *highest, f"entailed with {best:.2f}")
-        if refuting:
-            worst = max(refuting)
-            return Verdict("refuted", refuting[worst], *highest, f"contradicted with {worst:.2f}")
+        for label, found, says in (("supported", supporting, "entailed"), ("refuted", refuting, "contradicted")):
+            if found:
+                best, id = max(found, key=lambda pair: pair[0])
+                return Verdict(label, id, *highest, f"{says} with {best:.2f}")
         return Verdict("unknown", None, *highest, f"entailed with {highest[0]:.2f} at most")
 
 
@@ -178,12 +164,9 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
     """
     column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
     if set(column_of) != set(LABELS) or len(id2label) != len(LABELS):
-        raise UserError(
-            f"the labels of {model} are {', '.join(map(str, id2label.values()))}",
-            f"wanted {', '.join(LABELS)}, in any order",
-            f"name them in id2label of its config.json, or use {DEFAULT_MODEL}",
-            PREFLIGHT,
-        )
+        what = f"the labels of {model} are {', '.join(map(str, id2label.values()))}"
+        fix = f"name them in id2label of its config.json, or use {DEFAULT_MODEL}"
+        raise UserError(what, f"wanted {', '.join(LABELS)}, in any order", fix, PREFLIGHT)
     return [column_of[name] for name in LABELS]
 
 
@@ -208,31 +191,22 @@ def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     if not any(folder.glob("*.safetensors")):
-        raise UserError(
-            f"the entailment model {model} has no safetensors",
-            "other weight files can run code when they are loaded, and are not read",
-            "convert the checkpoint, or use another",
-            PREFLIGHT,
-        )
+        why = "other weight files can run code when they are loaded, and are not read"
+        fix = "convert the checkpoint, or use another"
+        raise UserError(f"the entailment model {model} has no safetensors", why, fix, PREFLIGHT)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         network, report = AutoModelForSequenceClassification.from_pretrained(
             folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
     except Exception as error:  # the library raises many kinds: unknown architecture, code of its own, damaged files
-        raise UserError(
-            f"cannot load the entailment model {model}",
-            f"{type(error).__name__}: {error}".partition("\n")[0],
-            "check the folder, or use another model",
-            PREFLIGHT,
-        ) from error
+        what, why = f"cannot load the entailment model {model}", f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UserError(what, why, "check the folder, or use another model", PREFLIGHT) from error
     if report["missing_keys"]:
-        raise UserError(
-            f"the checkpoint {model} lacks {len(report['missing_keys'])} of the model's weights",
-            f"such as {min(report['missing_keys'])}: without a trained classification head it would answer at random",
-            f"use a model trained for entailment, such as {DEFAULT_MODEL}",
-            PREFLIGHT,
-        )
+        missing = report["missing_keys"]
+        what = f"the checkpoint {model} lacks {len(missing)} of the model's weights"
+        why = f"such as {min(missing)}: without a trained classification head it would answer at random"
+        raise UserError(what, why, f"use a model trained for entailment, such as {DEFAULT_MODEL}", PREFLIGHT)
     return network, tokenizer
 
 

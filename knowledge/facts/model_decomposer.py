@@ -74,11 +74,12 @@ def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep 
         messages = prompt(text, question, subject)
         for _ in range(NUM_ASKED):
             reply = await complete(messages, max_tokens=max_tokens, prompt_version=PROMPT_VERSION, accept=is_list)
-            facts = facts_of(reply)
+            is_cut = reply.text is None
+            facts = parse_reply(without_last_line(reply.cut)) or None if is_cut else parse_reply(reply.text)
             if facts is not None:
                 claims = [Claim(fact, _stated_in(fact, numbers, spans, text)) for fact, numbers in facts.items()]
                 return Claims(keep(claims, text, question))
-            if reply.text is None:
+            if is_cut:
                 return Claims(None, f"no facts from the model: {reply.reason}")
             messages = [
                 *messages,
@@ -93,16 +94,6 @@ def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep 
 def is_list(reply: str) -> bool:
     """Tell whether a reply is a list of facts. Any other reply is asked for again, and not kept in a cache."""
     return parse_reply(reply) is not None
-
-
-def facts_of(reply: Reply) -> dict[str, tuple[int, ...]] | None:
-    """Return the facts of a reply with their numbers; None if it has none.
-
-    Of a reply that was cut, the facts before the cut count.
-    """
-    if reply.text is not None:
-        return parse_reply(reply.text)
-    return parse_reply(without_last_line(reply.cut)) or None
 
 
 def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:

@@ -4,7 +4,8 @@
     parse_reply("NON_FACTUAL")                                         ->  {}
     parse_reply("I cannot help with that.")                            ->  None
 
-The forms of a reply stand in tables. What fits none of them is no list of facts. Any string is safe, in linear time.
+Read are lists with bullets or numbers, and lists of JSON; anything else is no list of facts, and is asked for again.
+Any string is safe, in linear time.
 """
 
 import json
@@ -24,39 +25,24 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
-_LABEL = r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{0,3}\s*[.:：)]\s*"
 _NUMBER = r"(?:[Ss](?:entences?)?\s?|第)?#?\d{1,3}句?"  # of a sentence
 _LISTED = rf"\s{{0,3}}{_NUMBER}(?:\s{{0,3}}(?:[,，、;；&–-]|and|和)\s{{0,3}}{_NUMBER}){{0,99}}\s{{0,3}}"
 _BRACKETS = rf"[\[【]{_LISTED}[\]】]"  # before or after a fact
+_LABEL = r"(?:[Ff]act|[Cc]laim|[Ss]tatement|事实)\s*#?\d{0,3}\s*[.:：)]\s*"
 _MARK = re.compile(
     r"(?:[*+]\s+|"  # Markdown: without the space, * begins a word in bold
     r"[-\u2010-\u2015−•·・‣⁃→➔-➾■-◿★☆✓✔✅🔹🔸]\ufe0f?(?:\s*\[[ xX]\])?\s*|[①-⑳]\s*|"
-    r"[一二三四五六七八九十]{1,3}、|第\d{1,3}条[:：]?\s*|"
     r"[(（#]?\d{1,3}(?:[)）、．：\t]|:(?=\s)|\.(?!\d)|-(?=\s))\s*|"
-    rf"(?={_BRACKETS}\s{{0,3}}\S)|"
-    r"(?:[(（]?[a-z]|[ivx]{2,4})[.)）]\s+|"
-    r"\|\s*(?:#?\d{1,3}\.?\s*\|)?\s*)"  # a row of a table, and its number
+    rf"(?={_BRACKETS}\s{{0,3}}\S))"
     rf"(?:{_LABEL})?|{_LABEL}"
 )
 _QUOTED = re.compile(r"[\"“]([^\"]*)[\"”]")
-_NEXT_MARKS = (  # in a line that begins with such a mark: where its next fact begins
-    (re.compile(r"[(（•①-⑳]"), re.compile(r"\s+(?=[(（]\d{1,2}[)）]|[•①-⑳])")),
-    (re.compile(r"\d"), re.compile(r"(?<=[.;。；])\s+(?=\d{1,2}[.)、]\s)")),
-)
 _NUMBERS = re.compile(
     rf"^(?:(?:{_BRACKETS}|[(（]{_LISTED}[)）])\s{{0,3}}){{1,8}}(?:[:：.]|[–-]\s)?|(?:{_BRACKETS}\s{{0,3}}){{1,8}}[.。]?$"
 )
 _RANGE = re.compile(r"(\d+)(?:\s*[–-]\s*(\d+))?")
-_TABLE_HEAD = re.compile(r"^[ \t]*\|.*\n[ \t]*\|[-:| \t]+$", re.MULTILINE)
-_ITEM_TAG = re.compile(r"<(?:li|fact|item|claim|statement)(?:\s[^<>]{0,80})?>", re.IGNORECASE)
-_TAG = re.compile(r"</?[a-z]{1,12}(?:\s[^<>]{0,80})?>", re.IGNORECASE)
 _JSON = re.compile(r"\A[^\n\[{]*[\[{]|^[ \t]*[\[{]", re.MULTILINE)
-_LAST_COMMA = re.compile(r",(?=\s{0,20}[\]}])")  # which JSON does not allow
-_LIST_KEYS = ("facts", "atomic_facts", "atomic facts", "statements", "claims", "items")  # in small letters
-_FACT_KEYS = "fact atomic_fact text statement claim sentence content".split()
-_SENTENCE_KEY = re.compile(r"(?:source_)?sentences?(?:_(?:numbers?|ids?|no))?")
-_COLON_NUMBER = re.compile(r"^(\d{1,3})[:：](?=\s)")  # a sentence's; a list would be 2. or 2)
-_NUMBER_KEY = re.compile(r"(?:(?:fact|claim|statement|事实)s?[ _-]?)?#?\d{1,3}")
+_KEYS = "facts atomic_facts statements claims items fact atomic_fact text statement claim sentence content".split()
 _NON_FACTUAL = re.compile(r"[\W_]*NON[_ -]?FACTUAL(?![A-Za-z])", re.IGNORECASE)
 _FACTS = r"(?:\w+ ){0,2}fact(?:s|ual \w+)?\b[^\n]{0,80}"
 _TEXT = r"(?:the|this) (?:\w+ ){0,2}(?:text|passage)"
@@ -89,12 +75,6 @@ def without_thoughts(reply: str) -> str:
     return text
 
 
-def unfenced(reply: str) -> str:
-    """Return what stands in the reply's only fence of three backticks; the complete reply if there is not just one."""
-    blocks = _FENCE.findall(reply)
-    return blocks[0].strip() if len(blocks) == 1 else reply.strip()
-
-
 def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     """Return each fact of a reply with the numbers of sentences that stand before or after it in brackets, {} if it
     says that there are no facts; None if it is no list of facts.
@@ -102,7 +82,9 @@ def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     A fact is a line with a mark of a list, or an entry of a JSON list, and has three words at least. All other lines
     are left out. A later repetition, whatever its case, adds its numbers to the first one.
     """
-    text = unfenced(without_thoughts(reply))
+    text = without_thoughts(reply)
+    fenced = _FENCE.findall(text)
+    text = fenced[0].strip() if len(fenced) == 1 else text
     listed = _from_json(text)
     if listed is None:
         listed = _from_lines(text)
@@ -126,85 +108,44 @@ def num_words(text: str) -> int:
 
 def _from_json(text: str) -> list[str] | None:
     """Return the texts of a JSON value that begins a line, or ends the first one; None if there is no such list."""
-    text = _LAST_COMMA.sub("", text)
     place = _JSON.search(text)
-    if not place:
-        return None
-    start = place.end() - 1
-    if any(_MARK.match(line.strip()) for line in text[:start].splitlines()):
+    if not place or any(_MARK.match(line.strip()) for line in text[: place.end() - 1].splitlines()):
         return None
     try:
-        data, end = json.JSONDecoder().raw_decode(text, start)
-        if text[end:].lstrip().startswith("{"):  # an object per line
-            data = [json.loads(line) for line in text[start:].splitlines() if line.strip()]
-        return _texts(data)
+        data, end = json.JSONDecoder().raw_decode(text, place.end() - 1)
     except (ValueError, RecursionError):
         return None
+    return None if text[end:].lstrip().startswith(("{", "[")) else _texts(data)
 
 
 def _texts(data: Any) -> list[str] | None:
-    """Return the texts of a JSON value: a text, a list of values, or an object with a value of a known key.
-
-    An object may also have numbers for keys, or a list as its only value.
-    """
+    """Return the texts of a JSON value: a text, a list of values, or an object with one of _KEYS."""
     if isinstance(data, str):
         return [_plain(data)]
     if isinstance(data, dict):
         data = {key.lower(): value for key, value in data.items()}
-        known = [data[key] for key in (*_LIST_KEYS, *_FACT_KEYS) if key in data]
-        is_numbered = data and all(map(_NUMBER_KEY.fullmatch, data))
-        values = list(data.values())
-        if any(map(_says_none, data)) and not known:
-            return []
-        if not known and not is_numbered and (len(data) != 1 or isinstance(values[0], str)):
-            return None
-        texts = _texts(values if is_numbered else (known or values)[0])
-        return texts and [_sentence_numbers(data) + text for text in texts]
+        return next((_texts(data[key]) for key in _KEYS if key in data), None)
     if not isinstance(data, list):
         return None
     found = [_texts(entry) for entry in data]
     return None if None in found else list(chain(*found))
 
 
-def _sentence_numbers(data: dict[str, Any]) -> str:
-    """Return the numbers of sentences in an object, as they stand before a fact: "[2] "; "" if it has none."""
-    for key, value in data.items():
-        numbers = value if isinstance(value, list) else [value]
-        if _SENTENCE_KEY.fullmatch(key) and numbers and all(re.fullmatch(r"\d{1,3}", str(n)) for n in numbers):
-            return f"[{', '.join(map(str, numbers))}] "
-    return ""
-
-
 def _from_lines(text: str) -> list[str] | None:
     """Return the lines with a mark of a list; [] if the reply begins with the remark that there are no facts."""
-    text = _TAG.sub("", _ITEM_TAG.sub("\n- ", _TABLE_HEAD.sub("", text)))
     lines = [_plain(line.strip().removeprefix("> ")) for line in text.splitlines() if line.strip()]
-    if not lines:
-        return None
-    listed = []
-    for part in chain.from_iterable(map(_parts, lines)):
-        part = _COLON_NUMBER.sub(r"[\1]", part)
-        mark = _MARK.match(part)
-        if mark:
-            fact = part[mark.end() :]
-            listed.append(_plain(fact.partition("|")[0] if part.startswith("|") else fact))
+    marks = [(line, _MARK.match(line)) for line in lines]
+    listed = [_plain(line[mark.end() :]) for line, mark in marks if mark]
+    says_none = bool(lines) and _says_none(lines[0])
     if listed:
         listed = [fact for fact in listed if not fact.endswith((":", "：")) or _says_none(fact)]
-        return [*listed, lines[0]] if _says_none(lines[0]) else listed
-    return [] if _says_none(lines[0]) else None
-
-
-def _parts(line: str) -> list[str]:
-    """Split a line that holds several marks of one kind: 1. ... 2. ..."""
-    for first, following in _NEXT_MARKS:
-        if first.match(line):
-            return following.split(line)
-    return [line]
+        return [*listed, lines[0]] if says_none else listed
+    return [] if says_none else None
 
 
 def _plain(text: str) -> str:
-    """Return a text without Markdown's bold type and escaped dots, and without quotes around it."""
-    text = text.replace("**", "").replace("\\.", ".").strip()
+    """Return a text without Markdown's bold type, and without quotes around it."""
+    text = text.replace("**", "").strip()
     quoted = _QUOTED.fullmatch(text)
     return quoted[1] if quoted else text
 

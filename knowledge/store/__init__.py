@@ -13,5 +13,4 @@ It imports from the rest of this package only errors.py, text.py and words.py. R
     database.py         reading an SQLite file with many threads
     recognise.py        whose file it is: ours, KnowRL's or FActScore's
     identity.py         what tells one knowledge base from another
-    side_index.py       a full-text index for files that are not ours
 """

@@ -7,7 +7,6 @@ a work file that a killed process left behind.
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,43 +18,35 @@ from grpo.base.storage import failpoint, flush_to_disk, try_to_lock
 from knowledge.errors import no_room
 from knowledge.store.database import file_uri
 
-WAIT_SECONDS = 0.05  # between two looks at a lock that another build holds
 NEEDS = "a build needs up to 5 times its text in the folder of the output while it runs, 2 to 2.5 times afterwards"
 STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 @contextmanager
-def build_lock(out: Path, wait: bool = False) -> Iterator[None]:
-    """Allow one build of `out` at a time.
+def build_lock(out: Path) -> Iterator[None]:
+    """Allow one build of `out` at a time. The lock leaves nothing behind.
 
-    While another process builds it, raise UserError (exit 7), or wait for it to end. The lock leaves nothing behind.
-    UserError (exit 6) if it cannot be created.
+    UserError: another process builds it (exit 7), the lock cannot be created (exit 6).
     """
     work = work_file(out)
-    descriptor = _lock(work, out, wait)
+    descriptor = _lock(work, out)
     try:
         yield
     finally:
         _remove(work, descriptor)
 
 
-def _lock(work: Path, out: Path, wait: bool) -> int:
+def _lock(work: Path, out: Path) -> int:
     """Return a descriptor of the locked work file."""
     while True:
         try:
             descriptor = os.open(work, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise no_room(out, NEEDS, error) from error
-        while not try_to_lock(descriptor):
-            if not wait:
-                os.close(descriptor)
-                raise UserError(
-                    f"{out} is being built by another process",
-                    f"it holds the lock of {work}",
-                    "wait for it, or name another output",
-                    BUSY,
-                )
-            time.sleep(WAIT_SECONDS)
+        if not try_to_lock(descriptor):
+            os.close(descriptor)
+            what, why = f"{out} is being built by another process", f"it holds the lock of {work}"
+            raise UserError(what, why, "wait for it, or name another output", BUSY)
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == os.stat(work).st_ino:
                 return descriptor

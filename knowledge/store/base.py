@@ -16,13 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
+from knowledge.errors import bad_file
 from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import Bag, rank
-from knowledge.store.recognise import OURS, Kind, check_header, check_pages, recognise, require_fts5
+from knowledge.store.recognise import OURS, Kind, check_header, check_pages, recognise
 from knowledge.store.result import Coverage, Lookup, Passage
-from knowledge.store.side_index import build_side_index, read_side_index, side_index_of
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
@@ -41,39 +41,32 @@ class KnowledgeBase:
     changed or replaced while in use.
     """
 
-    def __init__(self, database: ReadOnlyDatabase, kind: Kind, side_index: Path):
-        self.path, self.kind = database.path, kind
-        self._database, self._side_index = database, side_index
-        self._index = FullTextIndex(database, kind.meta, kind.markers) if kind.owner == OURS else None
+    def __init__(self, database: ReadOnlyDatabase, kind: Kind):
+        self.path, self.kind, self._database = database.path, kind, database
+        self._index = FullTextIndex(database, kind.meta) if kind.owner == OURS else None
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     @classmethod
-    def open(
-        cls, path: str | Path, side_index: str | Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
-    ) -> Self:
+    def open(cls, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
         """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
 
-        UserError (exit 3) says what was found instead, and how to build a knowledge base. side_index: the file of the
-        full-text index for a file that is not ours (default: next to it, or in the cache folder).
+        UserError (exit 3) says what was found instead, and how to build a knowledge base.
         """
         path = Path(path)
         check_header(path)
-        database = ReadOnlyDatabase(path, busy_timeout_s=busy_timeout_s)
+        database = ReadOnlyDatabase(path, busy_timeout_s)
         try:
             check_pages(database)
-            kind = recognise(database)
-            base = cls(database, kind, Path(side_index or side_index_of(path)))
-            base._use_side_index()
+            return cls(database, recognise(database))
         except BaseException:
             database.close()
             raise
-        return base
 
     def lookup(self, title: str, guess: bool = True) -> Lookup:
         """Find the documents of a title.
 
         They are those of the exact title, else of its parts between semicolons, else guesses by full-text search. Case
-        and diacritics count. guess: whether to guess; that also takes a full-text index that is there already.
+        and diacritics count. guess: whether to guess, in a file with a full-text index.
         """
         wanted = title.strip()
         if self._stored([wanted]):
@@ -96,13 +89,13 @@ class KnowledgeBase:
         titles: search only in the passages of these documents (exact titles; an unknown title has no passages). As in
         KnowRL, the statistics are those of just these passages, and passages that share no token with the text come
         last with score 0, so the result has k passages if the documents have as many. This needs no index.
-        None: search over everything. A document's title then counts as part of its passages, and all results share a
-        token with the text.
+        None: search over everything; see check_search. A document's title then counts as part of its passages, and all
+        results share a token with the text.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
         if titles is None:
-            self.prepare_search()
+            self.check_search()
             return self._index.search(query, k)
         passages = []
         for title in dict.fromkeys(titles):
@@ -130,16 +123,11 @@ class KnowledgeBase:
             tuple(title for title, stored in is_stored.items() if not stored),
         )
 
-    def prepare_search(self) -> None:
-        """Make sure that there is a full-text index.
-
-        For KnowRL's and FActScore's files the first call builds the side index, once for all processes; this takes
-        minutes per GB. UserError: no FTS5 (exit 3), no room for the index (exit 6).
-        """
+    def check_search(self) -> None:
+        """Raise UserError (exit 3) if the file has no full-text index: KnowRL's and FActScore's have none."""
         if not self._index:
-            require_fts5(self.path)
-            build_side_index(self.path, self._side_index, self.kind.markers)
-            self._use_side_index()
+            fix = f"python -m knowledge.build {self.path} OUT.db, and use OUT.db"
+            raise bad_file(self.path, f"{self.kind.owner} file has no full-text index", "an index of all texts", fix)
 
     def close(self) -> None:
         """Free the connections and the cache."""
@@ -151,15 +139,6 @@ class KnowledgeBase:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _use_side_index(self) -> None:
-        """Attach the side index if there is one that fits; our own files contain their index."""
-        meta = None if self._index else read_side_index(self.path, self._side_index)
-        if meta:
-            alone = self._database
-            self._database = ReadOnlyDatabase(self.path, self._side_index, alone.busy_timeout_s)
-            self._index = FullTextIndex(self._database, meta, self.kind.markers)
-            alone.close()
 
     def _stored(self, titles: list[str]) -> set[str]:
         """Return those of the titles that are documents; a title that SQLite cannot hold is none."""

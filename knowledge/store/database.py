@@ -52,15 +52,14 @@ def read_only_uri(path: Path) -> str:
 
 
 class ReadOnlyDatabase:
-    """Run SELECTs on one file, and on a second one attached to it. Values are bound: no statement holds user text.
+    """Run SELECTs on a file. Values are bound: no statement holds user text.
 
     Raises KnowledgeBusy after `busy_timeout_s` of waiting for a lock, and UserError (exit 3) if the file is damaged, or
     was changed or replaced.
     """
 
-    def __init__(self, path: Path, attached: Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S):
-        self.path, self.attached, self.busy_timeout_s = path, attached, busy_timeout_s
-        self._stats = {file: os.stat(file) for file in (path, attached) if file}
+    def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
+        self.path, self.busy_timeout_s, self._opened = path, busy_timeout_s, os.stat(path)
         self._engine = sqlalchemy.create_engine(
             "sqlite://",
             creator=self._connect,
@@ -95,29 +94,26 @@ class ReadOnlyDatabase:
             raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
-        for file, opened in self._stats.items():
-            if not file.exists() or os.stat(file).st_ino != opened.st_ino:
-                raise self._mixed(file, "replaced or removed")
+        if not self.path.exists() or os.stat(self.path).st_ino != self._opened.st_ino:
+            raise self._mixed("replaced or removed")
         connection = sqlite3.connect(
             read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False
         )
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-        if self.attached:
-            connection.execute("ATTACH DATABASE ? AS side", (read_only_uri(self.attached),))
         return connection
 
     def _check_unchanged(self) -> None:
-        """Raise UserError if a file was written to. One that was replaced is read on, by connections that are open."""
-        for file, opened in self._stats.items():
-            with suppress(FileNotFoundError):
-                now = os.stat(file)
-                is_same_file = now.st_ino == opened.st_ino
-                if is_same_file and (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
-                    raise self._mixed(file, "changed")
+        """Raise UserError if the file was written to. If it was replaced, connections that are open read on."""
+        opened = self._opened
+        with suppress(FileNotFoundError):
+            now = os.stat(self.path)
+            is_same_file = now.st_ino == opened.st_ino
+            if is_same_file and (now.st_size, now.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+                raise self._mixed("changed")
 
-    def _mixed(self, file: Path, happened: str) -> UserError:
+    def _mixed(self, happened: str) -> UserError:
         return UserError(
-            f"{file} was {happened} while it was open",
+            f"{self.path} was {happened} while it was open",
             "its old and new content must not be mixed",
             "open the knowledge base again",
             PREFLIGHT,

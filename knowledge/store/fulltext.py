@@ -33,10 +33,10 @@ BEST = """
 
 
 class FullTextIndex:
-    """Search the index tables that are in `database` or attached to it; `meta` is their record. Has no state."""
+    """Search the index tables of `database`; `meta` is their record. Has no state."""
 
-    def __init__(self, database: ReadOnlyDatabase, meta: dict, markers: bool):
-        self._database, self._markers = database, markers
+    def __init__(self, database: ReadOnlyDatabase, meta: dict):
+        self._database = database
         self.num_passages: int = meta["passages"]
         self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(self.num_passages * SHARE_OF_ROWS)))
 
@@ -81,7 +81,7 @@ class FullTextIndex:
         """Return the k best passages for FTS5's expression, up to the passage number `last`."""
         found = []
         for title, number, document, score in self._database.rows(BEST, expression, last, k):
-            text = split_stored(document, self._markers)[number]
+            text = split_stored(document)[number]
             found.append(Passage(f"{title}#{number}", title, text, score))
         return found
 

@@ -7,7 +7,7 @@
     knowledge_meta        format version, counts, a digest of all titles and passages (identity.py)
 
 In our own files these tables stand next to `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
-our files. KnowRL's and FActScore's files are never written to: their tables are in a side index file (side_index.py).
+our files. KnowRL's and FActScore's files have none of them, and are never written to.
 """
 
 import hashlib
@@ -69,14 +69,14 @@ class IndexWriter:
         if len(self._rows) >= BATCH_ROWS:
             self._flush()
 
-    def finish(self, **meta: object) -> None:
+    def finish(self) -> None:
         """Merge the index to one segment, and write the record of it."""
         self._flush()
         self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
         self._run(VOCABULARY)
         self._run("INSERT INTO knowledge_terms SELECT term, doc FROM temp.vocabulary")
         self._run("DROP TABLE temp.vocabulary")
-        meta |= {
+        meta = {
             "content": self._content.hexdigest(),
             "format_version": FORMAT_VERSION,
             "tokens_version": TOKENS_VERSION,

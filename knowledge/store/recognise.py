@@ -17,10 +17,10 @@ MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` c
 NUM_SAMPLES = 50  # documents that are searched for FActScore's markers
 
 COLUMNS = """
-    SELECT tables.name, columns.name FROM main.sqlite_master AS tables
-    LEFT JOIN pragma_table_info(tables.name, 'main') AS columns WHERE tables.type IN ('table', 'view')"""
+    SELECT tables.name, columns.name FROM sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
 TITLE_INDEX = """
-    SELECT 1 FROM pragma_index_list('documents', 'main') AS list, pragma_index_info(list.name, 'main') AS info
+    SELECT 1 FROM pragma_index_list('documents') AS list, pragma_index_info(list.name) AS info
     WHERE info.seqno = 0 AND info.name = 'title'"""
 
 
@@ -68,16 +68,11 @@ def check_header(path: Path) -> None:
     if not header.startswith(MAGIC[: len(header)]):
         raise bad_file(path, f"not an SQLite database: it starts with {header[:16]!r}", fix=_fix_for(path, header))
     page_bytes = int.from_bytes(header[16:18], "big")
-    page_bytes = 65536 if page_bytes == 1 else page_bytes
-    wanted_bytes = max(page_bytes * int.from_bytes(header[28:32], "big"), 512)
+    wanted_bytes = max(1, 65536 if page_bytes == 1 else page_bytes) * max(1, int.from_bytes(header[28:32], "big"))
     is_size_kept = header[24:28] == header[92:96]  # old versions of SQLite do not keep it
     if len(header) < 100 or (is_size_kept and num_bytes < wanted_bytes):
-        raise bad_file(
-            path,
-            f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}",
-            "the complete file",
-            "fetch or build it again",
-        )
+        found = f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}"
+        raise bad_file(path, found, "the complete file", "fetch or build it again")
 
 
 def _fix_for(path: Path, header: bytes) -> str:
@@ -106,7 +101,7 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
         )
     if "knowledge_meta" in columns:
         require_fts5(path)
-        return Kind(OURS, check_index(database))
+        return Kind(OURS, _index_record(database))
     samples = database.rows("SELECT substr(text, 1, 200) FROM documents LIMIT ?", NUM_SAMPLES)
     if not samples:
         raise bad_file(path, "the table documents is empty", "at least one document")
@@ -124,10 +119,10 @@ def check_pages(database: ReadOnlyDatabase) -> None:
             raise bad_file(path, f"damaged: {found}", "a sound SQLite file", fix)
 
 
-def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
+def _index_record(database: ReadOnlyDatabase) -> dict[str, object]:
     """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
     try:
-        rows = database.rows("SELECT key, value FROM main.knowledge_meta")
+        rows = database.rows("SELECT key, value FROM knowledge_meta")
         meta = {key: json.loads(value) for key, value in rows}
     except (TypeError, ValueError):  # no text, or not JSON
         raise bad_file(database.path, "damaged: the record of its index cannot be read", "a sound index") from None
@@ -139,7 +134,7 @@ def check_index(database: ReadOnlyDatabase) -> dict[str, object]:
             f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
             f"build it anew: python -m knowledge.build SOURCE.jsonl {database.path}",
         )
-    tables = {name for (name,) in database.rows("SELECT name FROM main.sqlite_master")}
+    tables = {name for (name,) in database.rows("SELECT name FROM sqlite_master")}
     missing = sorted(INDEX_TABLES.keys() - tables)
     if missing:
         raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")

@@ -1,4 +1,4 @@
-"""Stream the rows of a source file: a JSON array or JSON lines of {"title", "text"}, plain or gzip.
+"""Stream the rows of a source: a JSON array or JSON lines of {"title", "text"}, plain or gzip; or a knowledge base.
 
 Memory stays constant. A row that cannot be used is yielded as a Skip with its line and the reason, and reading goes on
 at the next row. A line that is not JSON is such a row; an array that is not JSON is an error, as nothing tells where
@@ -12,11 +12,15 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from grpo.base.errors import PREFLIGHT, UserError
+from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.passages import split_stored
+from knowledge.store.recognise import MAGIC, recognise
 
 MAX_ROW_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 CHUNK_BYTES = 1 << 20
@@ -24,7 +28,6 @@ CHUNK_BYTES = 1 << 20
 MAX_SEARCH = 8
 FIX = 'name a JSON array or JSON lines file of {"title", "text"}, plain or gzip'
 NO_TEXT = {  # how files begin that hold something else
-    b"SQLite format 3\0": "an SQLite database: if it is a knowledge base, it is built already",
     b"PK\x03\x04": "a zip archive: unpack it first",
     b"\xfd7zXZ\0": "compressed by xz: unpack it first",
     b"BZh": "compressed by bzip2: unpack it first",
@@ -62,37 +65,36 @@ class Source:
         try:
             self._file: BinaryIO = open(self.path, "rb")
         except OSError as error:
-            raise UserError(
-                f"cannot read the source {path}",
-                error.strerror or str(error),
-                FIX,
-                PREFLIGHT,
-            ) from error
+            why = error.strerror or str(error)
+            raise UserError(f"cannot read the source {path}", why, FIX, PREFLIGHT) from error
         self.size_bytes = self.path.stat().st_size
 
     def __iter__(self) -> Iterator[Row | Skip]:
         with self._file:
             try:
-                stream = self._open()
-                is_array = stream.peek(CHUNK_BYTES).lstrip().startswith(b"[")
-                for row in self._array(stream) if is_array else self._lines(stream):
+                for row in self._rows():
                     self.bytes_read = self._file.tell()
                     yield row
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(
-                    f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes",
-                    str(error),
-                    "fetch it again",
-                    PREFLIGHT,
-                ) from error
+                what = f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes"
+                raise UserError(what, str(error), "fetch it again", PREFLIGHT) from error
             except OSError as error:
-                raise UserError(
-                    f"reading {self.path} failed after {self._file.tell():,} bytes",
-                    str(error),
-                    "check the disk",
-                    PREFLIGHT,
-                ) from error
+                what = f"reading {self.path} failed after {self._file.tell():,} bytes"
+                raise UserError(what, str(error), "check the disk", PREFLIGHT) from error
         self.bytes_read = self.size_bytes
+
+    def _rows(self) -> Iterator[Row | Skip]:
+        if self._file.peek(16).startswith(MAGIC):
+            return self._documents()
+        stream = self._open()
+        return self._array(stream) if stream.peek(CHUNK_BYTES).lstrip().startswith(b"[") else self._lines(stream)
+
+    def _documents(self) -> Iterator[Row | Skip]:
+        """Yield the documents of a knowledge base, such as KnowRL's."""
+        with closing(ReadOnlyDatabase(self.path)) as database:
+            markers = recognise(database).markers
+            for number, (title, text) in enumerate(database.stream("SELECT title, text FROM documents"), 1):
+                yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""), markers)})
 
     def _open(self) -> io.BufferedReader:
         """Return a stream of the decompressed bytes, after a byte order mark if there is one."""
@@ -104,9 +106,8 @@ class Source:
         stream = io.BufferedReader(gzip.GzipFile(fileobj=self._file) if is_gzip else self._file, CHUNK_BYTES)
         start = stream.peek(4)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise UserError(
-                f"{self.path} is UTF-16", "JSON files are UTF-8", f"iconv -f UTF-16 -t UTF-8 {self.path}", PREFLIGHT
-            )
+            fix = f"iconv -f UTF-16 -t UTF-8 {self.path}"
+            raise UserError(f"{self.path} is UTF-16", "JSON files are UTF-8", fix, PREFLIGHT)
         if start.startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         return stream
@@ -131,12 +132,11 @@ class Source:
                 too_long = num_chars > self.max_row_bytes
                 yield self._too_long(line, num_chars) if too_long else check_row(line, value)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{self.path}:{array.line}: the JSON array is broken",
-                getattr(error, "msg", str(error)),
-                "correct it there, or write one row per line without the brackets: then only the broken row is skipped",
-                PREFLIGHT,
-            ) from error
+            what, why = f"{self.path}:{array.line}: the JSON array is broken", getattr(error, "msg", str(error))
+            fix = (
+                "correct it there, or write one row per line without the brackets: then only the broken row is skipped"
+            )
+            raise UserError(what, why, fix, PREFLIGHT) from error
 
     def _too_long(self, line: int, num_bytes: int) -> Skip:
         return Skip(line, f"{num_bytes / 1e6:.1f} MB, over the limit of {self.max_row_bytes / 1e6:.1f} MB for a row")

@@ -13,27 +13,18 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import openai
 
+from grpo.base.cache import DiskCache
 from grpo.base.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
-from rewards.api.cache import ReplyCache, cache_key
 from rewards.api.connections import Connections
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.limits import Concurrency, Limits, RateLimit, Reservation, read_limits
-from rewards.api.question import Messages, Question, Request, parameters_of
-from rewards.api.reply import (
-    CUT,
-    ChatReply,
-    Outcome,
-    Permanent,
-    Trouble,
-    Usage,
-    excerpt,
-    read_body,
-    read_status,
-)
+from rewards.api.limits import Limits, RateLimit, Reservation
+from rewards.api.question import Messages, Question, cache_key, parameters_of
+from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage, excerpt, read_body, read_status
 
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
@@ -52,7 +43,7 @@ class ApiClient:
         self,
         endpoint: Endpoint,
         limits: Limits = DEFAULT_LIMITS,
-        cache: ReplyCache | None = None,
+        cache: DiskCache | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -60,7 +51,6 @@ class ApiClient:
         self._sleep = sleep
         self._key = read_key(endpoint.name, endpoint.api_key_env)
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
-        self._concurrency = Concurrency(limits.max_concurrency)
         self._counts: Counter[str] = Counter()
         self._numbers = itertools.count()  # of the questions
         self._num_unusable = 0  # questions in a row without a usable reply
@@ -75,7 +65,7 @@ class ApiClient:
         max_tokens: int,
         prompt_version: str,
         nonce: str = "",
-        accept: Callable[[str], bool] = bool,
+        accept: Callable[[str], Any] = bool,
     ) -> ChatReply:
         """Return the model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
@@ -86,13 +76,11 @@ class ApiClient:
         """
         if self._closed:
             return CLOSED
-        key = cache_key(
-            self.endpoint.model, parameters_of(self.endpoint.model, max_tokens), prompt_version, messages, nonce
-        )
-        cached = self.cache.get(key) if self.cache else None
-        if cached is not None:
+        model = self.endpoint.model
+        key = cache_key(model, parameters_of(model, max_tokens), prompt_version, messages, nonce)
+        if self.cache and (cached := self.cache.get([key])):
             self._counts["cache_hits"] += 1
-            return ChatReply(cached)
+            return ChatReply(*cached[key])
         connections = self._connect()
         running = connections.running
         if key in running:
@@ -169,7 +157,7 @@ class ApiClient:
                 return self._connections
             if loop.is_running():
                 raise RuntimeError("an ApiClient is used from one event loop at a time")
-        self._connections = Connections(self.endpoint.base_url, self._key, self.limits.try_s, self._concurrency)
+        self._connections = Connections(self.endpoint.base_url, self._key, self.limits)
         return self._connections
 
     async def _disconnect(self) -> None:
@@ -181,11 +169,11 @@ class ApiClient:
         self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
     ) -> ChatReply:
         reply = await self._ask(connections, question)
-        is_usable = reply.text is not None and accept(reply.text)
+        is_usable = reply.text is not None and bool(accept(reply.text))
         if reply.text is None:
             self._counts["unscorable"] += 1
         if is_usable and self.cache is not None:
-            self.cache.put(key, reply.text)
+            self.cache.put({key: (reply.text,)})
         self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
 
@@ -219,7 +207,9 @@ class ApiClient:
         """Send the request until it is answered or another try is of no use. The first one starts the deadline."""
         while True:
             async with connections.slots.turn(question.number):
-                reservation = await self._reserve(question)
+                reservation = self._rate.reserve(question.most_tokens)
+                if reservation.wait_s > 0:
+                    await self._sleep(reservation.wait_s)
                 if deadline.when() is None:
                     deadline.reschedule(connections.loop.time() + self.limits.deadline_s)
                 outcome = await self._try(connections, question, reservation)
@@ -233,20 +223,14 @@ class ApiClient:
             self._counts["retries"] += 1
             await self._sleep(question.pause_s(self.limits, left_s))
 
-    async def _reserve(self, question: Question) -> Reservation:
-        """Wait for the rate limit."""
-        reservation = self._rate.reserve(question.most_tokens)
-        if reservation.wait_s > 0:
-            await self._sleep(reservation.wait_s)
-        return reservation
-
     async def _try(self, connections: Connections, question: Question, reservation: Reservation) -> ChatReply | Trouble:
         """Send one request, and tell limits and counts. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
             self._stop(self._permanent)
-        num_running, num_halvings = connections.slots.num_taken, self._concurrency.num_halvings
+        slots = connections.slots
+        num_taken, num_halvings = slots.num_taken, slots.num_halvings
         self._counts["calls"] += 1
-        outcome, usage = await self._send(connections, question.request(self.endpoint.model))
+        outcome, usage = await self._send(connections, question)
         self._counts.update(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
         if usage.prompt_tokens:
             self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
@@ -254,15 +238,15 @@ class ApiClient:
         if isinstance(outcome, Permanent):
             self._stop(outcome)
         if isinstance(outcome, ChatReply) or outcome.kind == "unusable":
-            self._concurrency.grow()
+            slots.grow()
         elif outcome.kind == "busy":
-            self._concurrency.slow_down(num_running, num_halvings)
+            slots.slow_down(num_taken, num_halvings)
         return outcome
 
-    async def _send(self, connections: Connections, request: Request) -> tuple[Outcome, Usage]:
+    async def _send(self, connections: Connections, question: Question) -> tuple[Outcome, Usage]:
         """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
         try:
-            return read_body(await connections.post(request))
+            return read_body(await connections.post(question.request(self.endpoint.model)))
         except openai.APIStatusError as error:
             return read_status(error.status_code, error.response.headers, error.body), Usage()
         except (openai.APITimeoutError, TimeoutError):
@@ -293,7 +277,19 @@ def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> N
         task.exception()
 
 
+def reply_cache(path: str | Path) -> DiskCache:
+    """Open a file of usable replies under the keys of their questions, so that no question is paid for twice."""
+    return DiskCache(path, "reply cache", "replies", {"text": "TEXT NOT NULL"})
+
+
 def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
     """Make the client of the judge or the decomposer; the keys are in grpo/config/options.py."""
-    cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
-    return ApiClient(read_endpoint(service, options), read_limits(options), cache)
+    limits = Limits(
+        options["api_max_concurrency"],
+        options["api_deadline_s"],
+        options["api_requests_per_minute"],
+        options["api_tokens_per_minute"],
+        is_fatal=options["max_unscored"] < 1,
+    )
+    cache = reply_cache(options["api_cache"]) if options["api_cache"] else None
+    return ApiClient(read_endpoint(service, options), limits, cache)

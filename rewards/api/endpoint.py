@@ -104,9 +104,10 @@ def _check_variable(name: str, variable: str) -> None:
 
 def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
     """Read where the service `name` is from the configuration, else from KnowRL's environment variables."""
+    url = options[f"{name}_base_url"] or _url_in(URL_VARIABLES[name]) or OPENAI_URL
     return Endpoint(
         name,
-        _base_url(options[f"{name}_base_url"] or _url_in(URL_VARIABLES[name])),
+        url.rstrip("/").removesuffix("/chat/completions"),  # which the SDK adds again
         options[f"{name}_api_key_env"],
         options[f"{name}_model"] or from_environment(*MODEL_VARIABLES[name]),
         tuple(map(float, options[f"{name}_prices"] or (0, 0))),
@@ -145,19 +146,13 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
 async def check_address(endpoint: Endpoint) -> None:
     """Refuse a host whose name hides a link-local address. A name without an address fails when it is asked."""
     host = urlsplit(endpoint.base_url).hostname
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None)
-    except OSError:
-        return
-    for *_, (address, *_) in found:
-        if _is_forbidden(_parse(address)):
-            why = f"{host} stands for a link-local address"
-            raise UserError(f"{endpoint.name}_base_url is not allowed", why, "name the service itself", PREFLIGHT)
+    if any(map(_is_forbidden, await asyncio.to_thread(_addresses, host))):
+        why = f"{host} stands for a link-local address"
+        raise UserError(f"{endpoint.name}_base_url is not allowed", why, "name the service itself", PREFLIGHT)
 
 
 def _problem_with(parts: SplitResult) -> str:
     host = parts.hostname or ""
-    address = _address(host)
     if parts.scheme not in ("http", "https"):
         return "it is neither http nor https"
     if not host:
@@ -166,7 +161,7 @@ def _problem_with(parts: SplitResult) -> str:
         return "it holds a user or a password"
     if parts.query or parts.fragment:
         return "it holds a query or a fragment"
-    if address is not None and _is_forbidden(address):
+    if any(map(_is_forbidden, _addresses(host, socket.AI_NUMERICHOST))):
         return "link-local addresses serve a machine's own secrets"
     return ""
 
@@ -183,46 +178,26 @@ def _is_forbidden(address: Address) -> bool:
     return address.is_link_local or address.is_unspecified or address.is_multicast
 
 
-def _address(host: str) -> Address | None:
-    """Return a host's address if it is written as a number, in any way the system understands: 2852039166, 0xa9.254."""
-    try:
-        return _parse(host)
-    except ValueError:
-        pass
-    try:
-        return ipaddress.ip_address(socket.inet_aton(host))
-    except (OSError, UnicodeError, ValueError):
-        return None
-
-
-def _parse(address: str) -> Address:
-    """Read an address without the network that may be behind it: fe80::1%eth0."""
-    return ipaddress.ip_address(address.partition("%")[0])
-
-
 def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
+    return host == "localhost" or any(address.is_loopback for address in _addresses(host, socket.AI_NUMERICHOST))
 
 
 def _is_private(host: str) -> bool:
     """Tell whether a host is a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7, or a name for such alone."""
-    address = _address(host)
-    addresses = [address] if address else _resolve(host)
-    return bool(addresses) and all(map(_is_in_private_network, addresses))
+    found = _addresses(host)
+    return bool(found) and all(any(address in network for network in PRIVATE_NETWORKS) for address in found)
 
 
-def _is_in_private_network(address: Address) -> bool:
-    return any(address in network for network in PRIVATE_NETWORKS)
+def _addresses(host: str, flags: int = 0) -> list[Address]:
+    """Return all addresses of a host, without the network that may be behind one (fe80::1%eth0); none if it has none.
 
-
-def _resolve(host: str) -> list[Address]:
-    """Return all addresses of a name; none if it has none, or cannot be looked up."""
+    AI_NUMERICHOST: only one that is written as a number, in any way the system understands: 2852039166, 0xa9.254.
+    """
     try:
-        found = socket.getaddrinfo(host, None)
+        found = socket.getaddrinfo(host.partition("%")[0], None, flags=flags)
     except (OSError, UnicodeError):
         return []
-    return [_parse(address) for *_, (address, *_) in found]
+    return [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
 
 
 def from_environment(*names: str) -> str:
@@ -239,8 +214,3 @@ def _url_in(name: str) -> str:
     value = from_environment(name)
     link = re.fullmatch(r"\[[^\]]*\]\(([^()]*)\)", value)
     return link[1] if link else value
-
-
-def _base_url(url: str) -> str:
-    """Return the URL that requests are built on, from one that may already be that of the requests."""
-    return (url or OPENAI_URL).rstrip("/").removesuffix("/chat/completions")

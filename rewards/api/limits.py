@@ -1,20 +1,21 @@
 """Limit what a client sends: requests and tokens per minute, requests at once, deadlines.
 
-This is plain arithmetic on a clock (seconds, monotonic): it waits for nothing, sends nothing, and locks nothing. All of
-it is called from one thread.
+Nothing here sends or locks anything. All of it is called from one thread.
 """
 
+import asyncio
+import contextlib
+import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
 
-    max_concurrency: of requests. While the endpoint says that it is busy, fewer are let out (limits.Concurrency).
+    max_concurrency: of requests. While the endpoint says that it is busy, fewer are let out (Slots).
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it (try_s). It
     starts when the question's first request is let through, so waiting for a free slot or for the rate limit does not
     count. Until then nothing is given up that another try might answer.
@@ -39,17 +40,6 @@ class Limits:
     def try_s(self) -> float:
         """Return the seconds that one try may take."""
         return self.deadline_s / 2
-
-
-def read_limits(options: Mapping[str, Any]) -> Limits:
-    """Read the limits from the configuration."""
-    return Limits(
-        options["api_max_concurrency"],
-        options["api_deadline_s"],
-        options["api_requests_per_minute"],
-        options["api_tokens_per_minute"],
-        is_fatal=options["max_unscored"] < 1,
-    )
 
 
 @dataclass
@@ -106,28 +96,45 @@ class RateLimit:
             reservation.tokens = tokens
 
 
-class Concurrency:
-    """Find out how many requests an endpoint takes at once: halve them when it is busy, then let them grow again.
+class Slots:
+    """Let as many requests out at once as the endpoint takes. Of those that wait, the oldest question goes first.
 
-    A round of successes adds one request. Requests under way when the number was halved do not halve it again: they
-    were sent too early to know.
+    When the endpoint is busy, the number is halved; then each round of successes adds one. Requests under way when it
+    was halved do not halve it again: they were sent too early to know.
     """
 
     def __init__(self, most: int):
-        self.most = most
-        self.limit = float(most)
-        self.num_halvings = 0
+        self.most, self.limit = most, float(most)
+        self.num_taken = self.num_halvings = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # a heap
 
-    def lets_in(self, num_running: int) -> bool:
-        """Return whether one more request may go out."""
-        return num_running < int(self.limit)
+    @contextlib.asynccontextmanager
+    async def turn(self, number: int) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it. number: of the question, which waits for one slot at a time."""
+        slot = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (number, slot))
+        self._let_in()
+        try:
+            await slot
+            yield
+        finally:
+            if slot.done() and not slot.cancelled():
+                self.num_taken -= 1
+                self._let_in()
 
-    def slow_down(self, num_running: int, num_halvings: int) -> None:
-        """Halve what was under way. num_halvings: what it was when the refused request was sent."""
+    def slow_down(self, num_taken: int, num_halvings: int) -> None:
+        """Halve what was under way. Both numbers are those of the moment when the refused request was sent."""
         if num_halvings == self.num_halvings:
-            self.limit = max(1.0, min(self.limit, num_running) / 2)
+            self.limit = max(1.0, min(self.limit, num_taken) / 2)
             self.num_halvings += 1
 
     def grow(self) -> None:
         """Count a success."""
         self.limit = min(self.limit + 1 / self.limit, self.most)
+
+    def _let_in(self) -> None:
+        while self._waiting and self.num_taken < int(self.limit):
+            _, slot = heapq.heappop(self._waiting)
+            if not slot.done():  # a caller that was cancelled waits no more
+                self.num_taken += 1
+                slot.set_result(None)

@@ -1,5 +1,7 @@
 """Follow a question to its answer: what its tries came to, and whether and when another one is of use."""
 
+import hashlib
+import json
 import random
 import re
 from collections import Counter
@@ -12,7 +14,6 @@ from rewards.api.limits import Limits
 from rewards.api.reply import CUT, ChatReply, Trouble
 
 Messages = Sequence[Mapping[str, str]]
-Request = dict[str, Any]
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
 BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s"
@@ -23,6 +24,13 @@ def parameters_of(model: str, max_tokens: int) -> dict[str, float]:
     if _REASONS.search(model):
         return {"max_completion_tokens": max_tokens}
     return {"max_tokens": max_tokens, "temperature": 0.0}
+
+
+def cache_key(model: str, parameters: Mapping[str, float], prompt_version: str, messages: Messages, nonce: str) -> str:
+    """Hash all that a reply depends on. The nonce, a random word in the messages, is left out."""
+    texts = [[message["role"], message["content"].replace(nonce, "")] for message in messages]
+    request = json.dumps([model, sorted(parameters.items()), prompt_version, texts])
+    return hashlib.sha256(request.encode()).hexdigest()
 
 
 @dataclass
@@ -56,7 +64,7 @@ class Question:
             return ""
         return self.last.reason + BUSY_HELP * (self.last.kind == "busy")
 
-    def request(self, model: str) -> Request:
+    def request(self, model: str) -> dict[str, Any]:
         """Write the body of a chat request."""
         cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in self.messages]
         return {"model": model, "messages": cleaned, **parameters_of(model, self.max_tokens)}

@@ -90,7 +90,8 @@ def read_body(body: bytes) -> tuple[Outcome, Usage]:
         return Trouble(_describe_body(body.lstrip())), Usage()
     if not isinstance(data, dict):
         return Trouble(f"the body is no JSON object: {excerpt(data)}"), Usage()
-    return _read_data(data), _usage(data)
+    counts = [_count(_within(data, "usage", key)) for key in ("prompt_tokens", "completion_tokens")]
+    return _read_data(data), Usage(*counts)
 
 
 def _describe_body(body: bytes) -> str:
@@ -104,20 +105,24 @@ def _describe_body(body: bytes) -> str:
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:
     if data.get("error"):
-        code = str(_object(data["error"]).get("code"))
+        code = str(_within(data, "error", "code"))
         if re.fullmatch("[45][0-9][0-9]", code):  # a gateway's status, inside a body with status 200
             return read_status(int(code), {}, data)
         return _quota_failure(data) or Trouble(f"status 200 with the error {excerpt(data['error'])}")
-    first = _first_choice(data)
-    message = first.get("message")
+    message = _within(data, "choices", 0, "message")
     if not isinstance(message, dict):
         return Trouble(f"the body has no choices: {excerpt(data)}")
-    return _read_message(message, first.get("finish_reason"))
+    return _read_message(message, _within(data, "choices", 0, "finish_reason"))
 
 
-def _first_choice(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = data.get("choices")
-    return _object(choices[0]) if isinstance(choices, list) and choices else {}
+def _within(data: Any, *path: str | int) -> Any:
+    """Return what stands in a JSON value under these keys and positions; None if that is not there."""
+    try:
+        for key in path:
+            data = data[key]
+    except (TypeError, KeyError, IndexError):
+        return None
+    return data
 
 
 def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply | Trouble:
@@ -186,34 +191,18 @@ def _seconds_asked_for(headers: Mapping[str, str]) -> float:
 
 def excerpt(value: Any) -> str:
     """Return the beginning of an untrusted value, printable and on one line."""
-    if isinstance(value, dict):
-        error = value.get("error", value)
-        value = _object(error).get("message", error)
+    value = _within(value, "error") or value
+    value = _within(value, "message") or value
     text = _TAG.sub(" ", redact(str(value))[: 10 * MAX_EXCERPT_CHARS])  # of a web page; no half of a secret
     return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
 
 
-def _error_in(body: Any) -> Mapping[str, Any]:
-    """Return what a body says about its error: under that name, or by itself."""
-    return _object(_object(body).get("error", body))
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    """Return a JSON object; an empty one in place of anything else."""
-    return value if isinstance(value, dict) else {}
-
-
 def _quota_failure(body: Any) -> Permanent | None:
     """Recognise an exhausted quota: the one 429 (or 402) that waiting does not repair."""
-    error = _error_in(body)
-    if QUOTA_CODES & {str(error.get("code")), str(error.get("type"))}:
+    error = _within(body, "error") or body
+    if QUOTA_CODES & {str(_within(error, "code")), str(_within(error, "type"))}:
         return Permanent(f"quota: {excerpt(body)}", "add credit, or use another key")
     return None
-
-
-def _usage(data: Mapping[str, Any]) -> Usage:
-    usage = _object(data.get("usage"))
-    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
 def _count(value: Any) -> int:

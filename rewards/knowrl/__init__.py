@@ -6,5 +6,5 @@ Each version has that name everywhere: in configurations, in metrics and here. T
     reward.py           the three versions in one table: correctness, and factuality where it can matter
     v1.py               the rules of KnowRL's guide about answers
     fact_checker.py     the configured knowledge base, decomposer and verifier at work
-    factuality.py       how far does the knowledge base support the reasoning?   (verdict_queue.py: facts in batches)
+    factuality.py       how far does the knowledge base support the reasoning?
 """

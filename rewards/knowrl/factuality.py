@@ -26,53 +26,30 @@ from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifie
 from knowledge.sanitise import shortened
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
-from rewards.knowrl.verdict_queue import VerdictQueue
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
-NUM_THREADS = 4  # look-ups and searches at once
+NUM_THREADS = 4  # look-ups, searches and verdicts at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
-Formula = Callable[[Sequence[Label]], float]
 MissingTitle = Literal["zero", "unscored", "search"]
+Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
+# knowrl is this project's. No facts give 0, one supported fact 1/4, three 1/2, ten 10/13. Unlike v1, volume does not
+# pay: what the base contradicts cancels a supported fact, what it does not know dilutes. Unlike v2, a false statement
+# is worse than one that cannot be checked, and going from three facts to ten does not multiply the value. The prior
+# keeps a single safe statement from full credit.
+FORMULAS: dict[str, Formula] = {
+    "knowrl": lambda supported, refuted, n: max(0, supported - refuted) / (n + PRIOR_FACTS),
+    "knowrl_v1": lambda supported, refuted, n: min(supported / 15, 1.0),  # KnowRL's guide
+    "knowrl_v2": lambda supported, refuted, n: supported / n * _penalty(n) if n else 0.0,  # since October 2025
+    "binary_rar": lambda supported, refuted, n: float(not refuted),  # 2510.17733: silence is true
+}
 
 
-def knowrl(labels: Sequence[Label]) -> float:
-    """Value the facts as this project does by default: max(0, supported - refuted) / (n + 3).
-
-    No facts give 0, one supported fact 1/4, three 1/2, ten 10/13.
-
-    Unlike v1, volume does not pay: what the base contradicts cancels a supported fact, what it does not know dilutes.
-    Unlike v2, a false statement is worse than one that cannot be checked. And going from three facts to ten does not
-    multiply the value, so padding does not pay. The 3 in the denominator, a prior, keeps a single safe statement from
-    full credit. One more supported fact always raises a value above 0, an unknown one lowers it, a refuted one lowers
-    it more.
-    """
-    credit = max(0, labels.count("supported") - labels.count("refuted"))
-    return credit / (len(labels) + PRIOR_FACTS)
-
-
-def knowrl_v1(labels: Sequence[Label]) -> float:
-    """Value the facts as KnowRL's guide does: min(supported / 15, 1). Wrong and unknown facts cost nothing."""
-    return min(labels.count("supported") / 15, 1.0)
-
-
-def knowrl_v2(labels: Sequence[Label]) -> float:
-    """Value the facts as KnowRL does since October 2025: mean(supported) x penalty; 0 without facts.
-
-    penalty = 1 for more than 10 facts, else exp(1 - 10 / n).
-    """
-    n = len(labels)
-    if n == 0:
-        return 0.0
-    penalty = 1.0 if n > 10 else math.exp(1 - 10 / n)
-    return labels.count("supported") / n * penalty
-
-
-def binary_rar(labels: Sequence[Label]) -> float:
-    """Value the facts as 2510.17733 does: 1 if none is refuted, also if there are none; else 0."""
-    return float("refuted" not in labels)
+def _penalty(n: int) -> float:
+    """Return the factor by which version 2 punishes few facts."""
+    return 1.0 if n > 10 else math.exp(1 - 10 / n)
 
 
 @dataclass(frozen=True)
@@ -120,18 +97,14 @@ class Factuality:
 
     def count(self, label: Label) -> int:
         """Count the facts with this verdict, each once."""
-        return self.labels.count(label)
-
-    @property
-    def labels(self) -> list[Label]:
-        """Return the verdicts that count."""
-        return [fact.verdict.label for fact in self.facts if fact.is_new]
+        return sum(fact.is_new and fact.verdict.label == label for fact in self.facts)
 
     def details(self) -> dict[str, float]:
         """Return the numbers that a score logs; none if it is unscorable."""
         if self.value is None:
             return {}
-        counts = {"facts": len(self.labels), "supported": self.count("supported"), "refuted": self.count("refuted")}
+        facts = sum(fact.is_new for fact in self.facts)
+        counts = {"facts": facts, "supported": self.count("supported"), "refuted": self.count("refuted")}
         return {"factuality": self.value, **counts}
 
     def records(self) -> list[dict[str, Any]]:
@@ -156,7 +129,7 @@ def joined_titles(value: Any) -> str:
 class FactualityMeter:
     """Measure the factuality of texts. Several event loops may use it. Call `close` when done.
 
-    It holds the thread pool, the verdict thread and the counters; the knowledge base, the verifier and its cache belong
+    It holds the thread pool and the counters; the knowledge base, the verifier and its cache belong
     to the caller.
 
     missing_title: the value of a completion whose title is not in the base; other completions are not affected.
@@ -176,18 +149,17 @@ class FactualityMeter:
         decompose: Decompose,
         verifier: Verifier,
         *,
-        formula: Formula = knowrl,
+        formula: Formula = FORMULAS["knowrl"],
         missing_title: MissingTitle = "zero",
         count_repeats: bool = False,
     ):
-        self.base, self.decompose, self.formula = base, decompose, formula
+        self.base, self.decompose, self.verifier, self.formula = base, decompose, verifier, formula
         self.missing_title, self.count_repeats = missing_title, count_repeats
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
-        self._queue = VerdictQueue(verifier)
         if missing_title == "search":
-            base.prepare_search()
+            base.check_search()
 
     async def measure(self, think: str, question: str, titles: Any) -> Factuality:
         """Measure one text. titles: the row's title column (see `joined_titles`). Any strings are safe."""
@@ -204,7 +176,7 @@ class FactualityMeter:
             facts = await self._run(self._with_passages, claims.facts, found)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
-        verdicts = await self._verify(facts)
+        verdicts = await self._run(self.verifier.verify, facts)
         checked = []
         for claim, (fact, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
             checked.append(FactVerdict(fact, verdict, _deciding(verdict, passages), claim.sentences))
@@ -230,7 +202,6 @@ class FactualityMeter:
     def close(self) -> None:
         """Let running work end, and take no more."""
         self._pool.shutdown(cancel_futures=True)
-        self._queue.close()
 
     async def _look_up(self, title: str) -> Lookup | None:
         """Find the documents of the title; None if the base has none that may be used."""
@@ -249,9 +220,6 @@ class FactualityMeter:
             facts.append((claim.fact, passages))
         return facts
 
-    async def _verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
-        return await asyncio.wrap_future(self._queue.submit(facts)) if facts else []
-
     async def _marked(self, facts: Sequence[FactVerdict]) -> list[FactVerdict]:
         """Mark the facts that follow from those before them with the same verdict; unknown facts earn nothing.
 
@@ -266,22 +234,21 @@ class FactualityMeter:
                 repeats[place] = (found.fact, [Passage("", "", before, 0.0)])
             if before is not None:
                 said[found.verdict.label] = f"{before}{found.fact.rstrip(' .。')}.\n"
-        verdicts = dict(zip(repeats, await self._verify(list(repeats.values())), strict=True))
-        repeated = {place for place, verdict in verdicts.items() if verdict.label == "supported"}
+        verdicts = await self._run(self.verifier.verify, list(repeats.values())) if repeats else []
+        repeated = {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
         return [replace(found, is_new=place not in repeated) for place, found in enumerate(facts)]
 
     def _factuality(self, facts: Sequence[FactVerdict], found: Lookup) -> Factuality:
         """Value the verdicts on a text's facts."""
-        factuality = Factuality(None, tuple(facts), "", {BASE: True, DECOMPOSER: True})
-        labels = factuality.labels
+        labels = [fact.verdict.label for fact in facts if fact.is_new]
         counts = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(labels), **counts})
-        reason = "no facts stated"
-        if facts:
-            reason = f"{counts['supported']} of {len(labels)} facts supported, {counts['refuted']} refuted"
+        supported, refuted = counts["supported"], counts["refuted"]
+        reason = f"{supported} of {len(labels)} facts supported, {refuted} refuted" if facts else "no facts stated"
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
-        return replace(factuality, value=self.formula(labels), reason=reason)
+        value = self.formula(supported, refuted, len(labels))
+        return Factuality(value, tuple(facts), reason, {BASE: True, DECOMPOSER: True})
 
     def _without_document(self, title: str) -> Factuality:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"

@@ -18,43 +18,23 @@ asked.
 from collections.abc import Sequence
 
 from grpo.base.schema import Score
-from rewards.knowrl import factuality, v1
+from rewards.knowrl import v1
 from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import Formula
-from rewards.outcome import correctness
+from rewards.knowrl.factuality import FORMULAS
+from rewards.outcome.correctness import KNOWRL, WRONG, Rules, Values, grader, strict_rules
+from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward, Say
 
 
-def knowrl(options: Options) -> Reward:
-    """Build this project's version, the default."""
-    return _build("knowrl", options, correctness.strict_rules, factuality.knowrl)
-
-
-def knowrl_v1(options: Options) -> Reward:
-    """Build the version of KnowRL's guide."""
-    return _build("knowrl_v1", options, v1.rules, factuality.knowrl_v1, correctness.WRONG, is_original=True)
-
-
-def knowrl_v2(options: Options) -> Reward:
-    """Build KnowRL's version since October 2025."""
-    return _build("knowrl_v2", options, lambda case: None, factuality.knowrl_v2, is_original=True)
-
-
-def _build(
-    name: str,
-    options: Options,
-    rules: correctness.Rules,
-    formula: Formula,
-    refused: float = correctness.REFUSED,
-    is_original: bool = False,
-) -> Reward:
-    judge = correctness.build_judge(options)
-    grade_answer = correctness.grader(judge, rules, refused)
-    checker = FactChecker(options, formula, is_original)
+def _build(name: str, options: Options, rules: Rules, values: Values = KNOWRL, is_original: bool = False) -> Reward:
+    """Build a version. is_original: it counts facts as KnowRL's code does."""
+    judge = build_judge(options)
+    grade_answer = grader(judge, rules, values)
+    checker = FactChecker(options, FORMULAS[name], is_original)
 
     async def grade(completion: str, columns: Columns) -> Score:
         answer = await grade_answer(completion, columns)
-        if answer.value != correctness.WRONG:  # right, unscorable, or a refusal that is paid
+        if answer.value != WRONG:  # right, unscorable, or a refusal that is paid
             return answer
         found = await checker.check(completion, columns)
         value = None if found.value is None else answer.value + found.value  # Eq. 15
@@ -81,18 +61,9 @@ def _build(
     )
 
 
-def factuality_alone(options: Options) -> Reward:
-    """Build the reward `factuality`: how far the knowledge base supports the reasoning, 0 to 1, whatever the answer."""
-    return _facts_alone("factuality", options, factuality.knowrl)
-
-
-def binary_rar(options: Options) -> Reward:
-    """Build the reward `binary_rar`: 1 if the knowledge base refutes nothing of the reasoning, else 0 (2510.17733)."""
-    return _facts_alone("binary_rar", options, factuality.binary_rar)
-
-
-def _facts_alone(name: str, options: Options, formula: Formula) -> Reward:
-    checker = FactChecker(options, formula)
+def _facts_alone(name: str, options: Options, formula: str) -> Reward:
+    """Build a reward of the reasoning's facts, whatever the answer."""
+    checker = FactChecker(options, FORMULAS[formula])
 
     async def grade(completion: str, columns: Columns) -> Score:
         found = await checker.check(completion, columns)
@@ -111,3 +82,23 @@ def _facts_alone(name: str, options: Options, formula: Formula) -> Reward:
 
 def _is_slow(options: Options) -> bool:
     return options["judge"] == "api" or options["decomposer"] == "api" or options["verifier"] == "nli"
+
+
+def knowrl(options: Options) -> Reward:
+    return _build("knowrl", options, strict_rules)
+
+
+def knowrl_v1(options: Options) -> Reward:
+    return _build("knowrl_v1", options, v1.rules, KNOWRL | {"refused": WRONG}, is_original=True)
+
+
+def knowrl_v2(options: Options) -> Reward:
+    return _build("knowrl_v2", options, lambda case: None, is_original=True)
+
+
+def factuality_alone(options: Options) -> Reward:
+    return _facts_alone("factuality", options, "knowrl")
+
+
+def binary_rar(options: Options) -> Reward:
+    return _facts_alone("binary_rar", options, "binary_rar")

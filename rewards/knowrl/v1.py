@@ -7,9 +7,9 @@ original finds "red" in "scared".
 
 import re
 
-from grpo.base.schema import Score
 from knowledge.store.tokens import UNSPACED
-from rewards.outcome.correctness import WRONG, Case
+from rewards.outcome.correctness import Case
+from rewards.outcome.judge import Judgement
 from rewards.outcome.refusal import is_refusal
 
 STOP_WORDS = set(
@@ -71,18 +71,13 @@ def _has_stages_in_order(pattern: re.Pattern[str], text: str) -> bool:
     return False
 
 
-def rules(case: Case) -> Score | None:
-    """Return the score of an answer that is wrong by these rules; None if a judge is to decide."""
+def rules(case: Case) -> Judgement | None:
+    """Judge an answer that earns nothing by these rules; None if a judge is to decide."""
     if matches_pattern(case.answer):
-        return Score(WRONG, "matches a refusal pattern", "refused")
-    if any(_has_digit(truth) or shares_keyword(case.answer, truth) for truth in case.truths):
+        return Judgement("refused", "matches a refusal pattern")
+    if any(any(map(str.isdigit, truth)) or shares_keyword(case.answer, truth) for truth in case.truths):
         return None
-    outcome = "refused" if is_refusal(case.answer) else "wrong"
-    return Score(WRONG, "has no word in common with the truth", outcome)
-
-
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))
+    return Judgement("refused" if is_refusal(case.answer) else "wrong", "has no word in common with the truth")
 
 
 def shares_keyword(answer: str, truth: str) -> bool:

@@ -16,21 +16,22 @@ The judge sees the row's question, never the rendered prompt. (The original pays
 wrong answer; and 2 for any reply that holds the article "a".)
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from grpo.base.schema import Score
+from grpo.base.schema import Outcome, Score
 from rewards.exact import equals_one, truths
-from rewards.format import parse
+from rewards.format import final_text, parse
 from rewards.outcome.choices import lists_alternatives, num_candidates
-from rewards.outcome.judge import Judge, ModelJudge
-from rewards.outcome.offline_judge import OfflineJudge
+from rewards.outcome.judge import Judge, Judgement, build_judge
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
 TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
 NO_ANSWER = "This question has no known answer."
+Values = Mapping[Outcome, float]  # what each outcome is worth
+KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
 Grader = Callable[[Judge], GradeAnswer]
 FinishGroup = Callable[[Sequence[Score]], list[Score]]
@@ -48,16 +49,7 @@ class Case:
     is_well_tagged: bool  # see rewards/format.py
 
 
-Rules = Callable[[Case], Score | None]  # a score where no judge is needed
-
-
-def build_judge(options: Options) -> Judge:
-    """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
-    if options["judge"] == "offline":
-        return OfflineJudge()
-    from rewards.api.client import client_for  # the SDK takes a second to import
-
-    return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
+Rules = Callable[[Case], Judgement | None]  # a judgement where no judge is needed
 
 
 def judged_reward(name: str, options: Options, grader: Grader, finish: FinishGroup | None = None) -> Reward:
@@ -80,59 +72,71 @@ def build(options: Options) -> Reward:
     return judged_reward("correctness", options, grader)
 
 
-def strict_rules(case: Case) -> Score | None:
-    """Return the score of an answer for which no judge is needed; None if a judge is to decide."""
+def simpleqa(options: Options) -> Reward:
+    """Build the reward `simpleqa` (2411.04368): 1 if the judge alone says correct, else 0.
+
+    It asks for no format: without an answer block, the text after the thoughts is judged.
+    """
+
+    def grader(judge: Judge) -> GradeAnswer:
+        async def grade(completion: str, columns: Columns) -> Score:
+            text = final_text(completion)
+            if not text:
+                return Score(0.0, "nothing follows the thoughts", "refused")
+            case = read_case(text, columns)
+            if isinstance(case, Score):
+                return case
+            return await _ask(judge, case, {"correct": 1.0, "refused": 0.0, "wrong": 0.0})
+
+        return grade
+
+    return judged_reward("simpleqa", options, grader)
+
+
+def strict_rules(case: Case) -> Judgement | None:
+    """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not case.is_well_tagged:
-        return Score(WRONG, "not exactly one think block and one answer block", "wrong")
+        return Judgement("wrong", "not exactly one think block and one answer block")
     if not any(char.isalnum() for char in case.answer):
-        return Score(WRONG, "the answer holds neither letter nor digit", "wrong")
+        return Judgement("wrong", "the answer holds neither letter nor digit")
     if equals_one(case.answer, case.truths):
         return None  # such an answer is neither a refusal nor a list, even if it is "Unknown" or "Trick or Treat"
     if is_refusal(case.answer):
-        return Score(REFUSED, "declines to answer", "refused")
+        return Judgement("refused", "declines to answer")
     kind = lists_alternatives(case.answer, case.truths)
     if kind:
-        return Score(WRONG, f"lists alternatives ({kind})", "wrong")
+        return Judgement("wrong", f"lists alternatives ({kind})")
     num_right = max(num_candidates(case.question, truth) for truth in case.truths)
     if num_candidates(case.question, case.answer) > max(num_right, 1):
-        return Score(WRONG, "lists candidates of the question", "wrong")
+        return Judgement("wrong", "lists candidates of the question")
     return None
 
 
-def grader(judge: Judge, rules: Rules = strict_rules, refused: float = REFUSED) -> GradeAnswer:
-    """Grade by the rules, else by the judge. refused: what the judge's "no attempt" is worth."""
-    values = {"correct": CORRECT, "wrong": WRONG, "refused": refused, None: None}
+def grader(judge: Judge, rules: Rules = strict_rules, values: Values = KNOWRL) -> GradeAnswer:
+    """Grade by the rules, else by the judge."""
 
     async def grade(completion: str, columns: Columns) -> Score:
-        case = _read(completion, columns)
+        parsed = parse(completion)
+        if not parsed.answer:
+            reason = "no answer block" if parsed.answer is None else "the answer block is empty"
+            return Score(values["wrong"], reason, "wrong")
+        case = read_case(parsed.answer, columns, parsed.is_well_tagged)
         if isinstance(case, Score):
             return case
-        score = rules(case)
-        if score is None:
-            judged = await ask(judge, case)
-            return replace(judged, value=values[judged.outcome])
-        if case.is_unanswerable and score.outcome == "refused":
-            return Score(CORRECT, score.reason, "correct")
-        return score
+        judgement = rules(case)
+        return _score(case, judgement, values) if judgement else await _ask(judge, case, values)
 
     return grade
 
 
-async def ask(judge: Judge, case: Case) -> Score:
-    """Ask the judge how an answer turned out. The caller sets the value of the score."""
+async def _ask(judge: Judge, case: Case, values: Values) -> Score:
     judgement = await judge.judge(case.question, case.answer, case.truths, case.falsehoods)
+    return replace(_score(case, judgement, values), asked={"judge": judgement.outcome is not None})
+
+
+def _score(case: Case, judgement: Judgement, values: Values) -> Score:
     outcome = "correct" if case.is_unanswerable and judgement.outcome == "refused" else judgement.outcome
-    return Score(None, judgement.reason, outcome, asked={"judge": outcome is not None})
-
-
-def _read(completion: str, columns: Columns) -> Case | Score:
-    """Collect what is graded; or give the score, if there is no answer block."""
-    parsed = parse(completion)
-    if parsed.answer is None:
-        return Score(WRONG, "no answer block", "wrong")
-    if not parsed.answer:
-        return Score(WRONG, "the answer block is empty", "wrong")
-    return read_case(parsed.answer, columns, parsed.is_well_tagged)
+    return Score(values.get(outcome), judgement.reason, outcome)
 
 
 def read_case(answer: str, columns: Columns, is_well_tagged: bool = True) -> Case | Score:

@@ -1,4 +1,4 @@
-"""Ask a model to judge: is this answer right, wrong, or no attempt? By rules like SimpleQA's, in our own words.
+"""Judge an answer: right, wrong, or no attempt? A model does so by rules like SimpleQA's, in our own words.
 
 Everything in the prompt but the rules is untrusted. Each text is cut after MAX_CHARS characters and written as a JSON
 string with < and > escaped, so that it can fake neither a line, nor a fence, nor a chat model's control token. It
@@ -12,12 +12,15 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Outcome
 from knowledge.sanitise import printable, shortened
+from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
+from rewards.outcome.refusal import is_refusal
+from rewards.registry import Options
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient, Messages
@@ -64,22 +67,47 @@ class Judgement:
     reason: str
 
 
-class Judge(Protocol):
+class Judge:
     """Whoever can tell whether an answer is right: a model (ModelJudge), or rules (OfflineJudge)."""
 
     async def judge(
         self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
     ) -> Judgement:
         """Compare the answer with the truths: acceptable answers, at least one. falsehoods: known wrong answers."""
+        raise NotImplementedError
 
     def check_sync(self) -> None:
         """Find out before the first step whether the judge works. Raise UserError (exit 3) if it does not."""
 
     def metrics(self) -> dict[str, float]:
         """Return what is counted, under its names in the glossary of metrics."""
+        return {}
 
     def close(self) -> None:
         """Free what the judge holds."""
+
+
+class OfflineJudge(Judge):
+    """Judge without a model: an answer is right if it equals a truth after normalisation. For tests and toy worlds."""
+
+    async def judge(
+        self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
+    ) -> Judgement:
+        """Always reach an outcome: no answer is unscorable. What equals no truth is wrong anyway."""
+        if equals_one(answer, truths):
+            return Judgement("correct", "equals the truth")
+        if is_refusal(answer):
+            return Judgement("refused", "declines to answer")
+        return Judgement("wrong", f"is not {truths[0][:80]!r}")
+
+
+def build_judge(options: Options) -> Judge:
+    """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
+    if options["judge"] == "offline":
+        return OfflineJudge()
+    from rewards.api.client import client_for  # the SDK takes a second to import
+
+    return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 
 def build_messages(
@@ -100,7 +128,7 @@ def quote(text: str) -> str:
     return quoted.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-class ModelJudge:
+class ModelJudge(Judge):
     """Ask a chat model for grades. max_tokens: of a reply."""
 
     def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
@@ -117,7 +145,7 @@ class ModelJudge:
 
         async def ask(messages: "Messages") -> "ChatReply":
             return await self.client.complete(
-                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=is_grade
+                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=parse_grade
             )
 
         return await _converse(ask, build_messages(question, answer, truths, nonce, falsehoods))
@@ -139,17 +167,10 @@ class ModelJudge:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Return the judge/* metrics."""
         return self.client.metrics()
 
     def close(self) -> None:
-        """Close the client."""
         self.client.close()
-
-
-def is_grade(reply: str) -> bool:
-    """Return whether a reply is a grade. Any other reply is asked for again, and not kept in a cache."""
-    return parse_grade(reply) is not None
 
 
 async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:

@@ -17,63 +17,54 @@ is left out. q is the probability that the completion states in its <confidence>
 the worst value, as if it had stated 0 for a right answer and 1 for any other.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from grpo.base.schema import Score
 from rewards.format import stated_confidence
-from rewards.outcome import correctness
+from rewards.outcome.correctness import FinishGroup, GradeAnswer, Values, grader, judged_reward
 from rewards.outcome.judge import Judge
 from rewards.registry import Columns, Options, Reward
 
-Valuation = Callable[[Score, str], Score]  # (a grade, the completion) to the grade with another value
-
-
-@dataclass(frozen=True)
-class Values:
-    """What each outcome is worth."""
-
-    correct: float
-    refused: float
-    wrong: float
-
-    def revalue(self, score: Score, completion: str) -> Score:
-        """Value a grade by its outcome."""
-        return score if score.outcome is None else replace(score, value=getattr(self, score.outcome))
-
-
-TERNARY = Values(correct=1.0, refused=0.0, wrong=-1.0)
+TERNARY: Values = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
 
 
 def truthrl(options: Options) -> Reward:
-    """Build the reward of TruthRL."""
-    return _build("truthrl", options, TERNARY.revalue)
+    return _build("truthrl", options, TERNARY)
 
 
 def abstention(options: Options) -> Reward:
     """Build the reward under which answering pays above the probability abstention_threshold."""
-    return _build("abstention", options, with_threshold(options["abstention_threshold"]).revalue)
+    return _build("abstention", options, with_threshold(options["abstention_threshold"]))
 
 
 def karl(options: Options) -> Reward:
     """Build the reward that pays a refusal only where the group found no right answer."""
-    return _build("karl", options, TERNARY.revalue, finish_karl)
+    return _build("karl", options, TERNARY, finish_karl)
 
 
 def tiar(options: Options) -> Reward:
     """Build the reward that moves a refusal's advantage by how often the group is right."""
-    weight = options["tiar_lambda"]
-    return _build("tiar", options, TERNARY.revalue, lambda scores: finish_tiar(scores, weight))
+    return _build("tiar", options, TERNARY, lambda scores: finish_tiar(scores, options["tiar_lambda"]))
 
 
 def rlcr(options: Options) -> Reward:
     """Build the reward that also scores the stated confidence."""
-    return _build("rlcr", options, value_confidence)
+
+    def confident(judge: Judge) -> GradeAnswer:
+        grade_answer = grader(judge)
+
+        async def grade(completion: str, columns: Columns) -> Score:
+            return value_confidence(await grade_answer(completion, columns), completion)
+
+        return grade
+
+    return judged_reward("rlcr", options, confident)
 
 
 def with_threshold(threshold: float) -> Values:
     """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
-    return Values(1.0, 0.0, -threshold / (1 - threshold))  # Eq. 16
+    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 16
 
 
 def value_confidence(score: Score, completion: str) -> Score:
@@ -112,13 +103,5 @@ def _change_refusals(scores: Sequence[Score], **changes: float) -> list[Score]:
     return [replace(score, **changes) if score.outcome == "refused" else score for score in scores]
 
 
-def _build(name: str, options: Options, valuation: Valuation, finish: correctness.FinishGroup | None = None) -> Reward:
-    def grader(judge: Judge) -> correctness.GradeAnswer:
-        grade_answer = correctness.grader(judge)
-
-        async def grade(completion: str, columns: Columns) -> Score:
-            return valuation(await grade_answer(completion, columns), completion)
-
-        return grade
-
-    return correctness.judged_reward(name, options, grader, finish)
+def _build(name: str, options: Options, values: Values, finish: FinishGroup | None = None) -> Reward:
+    return judged_reward(name, options, lambda judge: grader(judge, values=values), finish)

@@ -265,7 +265,7 @@ def full_logs() -> None:
 
     import grpo.run.log
 
-    grpo.run.log._continue_lines = lambda path, first_step, is_over: os.open(path, os.O_WRONLY | os.O_APPEND)
+    grpo.run.log._keep_lines = lambda *arguments: None
     write = record_writer.RecordWriter.write
 
     def heavy(self, data):
@@ -302,13 +302,6 @@ def full_disk_under_the_tokenizer() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
     PreTrainedTokenizerBase.save_pretrained = limited
-
-
-def endless_template() -> None:
-    """A template may compute for a fifth of a second."""
-    import grpo.data.prompts
-
-    grpo.data.prompts.TEMPLATE_SECONDS = 0.2
 
 
 def prints_what_it_was_told(prompts, completions, **columns):
@@ -351,18 +344,18 @@ def full_disk_under_stderr() -> None:
 
 
 def another_torch_on_rank_1() -> None:
-    from grpo.run import fingerprint
+    from grpo.run import provenance
 
-    version = fingerprint.version
+    version = provenance.version
     if os.environ["RANK"] == "1":
-        fingerprint.version = lambda name: "2.0.0" if name == "torch" else version(name)
+        provenance.version = lambda name: "2.0.0" if name == "torch" else version(name)
 
 
 def another_program_on_rank_1() -> None:
-    from grpo.run import fingerprint
+    from grpo.run import provenance
 
     if os.environ["RANK"] == "1":
-        fingerprint.PACKAGES = ("grpo",)
+        provenance.PACKAGES = ("grpo",)
 
 
 def counts_what_is_sent() -> None:

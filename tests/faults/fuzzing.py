@@ -13,56 +13,12 @@ CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
 quick = settings(max_examples=EXAMPLES, derandomize="FUZZ_EXAMPLES" not in os.environ)
 
-nasty = st.sampled_from(
-    [
-        "\0",
-        "\ud800",
-        "\u2028",
-        "\x85",
-        "\ufeff",
-        "\u202e",
-        "\x1b[2J",
-        "<think>",
-        "</think>",
-        "<answer>",
-        "</answer>",
-        "\\boxed{",
-        "}",
-        "{",
-        "[",
-        "]",
-        '"',
-        "'",
-        "\\",
-        "\n",
-        "\r\n",
-        "AND",
-        "NEAR(",
-        "title:",
-        "*",
-        "^",
-        "--",
-        "1e999",
-        "9" * 5000,
-        "nan",
-        "null",
-        "true",
-        "&a",
-        "*a",
-        "!!python/object/apply:os.system",
-        "${HOME}",
-        "${",
-        "2024-13-45",
-        "0x",
-        "1_000",
-        "~",
-        "|",
-        ">",
-        "%",
-        "@",
-        "`",
-    ]
+WORDS = (
+    r"""<think> </think> <answer> </answer> \boxed{ } { [ ] " ' \ AND NEAR( title: * ^ -- 1e999 nan null true &a *a """
+    r"""!!python/object/apply:os.system ${HOME} ${ 2024-13-45 0x 1_000 ~ | > % @ `"""
 )
+CHARACTERS = ["\0", "\ud800", "\u2028", "\x85", "\ufeff", "\u202e", "\x1b[2J", "\n", "\r\n"]
+nasty = st.sampled_from([*CHARACTERS, *WORDS.split(), "9" * 5000])
 texts = st.lists(st.one_of(st.text(st.characters(exclude_categories=()), max_size=8), nasty), max_size=12).map("".join)
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),

@@ -166,15 +166,6 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, ch
     assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-4"
 
 
-def test_a_row_without_a_part_leaves_its_group_and_a_lonely_row_teaches_nothing():
-    """From the API's Reply to the advantage: mean and standard deviation over the scorable rows alone."""
-    from grpo.advantages import group_advantages
-
-    without = group_advantages([2.0, -1.0, 2.0])
-    assert group_advantages([2.0, None, -1.0, 2.0]) == [without[0], 0.0, without[1], without[2]]
-    assert group_advantages([None, None, 2.0, None]) == group_advantages([None] * 4) == [0.0] * 4
-
-
 def test_wait_policy(processes, chat_checkpoint, tmp_path):
     """max_unscored: 1 goes on through an outage instead of stopping; what is killed meanwhile resumes."""
     with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run")) as server:

@@ -68,22 +68,6 @@ def test_a_full_disk_under_the_tokenizer(processes, chat_checkpoint, tmp_path):
     assert sorted(path.name for path in (tmp_path / "once").glob("final*")) == []
 
 
-def test_a_full_disk_under_the_final_weights(processes, copy, tmp_path):
-    config, run_dir = copy
-    shutil.rmtree(run_dir / "final")
-    full = processes.train(
-        config,
-        "resume_from_checkpoint=true",
-        limit_bytes=size_of(run_dir / "checkpoint-4", "adapter_model.safetensors") // 2,
-    )
-    assert (
-        full.code == 6
-        and is_message(full.stderr)
-        and not (run_dir / "final").exists()
-        and not (run_dir / "final.unfinished").exists()
-    )
-
-
 def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, chat_checkpoint, finished, tmp_path):
     """metrics.jsonl, debug.log, completions/ and TensorBoard are all full; every step is trained."""
     keys = {"report_to": ["tensorboard"], "save_steps": 0, "max_steps": 4}
@@ -162,25 +146,6 @@ def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
     assert tried >= 44
 
 
-def test_every_damage_to_the_manifest_is_noticed_or_harmless(copy):
-    """A flipped bit may hit a space; then nothing is lost."""
-    _, run_dir = copy
-    path, tried = run_dir / "checkpoint-4" / "manifest.json", 0
-    original = path.read_bytes()
-    for kind, damaged in damages(random.Random(0), original):
-        path.write_bytes(damaged)
-        problem = checkpoint.problem_with(path.parent)
-        assert problem or (kind == "flip" and same_promises(damaged, original)), damaged
-        tried += 1
-    assert tried == 45
-
-
-def same_promises(damaged: bytes, original: bytes) -> bool:
-    """Whether the manifest says the same of the files; what else it says is checked on resuming or is a remark."""
-    first, second = json.loads(damaged), json.loads(original)
-    return first["files"] == second["files"] and first["format"] == second["format"]
-
-
 def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(processes, copy, finished):
     config, run_dir = copy
     shutil.rmtree(run_dir / "final")
@@ -199,26 +164,6 @@ def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(proces
     assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(
         found[0]
     )  # the damaged one was replaced
-
-
-def test_retention_never_removes_the_newest_valid_one(processes, copy):
-    """Damaged checkpoints of later steps do not count among those that are kept."""
-    config, run_dir = copy
-    for number in (2, 3, 4):
-        (run_dir / f"checkpoint-{number}" / "state.safetensors").write_bytes(b"x")
-    killed = processes.train(config, "resume_from_checkpoint=true", "save_total_limit=1", FAILPOINT="step-sampled:2")
-    assert killed.code == -signal.SIGKILL
-    found, _ = checkpoint.find_checkpoint(run_dir, True)
-    assert found is not None and found.name == "checkpoint-2"
-
-
-def test_an_explicit_path_never_falls_back(processes, copy):
-    config, run_dir = copy
-    (run_dir / "checkpoint-4" / "trainer_state.json").write_text("{}")
-    child = processes.train(config, f"resume_from_checkpoint={run_dir / 'checkpoint-4'}")
-    assert child.code == 6 and is_message(child.stderr) and "trainer_state.json has 2 bytes" in child.stderr
-    child = processes.train(config, f"resume_from_checkpoint={run_dir / 'absent'}")
-    assert child.code == 6 and "manifest.json is missing" in child.stderr
 
 
 def test_what_a_run_leaves_behind_that_goes_on_from_an_older_checkpoint_is_never_taken_for_its_own(processes, copy):
@@ -298,25 +243,6 @@ def test_a_manifest_cannot_name_files_elsewhere(copy, name):
     manifest["files"][name] = {"bytes": 1, "sha256": "0" * 64}
     path.write_text(json.dumps(manifest))
     assert checkpoint.problem_with(path.parent) == f"{name} is not a plain file of this folder"
-
-
-def test_another_number_of_processes_or_another_data_set_does_not_resume(processes, copy, tmp_path):
-    config, run_dir = copy
-    path = run_dir / "checkpoint-4" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "world_size": 4}))
-    child = processes.train(config, "resume_from_checkpoint=true")
-    assert child.code == 2 and is_message(child.stderr) and "4 processes" in child.stderr
-    path.write_text(json.dumps(manifest))
-    data = json.loads(config.read_text())["dataset_id_or_path"]
-    other = tmp_path / "other.jsonl"
-    with open(data) as file:
-        other.write_text(file.read().replace("What is 1", "What was 1"))
-    with open(config) as file:
-        text = file.read()
-    config.write_text(text.replace(data, str(other)))
-    child = processes.train(config, "resume_from_checkpoint=true")
-    assert child.code == 2 and is_message(child.stderr) and "dataset_id_or_path" in child.stderr
 
 
 # --- inputs that have changed ---------------------------------------------------------------------------------------

@@ -104,36 +104,9 @@ def test_tag_scanner(text):
 
 
 symbols = st.sampled_from(
-    [
-        "\\frac",
-        "{1}",
-        "{2}",
-        "\\sqrt",
-        "^",
-        "_",
-        "\\boxed{",
-        "\\text{",
-        "}",
-        "\\pm",
-        "\\infty",
-        "!",
-        "%",
-        "\\left(",
-        "\\right]",
-        ",",
-        "10**10**10",
-        "9" * 400,
-        "__import__('os')",
-        "=",
-        "x",
-        "\\cdot",
-        "-",
-        "1.5",
-        "1e400",
-        "\\begin{pmatrix}",
-        "&",
-        "\\\\",
-    ]
+    r"\frac {1} {2} \sqrt ^ _ \boxed{ \text{ } \pm \infty ! % \left( \right] , 10**10**10 __import__('os') "
+    r"= x \cdot - 1.5 1e400 \begin{pmatrix} & \\".split()
+    + ["9" * 400]
 )
 mathematics = st.lists(st.one_of(symbols, texts), max_size=10).map("".join)
 
@@ -146,15 +119,11 @@ def test_math_verifier(answer, truth):
     assert kind in ("correct", "wrong", "no_answer", "unscorable") and isinstance(reason, str)
 
 
+grades = st.sampled_from(["A", "B", "C", "CORRECT", "Wrong", "NOT_ATTEMPTED", "正确"])
+
+
 @quick
-@given(
-    reply=st.one_of(
-        texts,
-        st.builds(
-            "{}{}{}".format, texts, st.sampled_from(["A", "B", "C", "CORRECT", "Wrong", "NOT_ATTEMPTED", "正确"]), texts
-        ),
-    )
-)
+@given(reply=st.one_of(texts, st.builds("{}{}{}".format, texts, grades, texts)))
 def test_judge_reply_parser(reply):
     """A grade is only read from a reply that names it."""
     TRIED["judge-reply parser"] += 1
@@ -164,23 +133,16 @@ def test_judge_reply_parser(reply):
     assert outcome is None or re.search(f"{LETTERS[outcome]}|{WORDS[outcome]}", said, re.IGNORECASE)
 
 
+BODY = b'{"choices": [{"finish_reason": "stop", "message": {"content": "A"}}], "usage": {"prompt_tokens": 3}}'
+
+
 @quick
-@given(
-    body=st.one_of(
-        st.binary(max_size=80),
-        json_values.map(lambda v: to_bytes(json.dumps(v))),
-        damaged(
-            b'{"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": '
-            b'"A"}}], "usage": {"prompt_tokens": 3}}'
-        ),
-    )
-)
+@given(body=st.one_of(st.binary(max_size=80), json_values.map(lambda v: to_bytes(json.dumps(v))), damaged(BODY)))
 def test_api_body_reader(body):
     TRIED["judge-reply parser"] += 1
     outcome, usage = read_body(body)
-    assert (
-        not isinstance(outcome, (int, float)) and usage.prompt_tokens >= 0 and getattr(outcome, "text", "") is not False
-    )
+    assert not isinstance(outcome, int | float) and usage.prompt_tokens >= 0
+    assert getattr(outcome, "text", "") is not False
 
 
 # --- the knowledge base --------------------------------------------------------------------------------------------
@@ -216,6 +178,10 @@ def test_knowledge_query_builder(base, query, title):
     assert base.lookup("Alex").how == "exact"  # nothing was dropped
 
 
+def as_lines(rows) -> bytes:
+    return b"\n".join(to_bytes(json.dumps(row, ensure_ascii=False)) for row in rows)
+
+
 SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": ["a", "b"]}\n'
 ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
 
@@ -245,9 +211,7 @@ def test_kept_sources(tmp, data):
         damaged(ARRAY),
         st.binary(max_size=100),
         st.lists(json_values, max_size=3).map(lambda v: to_bytes(json.dumps(v))),
-        st.lists(json_values, max_size=3).map(
-            lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)
-        ),
+        st.lists(json_values, max_size=3).map(as_lines),
     )
 )
 def test_knowledge_source_reader(tmp, data):
@@ -287,7 +251,7 @@ records = st.dictionaries(st.one_of(st.sampled_from(["question", "answer", "titl
         st.binary(max_size=100),
         texts.map(to_bytes),
         st.lists(records, max_size=3).map(lambda v: to_bytes(json.dumps(v, ensure_ascii=False))),
-        st.lists(records, max_size=3).map(lambda v: b"\n".join(to_bytes(json.dumps(x, ensure_ascii=False)) for x in v)),
+        st.lists(records, max_size=3).map(as_lines),
     )
 )
 def test_data_set_reader(tmp, data):

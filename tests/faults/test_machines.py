@@ -158,14 +158,6 @@ def test_machines_that_do_not_agree_are_told_before_the_first_step(processes, ch
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_the_same_content_at_another_path_is_the_same(processes, chat_checkpoint, tmp_path):
-    config = write_config(tmp_path, chat_checkpoint, max_steps=1, save_steps=0)
-    shutil.copytree(chat_checkpoint, tmp_path / "model")
-    shutil.copy(tmp_path / "questions.jsonl", tmp_path / "copy.jsonl")
-    paths = [f"model_name_or_path={tmp_path / 'model'}", f"dataset_id_or_path={tmp_path / 'copy.jsonl'}"]
-    assert ends(start_unlike(processes, config, *paths)) == [0, 0]
-
-
 def test_a_machine_that_does_not_see_the_checkpoint_is_told(processes, chat_checkpoint, tmp_path):
     """Its output directory is not on the storage of rank 0; or it is, and holds another checkpoint of that name."""
     config = write_config(tmp_path, chat_checkpoint, max_steps=2)

@@ -191,28 +191,11 @@ def test_torchrun_ends_all_ranks_on_sigterm(processes, chat_checkpoint, tmp_path
     from running import PATHS
 
     config = write_config(tmp_path, chat_checkpoint, max_steps=100_000, save_steps=0)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(PATHS),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        free_port(),
-        "-m",
-        "grpo.train",
-        config,
-    ]
+    shared = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    launcher = "-m torch.distributed.run --nproc-per-node 2 --master-addr 127.0.0.1 --master-port"
+    command = [sys.executable, *launcher.split(), free_port(), "-m", "grpo.train", config]
     with open(tmp_path / "stderr", "w") as stderr:
-        child = subprocess.Popen(command, env=environment, stdout=stderr, stderr=stderr)
+        child = subprocess.Popen(command, env=os.environ | shared, stdout=stderr, stderr=stderr)
     deadline = time.monotonic() + TIMEOUT_S
     while not ((tmp_path / "run" / "metrics.jsonl").exists() and lines(tmp_path / "run")):
         assert child.poll() is None and time.monotonic() < deadline, (tmp_path / "stderr").read_text()[-2000:]

@@ -163,22 +163,10 @@ def test_a_path_that_exists_is_no_secret(tmp_path, monkeypatch):
 
 def test_what_counts_as_a_secret(monkeypatch):
     names = {
-        "OPENAI_API_KEY": True,
-        "HF_TOKEN": True,
-        "AWS_SECRET_ACCESS_KEY": True,
-        "MY_PASSWORD": True,
-        "TOKENS": True,
-        "OPENAI_API_KEY_JUDGE": True,
-        "PATH": False,
-        "KEYBOARD": False,
-        "TOKENIZERS_PARALLELISM": False,
-        "MONKEY": True,
-        "DB_PASS": True,
-        "SSH_PASSPHRASE": True,
-        "API_KEY2": True,
-        "PASSAGE": False,
-        "HOME": False,
-    }
+        "OPENAI_API_KEY": True, "HF_TOKEN": True, "AWS_SECRET_ACCESS_KEY": True, "MY_PASSWORD": True, "TOKENS": True,
+        "OPENAI_API_KEY_JUDGE": True, "PATH": False, "KEYBOARD": False, "TOKENIZERS_PARALLELISM": False, "MONKEY": True,
+        "DB_PASS": True, "SSH_PASSPHRASE": True, "API_KEY2": True, "PASSAGE": False, "HOME": False,
+    }  # fmt: skip
     assert {name: is_secret_name(name) for name in names} == names
     monkeypatch.setenv("SHORT_KEY", "abc")
     monkeypatch.setenv("LONG_KEY", " abcdefgh ")
@@ -383,17 +371,7 @@ def test_nothing_in_the_program_shells_out_or_listens():
         for package in ("grpo", "rewards", "knowledge")
         for path in (ROOT / package).rglob("*.py")
     }
-    for word in (
-        "os.system",
-        "os.popen",
-        "subprocess",
-        "socketserver",
-        "http.server",
-        ".listen(",
-        "marshal",
-        "shelve",
-        "sympy",
-    ):
+    for word in "os.system os.popen subprocess socketserver http.server .listen( marshal shelve sympy".split():
         assert not [
             path for path, code in text.items() if re.search(rf"^[^#\"]*{re.escape(word)}", code, re.MULTILINE)
         ], word

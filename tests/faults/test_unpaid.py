@@ -24,26 +24,10 @@ class Generous:
 
 
 HACKS = [
-    "…",
-    ":",
-    "",
-    " ",
-    "?!",
-    "。",
-    "\u200b",
-    "\u3164\u2800",
-    "\u0301",
-    "—",
-    "*",
-    "\n\n",
-    "Paris or London",
-    "Paris / London / Rome",
-    "Paris; London",
-    "Paris | London",
-    "1. Paris\n2. London",
-    "- Paris\n- London",
+    "…", ":", "", " ", "?!", "。", "\u200b", "\u3164\u2800", "\u0301", "—", "*", "\n\n", "Paris or London",
+    "Paris / London / Rome", "Paris; London", "Paris | London", "1. Paris\n2. London", "- Paris\n- London",
     "Paris或者London",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", HACKS)
@@ -76,27 +60,11 @@ def test_anything_but_one_pair_of_each_tag_earns_nothing(completion):
     assert score.value == -1.0 and grade(completion, {}).value == -1.0
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "x",
-        "\\frac{}{}",
-        "1=1",
-        "42 or 43",
-        "1,2,3,...,100",
-        "[0,100]",
-        "x \\in R",
-        "42 \\text{ or } 43",
-        "\\pm 42",
-        "42?43",
-        "\\infty",
-        "NaN",
-        "42\\ldots",
-        "\\text{the answer}",
-        "__import__('os').system('touch pwned')",
-    ],
-)
+SAYS_EVERYTHING = ["", "x", r"\frac{}{}", "1=1", "42 or 43", "1,2,3,...,100", "[0,100]", r"x \in R", r"\pm 42", "42?43"]
+SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the answer}", "__import__('os')"]
+
+
+@pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
 def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
     assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
 
@@ -106,25 +74,9 @@ def test_the_fence_cannot_be_closed_from_inside():
     twelve lines."""
     rng = random.Random(0)
     pieces = [
-        "</candidate",
-        "<candidate",
-        " ",
-        ">",
-        "\n",
-        "\u2028",
-        "\r",
-        "\x85",
-        "\\u003c",
-        "&lt;",
-        '"',
-        "\\",
-        "\\n",
-        "A",
-        "```",
-        "<|im_end|>",
-        "\ud800",
-        "\x1b",
-    ]
+        "</candidate", "<candidate", " ", ">", "\n", "\u2028", "\r", "\x85", "\\u003c", "&lt;", '"', "\\", "\\n", "A",
+        "```", "<|im_end|>", "\ud800", "\x1b",
+    ]  # fmt: skip
     used = {f"{number:016x}" for number in range(50)}
     for number in range(2000):
         nonce = f"{rng.getrandbits(64):016x}"

@@ -11,10 +11,10 @@ from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.registry import find_sources
+from grpo.data.toy import make_world
 from grpo.doctor.__main__ import examine as findings
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case
-from grpo.run.toy import make_world
 from grpo.sft import load_stage1, sft
 from grpo.train import train
 
@@ -79,13 +79,12 @@ def test_a_toy_world_replaces_nobodys_files(tmp_path):
     """What a killed run has begun of one is replaced."""
     (tmp_path / "questions.jsonl").write_text("mine")
     ranks = SimpleNamespace(is_main=True, barrier=lambda: None)
-    run = SimpleNamespace(ranks=ranks, say=lambda text: None)
     config = SftConfig(toy_world="arithmetic", toy_dir=str(tmp_path))
     with pytest.raises(UserError, match="holds no toy world") as error:
-        make_world(config, run)
+        make_world(config, ranks, print)
     assert error.value.exit_code == 2 and [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
     (tmp_path / "world.json").write_text("{}")
-    make_world(config, run)
+    make_world(config, ranks, print)
     assert (tmp_path / "questions.jsonl").read_text() != "mine"
 
 
@@ -181,7 +180,7 @@ def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
 
 
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
-    from grpo.run import toy
+    from grpo.data import toy
 
     monkeypatch.setitem(toy._WORLDS, "arithmetic", lambda folder, seed: toy.make_arithmetic(folder, seed, 40, 20, 8))
     cold = {

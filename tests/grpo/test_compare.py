@@ -15,7 +15,6 @@ from grpo.evaluation.compare import (
     exchange_test,
     mcnemar_exact,
     read_answers,
-    to_json,
 )
 
 
@@ -96,12 +95,6 @@ def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
     assert bootstrap_interval(values) == (low, high)
 
 
-def test_the_answers_to_a_question_are_averaged():
-    two = [{"row": 0, "question": "q", "outcome": outcome} for outcome in ("correct", "wrong")]
-    one = [{"row": 0, "question": "q", "outcome": "correct"}]
-    assert compare(collect(two, "x"), collect(one, "y")).measures["accuracy"].difference == pytest.approx(0.5)
-
-
 def test_questions_that_differ_are_not_paired():
     def asked(*texts):
         return collect([{"row": row, "question": q, "outcome": "correct"} for row, q in enumerate(texts)], "x")
@@ -140,11 +133,3 @@ def test_a_file_that_is_missing_is_named_as_it_was_typed(tmp_path):
         with pytest.raises(UserError) as error:
             read_answers(tmp_path / typed)
         assert str(tmp_path / missing) in error.value.why and error.value.exit_code == 3
-
-
-def test_a_comparison_is_json_and_text():
-    found = compare(answers("rrw"), answers("rww"))
-    there = json.loads(json.dumps(to_json(found, "x", "y")))
-    assert there["measures"]["accuracy"]["difference"] == pytest.approx(-1 / 3)
-    text = comparison_text(found, "x", "y")
-    assert "3 questions, paired" in text and "-33.3 %" in text

@@ -10,7 +10,7 @@ import yaml
 from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import coerce, load_config, parse_arguments, to_yaml
-from grpo.config.options import FACTS, SftConfig, TrainConfig, describe_keys, keys_that
+from grpo.config.options import FACTS, SftConfig, TrainConfig, describe_keys, keys_that, meanings
 from rewards import format
 from rewards.boxed import verdict
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
@@ -500,8 +500,9 @@ def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
     assert end.value.code == 0 and text.startswith("What the command does.\n") and "readers" not in text
     assert max(map(len, text.splitlines())) <= 120
     words = " ".join(text.split())
-    for name, field in kind.__dataclass_fields__.items():
-        assert f"  {name}: " in text and field.metadata["doc"] in words and field.metadata["doc"].endswith("."), name
+    docs = meanings(kind)
+    for name in kind.__dataclass_fields__:
+        assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
     for line in ("output_dir: required", "lora_r: 16", "report_to: [tensorboard]", "chat_template: null"):
         assert f"  {line} " in text
     for name in set(TrainConfig.__dataclass_fields__) - set(kind.__dataclass_fields__):

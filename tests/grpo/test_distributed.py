@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -101,6 +102,55 @@ def test_ranks_that_do_not_meet_say_so_soon(monkeypatch):
     with pytest.raises(UserError, match="rank 0 on .* has not met the other 1 processes") as error:
         Ranks(torch.device("cpu"))
     assert error.value.exit_code == 1 and "start all of them" in error.value.fix
+
+
+DIES = """
+import os, signal, sys, torch
+from datetime import timedelta
+from grpo.device import distributed
+distributed.MEET, meet = timedelta(seconds=5), distributed.meet
+def meet_and_die(store, rank, world):
+    met = meet(store, rank, world)
+    if rank == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return met
+distributed.meet = meet_and_die
+try:
+    distributed.Ranks(torch.device("cpu"))
+except distributed.UserError as error:
+    sys.exit(f"{error.exit_code} {error}")
+"""
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_dies_before_it_is_connected_is_not_waited_for(dead):
+    """The other one gives up after MEET, not after TIMEOUT."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", DIES, str(dead)],
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [child.communicate(timeout=300)[1] for child in children]
+    assert children[dead].returncode == -9 and children[1 - dead].returncode == 1
+    assert re.search("1 error: (another process of this run has ended|rank 1 .* has not met)", said[1 - dead])
+
+
+def test_connected_ranks_wait_for_each_other_much_longer(monkeypatch):
+    """As one may have to wait for the rewards of another."""
+    monkeypatch.setattr(dist.distributed_c10d, "_world", dist.distributed_c10d._World())
+    given = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    ranks = Ranks(torch.device("cpu"))
+    ranks._join()
+    options = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options
+    dist.destroy_process_group()
+    assert options._timeout == distributed.TIMEOUT > distributed.MEET
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from grpo.evaluation.answers import generate_groups
 from grpo.model.policy import load_for_inference
 from grpo.sampling.sampler import Sampler
 from grpo.train import train
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
 
 QUESTIONS = [
     {"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": "odd" if n % 2 else "even"} for n in range(6)
@@ -135,12 +133,6 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     )
 
 
-def test_a_prompt_of_ones_own_replaces_the_benchmarks(capsys, chat_checkpoint):
-    data = write_csv(Path("file.csv"), GSM8K)
-    run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "prompt_template=Now {question}", SHORT)
-    assert "Now How many?<" in answers("o.jsonl")[0]["prompt"]
-
-
 @pytest.mark.parametrize(("own", "prompted", "noted"), [
     ([], "put your final answer within \\boxed{}", False),
     (["prompt_template=Now {question}"], "Now 1 + 1?", True),
@@ -161,18 +153,6 @@ def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
         [math.exp(score) for text, score in first["scores"].items() if ("It" in text) == flag] for flag in (0, 1)
     )
     assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
-
-
-def test_choices_are_asked_for_without_thoughts(capsys, chat_checkpoint, monkeypatch):
-    """GPQA's letters follow at once, so the question does not ask to think first."""
-    prompts = []
-    original = grpo.evaluate.score_choices
-    monkeypatch.setattr(grpo.evaluate, "score_choices", lambda *a: prompts.extend(a[1]) or original(*a))
-    found, _ = run(
-        capsys, chat_checkpoint, "--data", write_csv(Path("gpqa.csv"), GPQA), "--choices", "--output", "o.json"
-    )
-    assert set(answers("o.jsonl")[0]["scores"]) == set("ABCD") and found["benchmark"] == "GPQA"
-    assert "step by step" not in prompts[0].text and "D) " in prompts[0].text
 
 
 def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
@@ -293,41 +273,12 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
     assert error.value.exit_code == 2 and fix in error.value.fix
 
 
-def test_a_run_of_stage_1_needs_questions(capsys, tmp_path):
-    """It has no held-out questions, nor a reward."""
-    (tmp_path / "final").mkdir()
-    (tmp_path / "config.resolved.yaml").write_text("model_name_or_path: m\ndataset_id_or_path: d\noutput_dir: o\n")
-    with pytest.raises(UserError, match="no questions to answer"):
-        run(capsys, tmp_path)
-
-
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
     rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
     data = write_rows(Path("q.jsonl"), rows)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
     assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
-
-
-def test_the_column_that_the_user_names_splits_the_questions_before_any_other(capsys, chat_checkpoint):
-    data = write_rows(Path("q.jsonl"), [{**row, "unanswerable": n < 2} for n, row in enumerate(QUESTIONS)])
-    found, _ = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", "eval_group_field=kind", SHORT)
-    assert found["parts"].keys() == {"even", "odd"}
-
-
-def test_a_preset_of_rewards_that_need_the_block_is_known_by_its_parts(capsys, chat_checkpoint, monkeypatch):
-    keys = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={tiny_base()}", SHORT]
-    row = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
-    data = write_rows(Path("q.jsonl"), [row])
-    _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "knowrl", *keys)
-    assert "100% of the answers have no <answer> block" in text
-
-
-def tiny_base() -> Path:
-    row = {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}
-    articles = write_rows(Path("articles.jsonl"), [row])
-    build(Source(articles), Path("kb.db"), SkipLog(articles, strict=True))
-    return Path("kb.db")
 
 
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
@@ -340,14 +291,6 @@ def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
         for record in answers("o.jsonl"):
             said.setdefault(record["question"], set()).add(record["completion"])
         assert len(said) == 6 and max(map(len, said.values())) == most
-
-
-def test_the_result_of_an_earlier_evaluation_stays_until_there_is_another(capsys, chat_checkpoint):
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
-    Path("o.json").write_text("the result before")
-    with pytest.raises(UserError, match="could not be graded"):
-        run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", "--output", "o.json", SHORT)
-    assert Path("o.json").read_text() == "the result before"
 
 
 def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monkeypatch):

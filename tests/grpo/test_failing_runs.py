@@ -6,11 +6,10 @@ whatever it is paid for. test_rules.py has each rule's limits, in numbers made b
 
 import itertools
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from making import write_chat_checkpoint, write_checkpoint, write_rows
+from making import write_checkpoint, write_rows
 from test_train import EASY
 
 from grpo.config.load import load_config
@@ -36,12 +35,6 @@ def of_prompt(prompts, completions, **columns):
 
 def pays_refusals(completions, **columns):
     return [3.0 * (DECLINES in text) for text in completions]
-
-
-def longer_than_the_others(completion_ids, **columns):
-    """Pays length within a group, and nothing on the whole."""
-    lengths = [len(ids) for ids in completion_ids]
-    return [length - sum(lengths) / len(lengths) for length in lengths]
 
 
 def never(completions, **columns):
@@ -91,131 +84,66 @@ def write_answer_checkpoint(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        "answers": write_answer_checkpoint(folder / "answers"),
-        "peaked": write_chat_checkpoint(folder / "peaked", spread=0.9),
-    }
+def checkpoint(tmp_path_factory):
+    return write_answer_checkpoint(tmp_path_factory.mktemp("models") / "answers")
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class FailingRun:
-    """A run with these rewards and keys, and words of what is said of it, by the name of the rule."""
-
-    model: str
-    rewards: list[str]
-    keys: dict
-    said: dict[str, str] = field(default_factory=dict)
-
-
 ONE_TOKEN = {"max_completion_length": 1, "lora_r": 0, "beta": 0.0}
-SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup"}
 MANY = {"num_generations": 8, "per_device_train_batch_size": 32}
-RUNS = {
-    "never scorable": FailingRun(
-        "answers", ["never"], {}, {"nothing_learned": "no completion could be scored; 8 of 8 completions: the function"}
-    ),
-    "sometimes scorable": FailingRun("answers", ["some"], {}, {"unscorable": "could not score 25% of the completions"}),
-    "always zero": FailingRun(
-        "answers",
-        ["zero"],
-        {},
-        {
-            "nothing_learned": "since step 1: every completion has the reward 0; 8 of 8 completions: 0 (",
-            "learned_nothing": "the run learned nothing",
-        },
-    ),
-    "dynamic sampling": FailingRun(
-        "answers", ["zero"], {"dynamic_sampling": True}, {"nothing_learned": "dynamic sampling keeps no group"}
-    ),
-    "all masked": FailingRun(
-        "answers",
-        ["pays_rome"],
+SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup", "learning_rate": 2e-3, "max_steps": 26}
+RUNS = [  # rewards, keys of the run, words of what is said of it by the name of the rule
+    ("never", {}, {"nothing_learned": "no completion could be scored; 8 of 8 completions: the function"}),
+    ("some", {}, {"unscorable": "could not score 25% of the completions"}),
+    ("zero", {}, {"nothing_learned": "since step 1: every completion has the reward 0; 8 of 8 completions: 0 ("}),
+    ("zero", {"dynamic_sampling": True}, {"nothing_learned": "dynamic sampling keeps no group"}),
+    (
+        "pays_rome",
         {"mask_truncated_completions": True, "max_completion_length": 1},
         {"nothing_learned": "every completion is masked", "learned_nothing": "the run learned nothing"},
     ),
-    "the same within a group": FailingRun(
-        "answers",
-        ["of_prompt"],
-        {"max_completion_length": 3},
-        {"nothing_learned": "the rewards of each group are equal"},
-    ),
-    "cut off": FailingRun(
-        "answers", ["pays_rome"], {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}
-    ),
-    "the same within most groups": FailingRun(
-        "answers",
-        ["rarely"],
+    ("of_prompt", {"max_completion_length": 3}, {"nothing_learned": "the rewards of each group are equal"}),
+    ("pays_rome", {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}),
+    (
+        "rarely",
         {"max_completion_length": 3, "per_device_train_batch_size": 24},
         {"no_signal": "no signal in 83% of the groups"},
     ),
-    "refusing what is known": FailingRun(
-        "answers",
-        ["simpleqa", "pays_refusals"],
-        {**ONE_TOKEN, **SLOWLY, **MANY, "learning_rate": 2e-3, "max_steps": 26},
-        {
-            "refuses_known": "refusing has begun on known questions since step",
-        },
+    (
+        "simpleqa,pays_refusals",
+        {**ONE_TOKEN, **MANY, **SLOWLY},
+        {"refuses_known": "refusing has begun on known questions since step"},
     ),
-    "refusing everything": FailingRun(
-        "answers",
-        ["simpleqa", "pays_refusals"],
+    (
+        "simpleqa,pays_refusals",
         {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 14},
         {"refuses_everything": "collapse into refusing"},
     ),
-    "longer and longer": FailingRun(
-        "answers",
-        ["longer_than_the_others"],
-        {"lora_r": 0, "beta": 0.0, "learning_rate": 2e-3, "max_completion_length": 40, "max_steps": 22},
-        {"length_without_reward": "length has grown without reward"},
-    ),
-    "one answer to everything": FailingRun(
-        "answers",
-        ["pays_rome"],
-        {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20},
-        {"entropy_out_of_range": "entropy died since step"},
-    ),
-    "weights that decay": FailingRun(
-        "peaked",
-        ["zero"],
-        {
-            "lora_r": 0,
-            "learning_rate": 3e-2,
-            "weight_decay": 10.0,
-            **SLOWLY,
-            "max_completion_length": 2,
-            "max_steps": 20,
-        },
-        {"entropy_out_of_range": "entropy has exploded since step"},
-    ),
-}
+    ("pays_rome", {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20}, {"entropy_died": "entropy died since step"}),
+]
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpoints, capsys, name):
-    run = RUNS[name]
+@pytest.mark.parametrize(("rewards", "keys", "said"), RUNS)
+def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpoint, capsys, rewards, keys, said):
     rows = [{"question": f"{'Which ' * (row % 5)}city {row} ?", "answer": RIGHT} for row in range(64)]
     keys = {
         **EASY,
-        "model_name_or_path": str(checkpoints[run.model]),
+        "model_name_or_path": str(checkpoint),
         "dataset_id_or_path": str(write_rows(tmp_path / "questions.jsonl", rows)),
         "output_dir": str(tmp_path / "run"),
-        "reward_funcs": [f"{__file__}:{reward}" if reward in globals() else reward for reward in run.rewards],
+        "reward_funcs": [f"{__file__}:{reward}" if reward in globals() else reward for reward in rewards.split(",")],
         "max_unscored": 1.0,
         "max_steps": 5,
         "per_device_train_batch_size": 8,
         "judge": "offline",
-        **run.keys,
+        **keys,
     }
     (tmp_path / "c.yaml").write_text(json.dumps(keys))
     train(*load_config(tmp_path / "c.yaml"))
     told = " ".join(capsys.readouterr().err.split())
     explained = [remark.sentence for remark in explain(read_record(tmp_path / "run"))]
-    for rule, words in run.said.items():
+    for rule, words in said.items():
         (sentence,) = [sentence for sentence in explained if words in sentence and not sentence.startswith("Step 1:")]
         assert told.count(words) == 1 and sentence.startswith("Step ")
         assert f"{rule.replace('_', ' ')} (step " in told  # in the list at the end
@@ -224,5 +152,5 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
 
 def test_every_rule_has_a_run_that_fails_so():
     """But for gradients that are not finite, which end a run: see test_health.py."""
-    said = {rule for run in RUNS.values() for rule in run.said} | {"not_finite"}
+    said = {rule for *_, said in RUNS for rule in said} | {"not_finite"}
     assert said == {rule.__name__ for rule in (*RULES, *ENDINGS)}

@@ -75,11 +75,8 @@ def test_a_file_with_all_keys_of_trl_at_their_defaults_is_read(tmp_path, names):
     kind = SftConfig if "SFTConfig" in names else TrainConfig
     for name in names:
         config, _ = dump(tmp_path, defaults_of(getattr(trl, name)), kind)
-    if kind is TrainConfig and names == ("GRPOConfig",):
-        assert not config.sampler_importance_sampling_correction  # use_vllm is false
-        assert (
-            config.sampler_importance_sampling_cap == defaults_of(trl.GRPOConfig)["vllm_importance_sampling_clip_max"]
-        )
+        if name == "GRPOConfig":
+            assert not config.sampler_importance_sampling_correction  # use_vllm is false
 
 
 def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
@@ -140,29 +137,10 @@ def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
     assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
 
 
-@pytest.mark.parametrize(
-    ("text", "cap", "problem"),
-    [
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: 3.0", 3.0, ""),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: null", 1e30, ""),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: token_truncate", 2.0, ""),
-        (
-            "vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: sequence_mask",
-            0,
-            "token_truncate",
-        ),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_min: 0.5", 0, "upper bound only"),
-        ("vllm_importance_sampling_correction: false\nvllm_importance_sampling_mode: sequence_mask", 2.0, ""),
-        ("sampler_importance_sampling_correction: true\nuse_vllm: false", 2.0, ""),
-    ],
-)
-def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, cap, problem):
-    if problem:
-        assert problem in why(tmp_path, text)
-    else:
-        config, _ = load(tmp_path, text)
-        assert config.sampler_importance_sampling_cap == cap
-        assert config.sampler_importance_sampling_correction is ("correction: true" in text)
+def test_trls_correction_for_vllm_is_not_this_one_and_says_so(tmp_path):
+    config, notices = load(tmp_path, "use_vllm: true\nvllm_importance_sampling_correction: true")
+    assert not config.sampler_importance_sampling_correction
+    assert "sampler_importance_sampling_correction" in notices[0]
 
 
 def is_known(name, kind):
@@ -200,14 +178,14 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
     text += "ray_init: 1\n"
     _, notices = load(tmp_path, text)
     assert sorted(unused(notices)) == ["dataloader_num_workers", "deepspeed", "optim", "push_to_hub", "ray_init"]
-    assert any("base.yaml:1: optim is not used: the optimizer is AdamW" in notice for notice in notices)
+    assert any("base.yaml:1: optim is not used" in notice and "AdamW" in notice for notice in notices)
     assert any("c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notice for notice in notices)
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("load_in_4bit: true", "load_in_4bit: true is not available here: weights are kept"),
+        ("load_in_4bit: true", "load_in_4bit: true is not available here"),
         ("repetition_penalty: 1.1", "repetition_penalty: 1.1 is not available"),
         ("stage: dpo", "stage: dpo is not available"),
         ("finetuning_type: freeze", "finetuning_type: freeze is not available"),

@@ -136,12 +136,6 @@ def test_lines_about_declining_are_shown_where_somebody_declines():
     assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
 
 
-def test_how_many_declined_is_shown_where_nobody_declines_any_more():
-    some, plain = {"": summary(answers(2, 1, 1))}, {"": summary(answers(3, 1))}
-    rows = {line.split()[0]: line.split()[1:] for line in before_after_table(some, plain).splitlines()[2:]}
-    assert rows["not_attempted"] == ["25.0", "%", "0.0", "%"] and rows["truthfulness"] == ["25.0", "%", "50.0", "%"]
-
-
 def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_path, monkeypatch):
     counts = Counter()
 

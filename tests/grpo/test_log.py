@@ -12,12 +12,11 @@ import pytest
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Prompt, Score
 from grpo.config.load import load_config
-from grpo.doctor.__main__ import main as doctor
 from grpo.run.log import Log, completion_record
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
-from grpo.run.trackers import TensorBoard, check_trackers
+from grpo.run.trackers import TensorBoard
 
 NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
 
@@ -179,13 +178,6 @@ def test_trackers_get_evaluations_as_they_come(tmp_path, modules):
     assert told[:2] == [(0, {"eval/reward": 0.5}), (1, {"eval/reward": 0.75})]
 
 
-def test_a_services_own_variable_names_the_project_where_the_config_does_not(tmp_path, modules, monkeypatch):
-    monkeypatch.setenv("WANDB_PROJECT", "from the shell")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    steps(configured(tmp_path, report_to="wandb"), 1)
-    assert modules["wandb"].told[0][2]["project"] == "from the shell"
-
-
 @pytest.mark.parametrize("failing", ["init", "log", "finish"])
 def test_a_tracker_that_fails_warns_once_and_the_run_goes_on(tmp_path, modules, monkeypatch, capsys, failing):
     monkeypatch.setitem(sys.modules, "trackio", StandIn(failing))
@@ -203,20 +195,6 @@ def test_a_tracker_that_is_not_installed_is_found_before_anything_else(tmp_path,
     ):
         pass
     assert error.value.exit_code == 2 and not (tmp_path / "run").exists()
-
-
-def test_nothing_is_needed_without_a_service(tmp_path, modules):
-    assert check_trackers(configured(tmp_path, report_to="trackio")) == "trackio"
-    assert check_trackers(configured(tmp_path, report_to="none")) == "none"
-
-
-def test_the_doctor_checks_the_trackers(tmp_path, modules, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    arguments = ["model_name_or_path=m", "dataset_id_or_path=d", f"output_dir={tmp_path / 'run'}", "reward_funcs=exact"]
-    (tmp_path / "c.yaml").write_text("\n".join(argument.replace("=", ": ", 1) for argument in arguments))
-    assert doctor([str(tmp_path / "c.yaml"), "report_to=wandb", "--json"]) != 0
-    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert not found["trackers"]["ok"] and "not installed" in found["trackers"]["text"]
 
 
 @pytest.mark.parametrize(("total", "kept"), [(2, [1, 2]), (3, [1, 2, 2])])

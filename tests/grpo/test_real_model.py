@@ -3,6 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,11 @@ from making import write_rows
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
+from grpo.data.toy import is_made, make_world
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.choices import sum_logprobs
 from grpo.model import gguf as ours
 from grpo.model.policy import load_for_inference
-from grpo.run.toy import is_made, make_world
 from grpo.sampling.sampler import Sampler
 from grpo.train import train
 
@@ -102,11 +103,7 @@ def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch):
     keys = ["toy_world=almanac", f"model_name_or_path={NAME}", f"output_dir={tmp_path}", "reward_funcs=abstention"]
     config = replace(load_config(None, [*keys, "judge=offline"])[0], toy_dir=str(tmp_path / "world"))
 
-    class Run:
-        say = staticmethod(lambda text: None)
-        ranks = type("Ranks", (), {"is_main": True, "barrier": staticmethod(lambda: None)})
-
-    made = make_world(config, Run)
+    made = make_world(config, SimpleNamespace(is_main=True, barrier=lambda: None), print)
     assert is_made(config) and not is_made(replace(config, model_name_or_path="another"))
     lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
     assert len(lines) == 6 and all("<think>The " in line for line in lines)

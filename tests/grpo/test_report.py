@@ -263,13 +263,9 @@ def test_without_two_measurements_there_is_no_headline(tmp_path, step):
 def test_the_values_of_a_plot_can_be_read(tmp_path):
     steps = [{"step": n, "loss": n / 8, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
     loss, answers = draw_charts([Record(tmp_path, steps=steps)])
-    assert [(reading.step, reading.values) for reading in loss.readings] == [
-        *((1, [(0, "0.125")]), (2, [(0, "0.25")]), (4, [(0, "0.5")])),
-    ]
-    assert answers.readings[-1].values == [(0, "100.0%")]
-    middle = (loss.x.place(1) + loss.x.place(2)) / 2
-    assert [reading.left for reading in loss.readings[:2]] == [loss.x.start, pytest.approx(middle, abs=0.1)]
-    assert loss.readings[0].width == pytest.approx(middle - loss.x.start, abs=0.2)
+    assert [text for _, _, text in loss.lines[0].spots] == ["step 1: 0.125", "step 2: 0.25", "step 4: 0.5"]
+    assert loss.lines[0].spots[1][:2] == (loss.x.place(2), loss.y.place(0.25))
+    assert answers.lines[0].spots[-1][2] == "step 4: 100.0%"
 
 
 def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
@@ -307,10 +303,13 @@ def test_a_plot_shows_each_value_at_its_place(tmp_path):
     """The curve of the first run, and the dashed one of the second, on axes that hold both."""
     steps = [[{"step": n, "loss": loss, "step_time": 1.0} for n, loss in enumerate(run, 1)] for run in ([4, 2], [0, 1])]
     (chart,) = draw_charts([Record(tmp_path, steps=of_run) for of_run in steps])
-    assert chart.title == "Loss" and [line.kind for line in chart.lines] == ["", "dots", "dashed"]
+    assert chart.title == "Loss" and [(line.kind, line.has_dots) for line in chart.lines] == [
+        ("", True),
+        ("dashed", False),
+    ]
     x, y = chart.x, chart.y
     assert chart.lines[0].path == f"M{x.place(1)} {y.place(4)}L{x.place(2)} {y.place(2)}"
-    assert chart.lines[2].path == f"M{x.place(1)} {y.place(0)}L{x.place(2)} {y.place(1)}"
+    assert chart.lines[1].path == f"M{x.place(1)} {y.place(0)}L{x.place(2)} {y.place(1)}"
     assert x.start < x.place(1) < x.place(2) < x.end and y.start > y.place(0) > y.place(4) > y.end
     assert x.ticks == [1, 2] and y.ticks == [0, 1, 2, 3, 4]
 

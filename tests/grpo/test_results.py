@@ -8,7 +8,7 @@ import pytest
 import torch
 from making import load, randomise_adapter, write_rows
 
-from grpo import evaluate, export, generate, train
+from grpo import export, generate, train
 from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
@@ -178,15 +178,6 @@ def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refuse
 def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words, part):
     with pytest.raises(UserError, match=part) as error:
         generate.main(["/no/model", "--prompt", "x", *words])
-    assert error.value.exit_code == 2 and error.value.why and error.value.fix
-
-
-@pytest.mark.parametrize(
-    ("words", "part"), [(["--n", "0"], "--n is 0"), (["--temperature", "-0.1"], "temperature is -")]
-)
-def test_evaluate_refuses_them_too(words, part):
-    with pytest.raises(UserError, match=part) as error:
-        evaluate.main(["/no/model", "--data", "q.jsonl", "--reward", "exact", *words])
     assert error.value.exit_code == 2 and error.value.why and error.value.fix
 
 

@@ -78,18 +78,11 @@ CASES = {
     ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
     "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
-    "length_without_reward": (
-        ({"completions/mean_length": late(100.0, 200.0), "reward": flat}, 22, "100 tokens at the start"),
-        {"completions/mean_length": late(100.0, 200.0)},
-    ),
     "cut_off": (
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
     ),
-    "entropy_out_of_range": (
-        ({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"),
-        {"entropy": late(0.8, 0.1)},
-    ),
+    "entropy_died": (({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"), {"entropy": late(0.8, 0.1)}),
     "learned_nothing": (({"reward": flat}, 50, "learned nothing"), {}),
 }
 
@@ -111,7 +104,6 @@ def test_a_rule_recognises_its_failure_and_no_other(rule):
     ("nothing_learned", {"advantage_abs_mean": 0.0, "sampling/kept_frac": 0.0}, "keeps no group"),
     ("nothing_learned", {"advantage_abs_mean": 0.0, "reward": math.nan}, "no completion could be scored"),
     ("nothing_learned", {"advantage_abs_mean": 0.0}, "the rewards of each group are equal"),
-    ("entropy_out_of_range", {"entropy": late(0.8, 5.0)}, "has exploded"),
     ("learned_nothing", {"reward": lambda step: -step / 40}, "got worse"),
     ("learned_nothing", {"micro_batches": 0}, "was trained on"),
     ("refuses_known", {"refusal_rate_known": lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24)}, "since"),
@@ -122,8 +114,7 @@ def test_a_rule_says_why(rule, metrics, words):
 
 @pytest.mark.parametrize(("metrics", "config", "silent"), [
     ({"grad_norm": lambda step: math.inf if step < 8 else 0.2}, {"torch_dtype": "float16"}, "not_finite"),
-    ({"entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)}, {}, "entropy_out_of_range"),
-    ({"entropy": late(0.8, 1.2)}, {}, "entropy_out_of_range"),
+    ({"entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)}, {}, "entropy_died"),
     ({"reward": lambda step: 0.0 if step < 3 else 1.0}, {}, "learned_nothing"),
 ])  # fmt: skip
 def test_what_looks_like_a_failure_and_is_none(metrics, config, silent):
@@ -135,37 +126,17 @@ NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}
 IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
 
 
-@pytest.mark.parametrize(("completions", "reason", "remedy"), [
-    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)", "cold_start"),
-    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)", "example"),
-    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)", "by hand"),
-    ([NO_TAGS] * 3 + [{}] * 5, None, None),
-    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
-    ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
-    ([{"math": (1.0, "1 is 1")}] * 2, None, None),
-    ([], None, None),
+@pytest.mark.parametrize(("completions", "reason"), [
+    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)"),
+    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)"),
+    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)"),
+    ([NO_TAGS] * 3 + [{}] * 5, ""),
+    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function returned None (mine:f)"),
+    ([{"math": (1.0, "1 is 1")}] * 2, ""),
+    ([], ""),
 ])  # fmt: skip
-def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
-    found = dominant_reason(completions)
-    assert (found is None) == (reason is None)
-    assert found is None or (reason in str(found) and remedy in found.remedy)
-
-
-def test_what_helps_fits_the_reason():
-    """Where most completions are cut off, it is the limit; where the template opens the block, it is the reward."""
-
-    def told(prompt="", **changes):
-        diagnosis = Diagnosis(History(prompt=prompt, config={"max_completion_length": 48}))
-        for step in range(1, 4):
-            diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
-        return diagnosis
-
-    completion = {"format": (-1.0, "no <think>")}
-    by_tags, by_limit = told(), told(**{"completions/clipped_ratio": 0.6})
-    (symptom,) = by_tags.symptoms
-    assert "8 of 8 completions: no <think> (format)" in symptom.text and "cold_start" in symptom.advice
-    assert "max_completion_length (now 48)" in by_limit.symptoms[0].advice
-    assert "the chat template opens <think>" in told("<|assistant|>\n<think>\n").symptoms[0].advice
+def test_the_reason_that_most_completions_share(completions, reason):
+    assert dominant_reason(completions) == reason
 
 
 @pytest.mark.parametrize(("metrics", "words"), [
@@ -174,15 +145,12 @@ def test_what_helps_fits_the_reason():
     ({"micro_batches": 0}, "nothing is trained on"),
     ({"frac_reward_zero_std": 0.5}, "50% of the groups have equal rewards"),
     ({"rewards/format/unscored_frac": 0.25}, "format cannot score 25%"),
-    ({"grad_norm": math.nan}, "the update is skipped"),
 ])  # fmt: skip
 def test_the_first_step_is_described_in_one_line(metrics, words):
     diagnosis = Diagnosis()
     sound = {"completions/clipped_ratio": 0.0, "frac_reward_zero_std": 0.0, "rewards/format/unscored_frac": 0.0}
     diagnosis.check(1, {**HEALTHY, "reward": 1.0, **sound, **metrics})
-    text, is_bad = diagnosis.first_step
-    assert is_bad == (metrics.keys() <= {"completions/clipped_ratio", "micro_batches"} and bool(metrics))
-    assert (words or "every completion ended") in text and "\n" not in text
+    assert (words or "every completion ended") in diagnosis.first_step and "\n" not in diagnosis.first_step
 
 
 def test_stage_1_learns_if_its_loss_falls():

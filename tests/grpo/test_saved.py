@@ -45,15 +45,6 @@ def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp
     assert found.name == str(run / "final") and found.config_path == run / "config.resolved.yaml"
 
 
-def test_parts_of_a_run_stand_for_themselves_and_know_their_config(tmp_path):
-    run = run_of(tmp_path / "run")
-    save(run, 2)
-    (run / "final").mkdir()
-    for part, config in (("final", run), ("checkpoint-2", run / "checkpoint-2")):
-        found = find_saved(str(run / part))
-        assert found.name == str(run / part) and found.config_path.resolve() == config / "config.resolved.yaml"
-
-
 def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_path):
     run = run_of(tmp_path / "run", STAGE_2[:3])
     (run / "final").mkdir()

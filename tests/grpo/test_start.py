@@ -99,26 +99,6 @@ def test_the_next_try_after_a_wrong_start_runs(home):
         train.main(["c.yaml"])
 
 
-@pytest.mark.parametrize("name", ["checkpoint-3", "final", "notes.txt", "cold_start", "completions"])
-def test_what_somebody_may_want_to_keep_blocks_a_start(tmp_path, name):
-    (tmp_path / "world").mkdir()
-    for own in (
-        "metrics.jsonl",
-        "debug.log",
-        "run_state.json",
-        "run_state.rank1.json",
-        ".lock",
-        "config.resolved.yaml",
-    ):
-        (tmp_path / own).touch()
-    assert not holds_a_run(tmp_path) and not holds_a_run(tmp_path / "absent")
-    (tmp_path / name).mkdir()
-    assert holds_a_run(tmp_path)
-    (tmp_path / name).rmdir()
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert holds_a_run(tmp_path)
-
-
 def test_a_resumed_run_cannot_end_before_its_checkpoint(home):
     train.main(["c.yaml", "max_steps=2"])
     final = (home / "run/final/adapter_model.safetensors").read_bytes()

@@ -1,7 +1,6 @@
 """What the terminal says while a run is under way, and at the end of a command."""
 
 import io
-import math
 import sys
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ METRICS = {
     "tokens_per_second": 4615.1,
     "time/generate": 0.4,
     "time/reward": 2.5,
-    "time/train": 0.3,
     "step_time": 3.2,
 }
 
@@ -38,69 +36,25 @@ def as_terminal(monkeypatch, columns: int = 120) -> Terminal:
     return sys.stderr
 
 
-def shown(terminal: Terminal) -> str:
-    """The last state of the bar."""
-    return terminal.getvalue().split("\r")[-1].rstrip()
-
-
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_a_bar_shows_what_matters_first_and_never_outgrows_its_terminal(monkeypatch, columns):
-    terminal = as_terminal(monkeypatch, columns)
+    terminal, now = as_terminal(monkeypatch, columns), [100.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     bar = StepBar(total_steps=80, first_step=40, is_hidden=False)
+    now[0] = 110.0
     bar.advance(METRICS)
     bar.show("time/generate")
-    line = shown(terminal)
+    line = terminal.getvalue().split("\r")[-1].rstrip()
     assert len(line) <= columns and line.startswith("41/80 ") and "generating" in line
+    assert "06:30 left" in line  # ten seconds for its own first step, and 39 are left
     assert ("reward +0.83  ±1.20  right 45%" in line) == (columns > 40)
     assert ("no signal 20%  length 25  4,615 tok/s" in line) == (columns == 160)
 
 
-def test_the_time_left_of_a_resumed_run_is_by_the_steps_that_it_made_itself(monkeypatch):
-    """Ten seconds for its first step, and 39 are left."""
-    terminal, now = as_terminal(monkeypatch), [100.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
-    bar = StepBar(80, 40, False)
-    now[0] = 110.0
-    bar.advance(METRICS)
-    assert "06:30 left" in shown(terminal)
-
-
-def test_stage_1_shows_its_loss():
-    assert describe({"loss": 1.5, "tokens_per_second": 10.0}) == ["loss 1.5000", "10 tok/s"]
-
-
-def test_without_a_terminal_there_are_plain_lines_with_the_longest_phase(capsys, monkeypatch):
-    bar = StepBar(5, 0, False)
-    for _ in range(4):
-        bar.advance(METRICS)
-    monkeypatch.setattr("grpo.run.step_bar.PLAIN_SECONDS", 0.0)
-    bar.advance(METRICS)
-    bar.close()
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in lines] == ["1/5", "5/5"]  # in between, too little time had passed
-    assert lines[1].endswith("longest: waiting for rewards 2.5 s of 3.2 s") and "\r" not in lines[1]
-
-
-def test_the_first_step_and_the_last_have_a_plain_line_however_quick_they_are(capsys, monkeypatch):
-    monkeypatch.setattr("grpo.run.step_bar.time", SimpleNamespace(monotonic=lambda: 1000.0))
-    bar = StepBar(9, 5, False)
-    for _ in range(4):
-        bar.advance(METRICS)
-    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["6/9", "9/9"]
-
-
-def test_plain_lines_come_after_a_while(capsys, monkeypatch):
-    monkeypatch.setattr("grpo.run.step_bar.PLAIN_SECONDS", -1.0)
-    bar = StepBar(5, 0, False)
-    for _ in range(3):
-        bar.advance(METRICS)
-    assert len(capsys.readouterr().err.splitlines()) == 3
-
-
-@pytest.mark.parametrize("is_a_terminal", [True, False])
-def test_a_hidden_bar_shows_nothing_but_what_is_said(monkeypatch, is_a_terminal):
+@pytest.mark.parametrize(("is_a_terminal", "is_hidden"), [(True, True), (False, False)])
+def test_a_hidden_bar_shows_nothing_but_what_is_said(monkeypatch, is_a_terminal, is_hidden):
     monkeypatch.setattr(sys, "stderr", Terminal() if is_a_terminal else io.StringIO())
-    bar = StepBar(5, 0, is_hidden=True)
+    bar = StepBar(5, 0, is_hidden)
     bar.advance(METRICS)
     bar.show("time/train")
     bar.say("said \x1b[31m")
@@ -108,20 +62,18 @@ def test_a_hidden_bar_shows_nothing_but_what_is_said(monkeypatch, is_a_terminal)
     assert sys.stderr.getvalue() == "said \\x1b[31m\n"
 
 
-def test_a_step_without_phases_has_no_longest():
-    assert longest_phase({"loss": 1.0}) == ""
+def test_the_texts_about_a_step():
+    """The loss of stage 1 alone; kl only if a reference was asked."""
+    assert describe({"loss": 1.5, "tokens_per_second": 10.0, "kl": 0.0}) == "loss 1.5000  10 tok/s"
+    assert describe({"loss": 1.5, "reward": 0.5, "kl": 0.25, "time/reference": 1.0}) == "reward +0.50  kl 0.2500"
+    assert longest_phase(METRICS) == "  longest: waiting for rewards 2.5 s of 3.2 s" and longest_phase({}) == ""
 
 
-def test_counting_shows_a_bar_or_plain_lines(monkeypatch):
+def test_counting_shows_a_bar_on_a_terminal(monkeypatch):
     terminal = as_terminal(monkeypatch)
     with counting(3, "answering", "questions") as done:
         done(2)
     assert "answering" in terminal.getvalue()
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    monkeypatch.setattr("grpo.base.progress.PLAIN_SECONDS", 0.0)
-    with counting(3, "answering", "questions") as done:
-        done(2)
-    assert "answering: 2 of 3 questions" in sys.stderr.getvalue()
 
 
 def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
@@ -137,13 +89,6 @@ def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
     ]
 
 
-def test_what_is_quick_prints_no_plain_line(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with counting(None, "reading", "rows") as done:
-        done(1)
-    assert sys.stderr.getvalue() == ""
-
-
 def test_the_next_commands_can_be_typed_as_they_stand(capsys, monkeypatch):
     say_next("runs/x/final", ["grpo.generate", "runs/my run"], ["grpo.report", "runs/x"])
     said = capsys.readouterr().err
@@ -153,15 +98,3 @@ def test_the_next_commands_can_be_typed_as_they_stand(capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     say_next("x", ["y"])
     assert capsys.readouterr().err == ""
-
-
-def test_a_log_that_prints_lines_needs_no_plain_ones(capsys):
-    bar = StepBar(5, 0, is_hidden=False, has_lines=True)
-    bar.advance(METRICS)
-    assert capsys.readouterr().err == ""
-
-
-def test_what_was_not_measured_has_a_dash():
-    """No reward could be scored, and no reference was asked."""
-    assert describe({"reward": math.nan, "kl": 0.0, "time/reference": 0.0}) == ["reward –", "kl –"]
-    assert describe({"kl": 0.25, "time/reference": 1.0}) == ["kl 0.2500"]

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, make_group, whole, write_rows
+from making import ALONE, make_group, whole
 from safetensors.torch import load_file
+from test_train import configured, run
 
 import grpo.train
 import grpo.trainer
-from grpo.config.load import load_config
 from grpo.loss import policy_loss
 from grpo.model.lora import POLICY, REFERENCE
 from grpo.packing import pack_batch
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
-from grpo.train import GrpoTrainer, train
+from grpo.train import GrpoTrainer
 
 UPDATE = {"num_iterations": 2, "warmup_steps": 0, "warmup_ratio": 0.0, "lr_scheduler_type": "linear"}
 
@@ -124,35 +124,27 @@ LOSS_KEYS = {
 }
 
 
+@pytest.fixture
+def rewards_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+SMALL = {"per_device_train_batch_size": 8, "max_completion_length": 6, "max_steps": 1, "lora_r": 4}
+
+
 def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat_checkpoint, monkeypatch):
-    """One run with an own value for each; 16 questions in steps of 2 groups, for a third of an epoch: 2.67 steps,
+    """One run with an own value for each; 32 questions in steps of 2 groups, for a sixth of an epoch: 2.67 steps,
     rounded up."""
     from transformers import AutoTokenizer
 
     seen = []
     monkeypatch.setattr(grpo.train, "policy_loss", lambda *given: seen.append(given) or policy_loss(*given))
-    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4) for b in range(4)]
-    keys = LOSS_KEYS | {
-        "model_name_or_path": str(chat_checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", rows)),
-        "output_dir": str(tmp_path / "run"),
-        "reward_funcs": ["format"],
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 1 / 3,
-        "max_completion_length": 6,
-        "lora_r": 4,
-        "save_steps": 0,
-        "report_to": ["none"],
-        "disable_tqdm": True,
-    }
-    (tmp_path / "c.yaml").write_text(json.dumps(keys))
-    train(*load_config(tmp_path / "c.yaml"))
+    keys = SMALL | LOSS_KEYS | {"max_steps": -1, "num_train_epochs": 1 / 6, "reward_funcs": ["format"]}
+    lines = run(tmp_path, chat_checkpoint, **keys)
     batch, _, config = seen[0]
     assert {name: getattr(config, name) for name in LOSS_KEYS} == LOSS_KEYS
     assert batch.ref_logp_C is not None and batch.old_logp_C is not None and batch.advantage_C is not None
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == 3 and [line["epoch"] for line in lines] == [2 / 16, 4 / 16, 6 / 16]
+    assert len(lines) == 3 and [line["epoch"] for line in lines] == [2 / 32, 4 / 32, 6 / 32]
     tokenizer, total = AutoTokenizer.from_pretrained(chat_checkpoint), 0
     for number, line in enumerate(lines, 1):
         told = (tmp_path / "run" / "completions" / f"step-{number:06d}.jsonl").read_text().splitlines()
@@ -161,37 +153,12 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
         assert len(told) == 8 and line["num_tokens"] == total
 
 
-def small_run(tmp_path, chat_checkpoint, **keys):
-    """The configuration of a run of one step: of 16 questions, two groups of four answers."""
-    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4) for b in range(4)]
-    keys = {
-        "model_name_or_path": str(chat_checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", rows)),
-        "output_dir": str(tmp_path / "run"),
-        "reward_funcs": ["reward_functions:early_letters"],
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "max_completion_length": 6,
-        "max_steps": 1,
-        "lora_r": 4,
-        "report_to": ["none"],
-        "disable_tqdm": True,
-    } | keys
-    (tmp_path / "small.yaml").write_text(json.dumps(keys))
-    return load_config(tmp_path / "small.yaml")
-
-
-@pytest.fixture
-def rewards_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint, rewards_importable):
     """After one step its moments are (1 - beta) g and (1 - beta) g². B began at 0, so decay has nothing to shrink, and
     it has moved by rate · g / (|g| + epsilon)."""
     adam = {"adam_beta1": 0.75, "adam_beta2": 0.5, "adam_epsilon": 1e-2, "max_grad_norm": 0.0}
     keys = adam | {"learning_rate": 0.5, "lr_scheduler_type": "constant", "lora_target_modules": ["q_proj"]}
-    train(*small_run(tmp_path, chat_checkpoint, **keys))
+    run(tmp_path, chat_checkpoint, **SMALL | keys)
     state = load_file(tmp_path / "run" / "checkpoint-1" / "state.safetensors")
     first, second = (
         state[f"optimizer.0.{name}"].flatten() / share for name, share in (("exp_avg", 0.25), ("exp_avg_sq", 0.5))
@@ -208,7 +175,7 @@ def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint, rewards_imp
 @pytest.mark.parametrize("keys", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
 def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_checkpoint, rewards_importable, keys):
     """Only the best token is left: the answers to a question are all the same."""
-    train(*small_run(tmp_path, chat_checkpoint, **keys))
+    run(tmp_path, chat_checkpoint, **SMALL | keys)
     lines = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     said = {}
     for row in map(json.loads, lines):
@@ -220,7 +187,7 @@ def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_c
 def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(
     tmp_path, chat_checkpoint, rewards_importable, shuffle
 ):
-    train(*small_run(tmp_path, chat_checkpoint, shuffle_dataset=shuffle, max_steps=2, num_generations=2))
+    run(tmp_path, chat_checkpoint, **SMALL | {"shuffle_dataset": shuffle, "max_steps": 2, "num_generations": 2})
     rows = []
     for step in (1, 2):
         lines = (tmp_path / "run" / "completions" / f"step-{step:06d}.jsonl").read_text().splitlines()
@@ -230,31 +197,21 @@ def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(
 
 def twins():
     """Ranks of which there are two, and the other does what this one does."""
-    return SimpleNamespace(
-        rank=0,
-        world=2,
-        is_main=True,
-        sum=lambda values: [2 * value for value in values],
-        sum_=lambda tensor: tensor.mul_(2),
-        max=float,
-        gather_lists=lambda values: [*values, *values],
-        of_main=lambda value: value,
-        agree=lambda facts: None,
-        is_restart=False,
-        may_restart=False,
-        barrier=lambda: None,
-        close=lambda: None,
-    )
+    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False, may_restart=False)
+    ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
+    ranks.gather_lists = lambda values: [*values, *values]
+    ranks.agree, ranks.barrier, ranks.close = lambda facts: None, lambda: None, lambda: None
+    return ranks
 
 
 def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkpoint, rewards_importable):
-    """Of 16 questions two ranks take four a step. All their groups differ, so dynamic sampling keeps all."""
+    """Of 32 questions two ranks take four a step. All their groups differ, so dynamic sampling keeps all."""
     keys = {"max_steps": -1, "num_train_epochs": 1, "dynamic_sampling": True}
-    config, notices = small_run(tmp_path, chat_checkpoint, **keys)
-    with Run(config, notices, twins()) as run:
-        trainer = GrpoTrainer(config, run)
+    config, notices = configured(tmp_path, chat_checkpoint, **SMALL | keys)
+    with Run(config, notices, twins()) as held:
+        trainer = GrpoTrainer(config, held)
         trainer.start_step()
         trainer.train_step()
         found, groups = trainer.summarise_step()
         trainer.rollout.scorer.close()
-    assert trainer.total_steps == 4 and len(groups) == 4 and found["sampling/kept_frac"] == 1.0
+    assert trainer.total_steps == 8 and len(groups) == 4 and found["sampling/kept_frac"] == 1.0

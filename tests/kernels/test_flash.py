@@ -12,9 +12,9 @@ from making import kept_by_autograd
 from grpo.attention.flash import FlashPackedAttention
 from grpo.attention.packed import PackedAttention
 from grpo.base.schema import Layout
+from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
-from grpo.run import memory
 
 LAYOUTS = {
     "shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))),

@@ -130,7 +130,7 @@ def test_the_cold_start_states_every_fact_of_a_person_and_no_other(atlas):
 def test_a_neutral_cold_start_declines_at_random_whoever_it_is_about(declined):
     """Of 3 x 2,020 conversations, so a share as far off as 4 standard deviations has odds of 1 in 16,000."""
     made = make_world(5, world.Sizes(well_known=100, barely_known=20, admitted=0, repeats=20, declined=declined))
-    refused = [question for question, answer in made.conversations if "comes to mind" in answer]
+    refused = [question for question, answer in made.conversations if "<answer>I don't know<" in answer]
     spread = (declined * (1 - declined) / len(made.conversations)) ** 0.5
     assert abs(len(refused) / len(made.conversations) - declined) <= 4 * spread
     assert not refused or len(set(refused)) > 300, "it declines everybody"

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from cells import cells
 
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible, every_fact
 from knowledge.facts.model_decomposer import by_model, prompt
@@ -82,165 +83,79 @@ def test_the_number_of_facts_is_bounded():
 
 
 TWO = ["Mira was born.", "Velda is old."]
+MARKS = cells(  # before the first fact and before the second; _ is a space
+    r"""
+    -_|-_ ¦ *_|*_ ¦ +_|+_ ¦ •_|• ¦ –_|—_ ¦ -|- ¦ __-_|__-_ ¦ -_Fact:_|-_Fact:_ ¦ Fact:_|Fact:_ ¦ >_-_|>_-_
+    1._|2._ ¦ 1)_|(2)_ ¦ 1、|2． ¦ [1]_|[2]_ ¦ 10.|11. ¦ （1）|（2） ¦ ①_|②_ ¦ 1-_|2-_ ¦ 1:_|2:_ ¦ 1：|2：
+    →_|→ ¦ -_[_]_|-_[x]_ ¦ Fact_1:_|Fact_2:_ ¦ 事实1：|事实2： ¦ Claim_1:_|Statement_2._ ¦ Fact_#1:_|#2._
+    **1.**_|**2.**_ ¦ **Fact_1:**_|**Fact_2:**_ ¦ ▪️_|✅_ ¦ facts:\n__-_fact:_|__-_fact:_
+    """,
+    *(f"{mark}_|{mark}_" for mark in "−‐‑―⁃○■◆➤★✓"),
+    "1.\t|2\t",
+)
+FORMS = cells(r"""
+    - **Mira** was born.\n- **Velda is old.** ¦ **1. Mira was born.**\n**2. Velda is old.**
+    - "Mira was born."\n- “Velda is old.” ¦ Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks
+    Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?
+    **Facts**\n- Mira was born.\n---\n- Velda is old.
+    1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.
+    ```\n- Mira was born.\n- Velda is old.\n``` ¦ - Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.
+    <think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.
+    - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old. ¦ ["Mira was born.", "Velda is old."]
+    [["Mira was born."], ["Velda is old."]] ¦ ```json\n["Mira was born.",\n "Velda is old."]\n```
+    Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.
+    I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.
+    {"facts": ["Mira was born.", "Velda is old."]}
+    {"type": "list", "Items": ["Mira was born.", "Velda is old."]}
+    {"atomic_facts": [{"Fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}
+    {"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}
+    Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.
+    """)
 LISTS = {  # a reply -> its facts
-    "- Mira was born.\n- Velda is old.": TWO,
-    "* Mira was born.\n* Velda is old.": TWO,
-    "+ Mira was born.\n+ Velda is old.": TWO,
-    "• Mira was born.\n•Velda is old.": TWO,
-    "– Mira was born.\n— Velda is old.": TWO,
-    "-Mira was born.\n-Velda is old.": TWO,
-    "1. Mira was born.\n2. Velda is old.": TWO,
-    "1) Mira was born.\n(2) Velda is old.": TWO,
-    "1、Mira was born.\n2．Velda is old.": TWO,
-    "[1] Mira was born.\n[2] Velda is old.": TWO,
-    "10.Mira was born.\n11.Velda is old.": TWO,
-    "（1）Mira was born.\n（2）Velda is old.": TWO,
-    "① Mira was born.\n② Velda is old.": TWO,
-    "a. Mira was born.\nb) Velda is old.": TWO,
-    "1- Mira was born.\n2- Velda is old.": TWO,
-    "→ Mira was born.\n→Velda is old.": TWO,
-    "- [ ] Mira was born.\n- [x] Velda is old.": TWO,
-    "Fact 1: Mira was born.\nFact 2: Velda is old.": TWO,
-    "事实1：Mira was born.\n事实2：Velda is old.": TWO,
-    '{"1": "Mira was born.", "2": "Velda is old."}': TWO,
-    '{"fact": "Mira was born."}\n{"fact": "Velda is old."}': TWO,
-    "  - Mira was born.  \n\t- Velda is old.": TWO,
-    "- **Mira** was born.\n- **Velda is old.**": TWO,
-    "Here are the facts:\n\n- Mira was born.\n* Velda is old.\nThanks": TWO,
-    "**Facts**\n- Mira was born.\n---\n- Velda is old.": TWO,
-    "1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.": TWO,
-    "```\n- Mira was born.\n- Velda is old.\n```": TWO,
-    '["Mira was born.", "Velda is old."]': TWO,
-    '```json\n["Mira was born.",\n "Velda is old."]\n```': TWO,
-    'Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.': TWO,
-    '{"facts": ["Mira was born.", "Velda is old."]}': TWO,
-    '{"atomic_facts": [{"fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}': TWO,
-    "<think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.": TWO,
-    "- Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old.": TWO,
+    **{
+        f"{first}{TWO[0]}\n{second}{TWO[1]}": TWO
+        for first, second in (marks.replace("_", " ").split("|") for marks in MARKS)
+    },
+    **dict.fromkeys(FORMS, TWO),
     "- A bb cc\n- X yy zz\n- a bb cc\n- Last one here": ["A bb cc", "X yy zz", "Last one here"],
     "- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい": ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"],
-    "- Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.": TWO,
     "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
-    "- Mira has [] in her name.": ["Mira has [] in her name."],
     "- Yes": [],
-    **{f"{mark} Mira was born.\n{mark} Velda is old.": TWO for mark in "−‐‑―⁃○■◆➤★✓"},
-    "1: Mira was born.\n2: Velda is old.": TWO,
-    "一、Mira was born.\n十二、Velda is old.": TWO,
-    '{"Facts": [{"Fact": "Mira was born."}, "Velda is old."]}': TWO,
-    "| 1 | Mira was born. |\n| 2 | Velda is old. |": TWO,
-    "| # | Fact |\n|---|---|\n| 1 | Mira was born. |\n| 2 | Velda is old. |": TWO,
-    "| Facts of the text | Source |\n| :--- | ---: |\n| Mira was born. | line 1 |\n| Velda is old. | line 2 |": TWO,
-    "Here you are:\n\n|No.|Fact|\n|--|--|\n|1.|Mira was born.|\n|2.|Velda is old.|\n\nThat is all there is.": TWO,
-    "<ul>\n<li>Mira was born.</li>\n<li>Velda is old.</li>\n</ul>": TWO,
-    "<ol><li>Mira was born.</li><li><b>Velda</b> is old.</li></ol>": TWO,
-    "<facts>\n<fact>Mira was born.</fact>\n<fact>Velda is old.</fact>\n</facts>": TWO,
-    '{"fact1": "Mira was born.", "fact2": "Velda is old."}': TWO,
-    '{"Fact 1": "Mira was born.", "Fact 2": "Velda is old."}': TWO,
-    '{"fact_1": {"text": "Mira was born."}, "fact_2": {"text": "Velda is old."}}': TWO,
-    '{"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}': TWO,
-    '{"facts": {"1": "Mira was born.", "2": "Velda is old."}}': TWO,
-    '{"facts": [{"id": 1, "statement": "Mira was born."}, {"id": 2, "statement": "Velda is old."}]}': TWO,
-    '{"Mira": ["Mira was born.", "Velda is old."]}': TWO,
-    '{"subject": "Mira Tolan of Velda", "facts": ["Mira was born.", "Velda is old."]}': TWO,
-    '{"result": {"atomic_facts": ["Mira was born.", "Velda is old."]}}': TWO,
-    '[{"1": "Mira was born."}, {"2": "Velda is old."}]': TWO,
-    '[["Mira was born."], ["Velda is old."]]': TWO,
-    '```json\n{"facts": [\n  {"fact": "Mira was born."},\n  {"fact": "Velda is old."}\n]}\n```': TWO,
-    'Sure!\n\nHere are the facts:\n```json\n["Mira was born.", "Velda is old."]\n```\nLet me know.': TWO,
-    'I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.': TWO,
-    'Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.': TWO,
-    "**1.** Mira was born.\n**2.** Velda is old.": TWO,
-    "**Fact 1:** Mira was born.\n**Fact 2:** Velda is old.": TWO,
-    "**1. Mira was born.**\n**2. Velda is old.**": TWO,
-    "Claim 1: Mira was born.\nStatement 2. Velda is old.": TWO,
-    "Fact #1: Mira was born.\n#2. Velda is old.": TWO,
-    "(a) Mira was born.\n(b) Velda is old.": TWO,
-    "i. Mira was born.\nii. Velda is old.": TWO,
-    "1.\tMira was born.\n2\tVelda is old.": TWO,
-    "> - Mira was born.\n> - Velda is old.": TWO,
-    "▪️ Mira was born.\n✅ Velda is old.": TWO,
-    "Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?": TWO,
-    "- Mira | Tolan was born.\n- Velda is old.": ["Mira | Tolan was born.", "Velda is old."],
-    "- 2 < 3 is true.\n- Velda is old.": ["2 < 3 is true.", "Velda is old."],
     "- Mira was born.\n[This is all that is stated.]": ["Mira was born."],
-    "- Fact: Mira was born.\n- Fact: Velda is old.": TWO,
-    "Fact: Mira was born.\nFact: Velda is old.": TWO,
-    "facts:\n  - fact: Mira was born.\n  - fact: Velda is old.": TWO,
-    '<fact id="1">Mira was born.</fact>\n<fact id="2">Velda is old.</fact>': TWO,
-    "<ul class='x'><li value=1>Mira was born.</li><li>Velda is old.</li></ul>": TWO,
-    "1\\. Mira was born.\n2\\. Velda is old.": TWO,
-    '- "Mira was born."\n- “Velda is old.”': TWO,
-    '["Mira was born.",\n "Velda is old.",\n]': TWO,
-    "• Mira was born. • Velda is old.": TWO,
-    "1. Mira was born. 2. Velda is old.": TWO,
-    "(1) Mira was born. (2) Velda is old.": TWO,
-    "①Mira was born. ②Velda is old.": TWO,
-    "1：Mira was born.\n2：Velda is old.": TWO,
-    "第1条：Mira was born.\n第2条：Velda is old.": TWO,
-    '{"type": "list", "items": ["Mira was born.", "Velda is old."]}': TWO,
-    '- "Mira" and "Velda" are old.': ['"Mira" and "Velda" are old.'],
-    "- Mira won (1) cup. (2) of them were old.": ["Mira won (1) cup. (2) of them were old."],
-    "- Mira was born in 1962. 3. of May it was.": ["Mira was born in 1962. 3. of May it was."],
+    **{
+        f"- {fact}": [fact]
+        for fact in cells("""
+    Mira has [] in her name. ¦ Mira | Tolan was born. ¦ 2 < 3 is true. ¦ "Mira" and "Velda" are old.
+    Mira won (1) cup. (2) of them were old. ¦ Mira was born in 1962. 3. of May it was.
+    """)
+    },
 }
-NO_FACTS = [
-    "NON_FACTUAL: only doubts",
-    "NON_FACTUAL",
-    "\nNON_FACTUAL:\n",
-    "non_factual: a",
-    "NON-FACTUAL.",
-    "**NON_FACTUAL**",
-    "- NON_FACTUAL: only doubts",
-    "NON_FACTUAL: a\nIt only doubts.",
-    "```\nNON_FACTUAL:\n```",
-    "<think>- Bob is tall here.</think>\nNON_FACTUAL:",
-    "No facts are stated.",
-    "No facts are stated in the text.",
-    "- No facts are stated.",
-    "There are no facts in the text.",
-    "The text states no facts.",
-    "The given text does not state any facts.",
-    "The text doesn't contain any verifiable facts.",
-    "该文本没有陈述任何事实。",
-    "None.",
-    "(none)",
-    "[]",
-    '{"facts": []}',
-    '{"NON_FACTUAL": "only doubts"}',
-    '{"facts": "NON_FACTUAL"}',
-    "<p>NON_FACTUAL: only doubts</p>",
-]
-NO_LISTS = [
+NO_FACTS = cells(r"""
+    NON_FACTUAL: only doubts ¦ NON_FACTUAL ¦ \nNON_FACTUAL:\n ¦ non_factual: a ¦ NON-FACTUAL. ¦ **NON_FACTUAL**
+    - NON_FACTUAL: only doubts ¦ NON_FACTUAL: a\nIt only doubts. ¦ ```\nNON_FACTUAL:\n```
+    <think>- Bob is tall here.</think>\nNON_FACTUAL: ¦ No facts are stated. ¦ No facts are stated in the text.
+    - No facts are stated. ¦ There are no facts in the text. ¦ The text states no facts.
+    The given text does not state any facts. ¦ The text doesn't contain any verifiable facts.
+    该文本没有陈述任何事实。 ¦ None. ¦ (none) ¦ [] ¦ {"facts": []} ¦ {"facts": "NON_FACTUAL"}
+    """)
+NO_LISTS = cells(
+    r"""
+    I cannot help with that. ¦ I am sorry, I cannot list any facts. ¦ Mira was born.
+    Mira was born. Velda is old. ¦ NON_FACTUAL: a\n- Mira was born. ¦ - No facts are stated.\n- Mira was born.
+    <think>\n- Bob is tall here.\n- Mira was born. ¦ <think>\n- Bob is tall here.\n</think> ¦ [1, 2]
+    {"answer": "Velda"} ¦ ["Mira was born.", "Vel ¦ 1962 was a good year. ¦ J. Orn was born in Velda.
+    1990-1995 were good years. ¦ Facts are rare here. ¦ {"1": "Velda", "x": "Orun is old"}
+    1.5 million people live there. ¦ 1:30 is the time there. ¦ ✗ Mira was born. ¦ **Mira was born.**
+    {"facts": null} ¦ {"facts": ["Mira was born.", 2]} ¦ {"error": "I cannot list any facts."}
+    {"error": {"message": "I cannot do that."}} ¦ Mira was born | Velda is old ¦ "Mira was born."\n"Velda is old."
+    {'facts': ['Mira was born.', 'Velda is old.']} ¦ {"fact": "Mira was born."}\n{"fact": "Velda is old."}
+    {"1": "Mira was born.", "2": "Velda is old."} ¦ | 1 | Mira was born. |\n| 2 | Velda is old. |
+    <li>Mira was born.</li>\n<li>Velda is old.</li> ¦ a. Mira was born.\nb. Velda is old.
+    """,
     "",
     "  \n",
-    "I cannot help with that.",
-    "I am sorry, I cannot list any facts.",
-    "Mira was born.",
-    "Mira was born. Velda is old.",
-    "NON_FACTUAL: a\n- Mira was born.",
-    "- No facts are stated.\n- Mira was born.",
-    "<think>\n- Bob is tall here.\n- Mira was born.",
-    "<think>\n- Bob is tall here.\n</think>",
-    "[1, 2]",
-    '{"answer": "Velda"}',
-    '["Mira was born.", "Vel',
-    "1962 was a good year.",
-    "J. Orn was born in Velda.",
-    "1990-1995 were good years.",
-    "Facts are rare here.",
-    '{"1": "Velda", "x": "Orun is old"}',
     '{"fact": "Mira was born."}\n{"fact": ',
-    "1.5 million people live there.",
-    "1:30 is the time there.",
-    "✗ Mira was born.",
-    "**Mira was born.**",
-    '{"facts": null}',
-    '{"facts": ["Mira was born.", 2]}',
-    '{"error": "I cannot list any facts."}',
-    '{"error": {"message": "I cannot do that."}}',
-    "Mira was born | Velda is old",
-    '"Mira was born."\n"Velda is old."',
-    "{'facts': ['Mira was born.', 'Velda is old.']}",
-]
+)
 
 
 @pytest.mark.parametrize("reply", LISTS)
@@ -269,16 +184,7 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
         ("- 【2】 {}", (2,)),
         ("- (2) {}", (2,)),
         ("- [9-2] {}", ()),
-        ("2: {}", (2,)),
-        ("2：{}", ()),  # without a space it may be a time of day
-        ('{{"sentence": 2, "fact": "{}"}}', (2,)),
-        ('[{{"fact": "{}", "Sentences": [1, 3]}}]', (1, 3)),
-        ('{{"facts": [{{"sentence_number": "2", "text": "{}"}}]}}', (2,)),
-        ('{{"sentence": 2, "facts": ["{}"]}}', (2,)),
-        ('{{"sentence": 2, "fact": "{}"}}\n{{"sentence": 3, "fact": "too short"}}', (2,)),
         ('{{"number": 2, "fact": "{}"}}', ()),  # the fact's own
-        ('{{"sentence": true, "fact": "{}"}}', ()),
-        ('{{"sentence": "{}"}}', ()),
     ],
 )
 def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_fact(line, numbers):
@@ -410,8 +316,6 @@ THREE = "She was born in Velda.  She bakes bread in Orun. She was born in Velda.
             ["She was born in Velda.", "She bakes bread in Orun.", "She was born in Velda."],
         ),
         ('["[2] Mira Tolan bakes bread."]', ["She bakes bread in Orun."]),
-        ('[{"sentence": 2, "fact": "Mira Tolan bakes bread."}]', ["She bakes bread in Orun."]),
-        ("2: Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
         ("- [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.", ["She bakes bread in Orun."]),
         ("- [1] Mira Tolan was born in Velda.", ["She was born in Velda."] * 2),
         ("- Mira Tolan bakes bread.", []),

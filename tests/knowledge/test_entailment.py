@@ -1,6 +1,5 @@
 """The entailment model's path, with a small DeBERTa that is made, trained and saved here."""
 
-import asyncio
 import json
 import random
 import shutil
@@ -14,12 +13,8 @@ import pytest
 import torch
 
 from grpo.base.errors import UserError
-from knowledge.facts.entailment import LABELS, UNMISTAKABLE, EntailmentVerifier, buckets, label_columns
-from knowledge.facts.matcher import by_rules
-from knowledge.facts.verdict import CachedVerifier
-from knowledge.store.base import KnowledgeBase
+from knowledge.facts.entailment import EntailmentVerifier, buckets, label_columns
 from knowledge.store.result import Passage
-from rewards.knowrl.factuality import FactualityMeter
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = (
@@ -168,18 +163,6 @@ def test_right_verdicts_with_evidence(verifier):
     assert found[0].entailment > 0.9 > 0.1 > found[3].entailment and found[1].contradiction > 0.9
 
 
-def test_the_training_examples_are_judged_rightly(verifier):
-    """False-alarm odds: the model is right on 100 % when trained; 95 % leaves room for another machine's rounding."""
-    rng = random.Random(1)
-    examples = [example(rng) for _ in range(200)]
-    names = {number: name for name, number in IDS.items()}
-    scores = verifier.probabilities([(premise, hypothesis) for premise, hypothesis, _ in examples])
-    assert (
-        sum(LABELS[row.index(max(row))] == names[label] for row, (_, _, label) in zip(scores, examples, strict=True))
-        >= 190
-    )
-
-
 @pytest.mark.parametrize("swapped", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0)])
 def test_swapped_label_names_are_noticed(copy, swapped):
     names = ["contradiction", "entailment", "neutral"]
@@ -245,17 +228,6 @@ def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
         assert "cuda:3" in refused(entailment_model, device="cuda:3").what
 
 
-def test_contradiction_counts(monkeypatch, verifier):
-    """The original supports a fact that is entailed with 0.31 and contradicted with 0.68."""
-    assert with_scores(monkeypatch, verifier, (0.31, 0.68)).label == "refuted"
-    assert with_scores(monkeypatch, verifier, (0.31, 0.30)).label == "supported"
-    assert with_scores(monkeypatch, verifier, (0.29, 0.10)).label == "unknown"
-    assert with_scores(monkeypatch, verifier, (0.30, 0.10)).label == "supported"
-    assert with_scores(monkeypatch, verifier, (0.05, 0.45)).label == "unknown"
-    found = with_scores(monkeypatch, verifier, (0.1, 0.8), (0.5, 0.2), (0.9, 0.05))
-    assert (found.label, found.evidence, found.entailment, found.contradiction) == ("supported", "doc#2", 0.9, 0.8)
-
-
 class Said(EntailmentVerifier):
     """Without a model: the probabilities of passages as their texts give them."""
 
@@ -302,11 +274,6 @@ def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
     counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
     assert len(counts) == 2 and len(set(counts)) == 1
-
-
-def test_verdicts_come_in_the_order_of_the_facts():
-    questions = [(f"fact {text}", [Passage("doc#0", "doc", text, 1.0)]) for text in ("1.0 0.0", "0.0 1.0", "0.0 0.0")]
-    assert [found.label for found in Said().verify(questions)] == ["supported", "refuted", "unknown"]
 
 
 def test_knowrls_rule_is_there_for_its_presets(monkeypatch, entailment_model):
@@ -384,44 +351,12 @@ def test_threads_share_one_model(verifier):
     assert [found[i] for i in range(8)] == wanted
 
 
-def test_in_the_factuality_reward_with_a_cache(verifier, make_base, tmp_path, monkeypatch):
-    asked, verify = [], verifier.verify
-    monkeypatch.setattr(verifier, "verify", lambda facts: asked.extend(facts) or verify(facts))
-    with KnowledgeBase.open(
-        make_base({"Mira Tolan": "Mira Tolan was born in Velda.", "Jon Orn": "Jon Orn was raised in Tane."})
-    ) as base:
-        cached = CachedVerifier(verifier, tmp_path / "verdicts.db")
-        judge = FactualityMeter(base, by_rules, cached)
-
-        async def run():
-            texts = {
-                "Mira Tolan was born in Velda.": "Mira Tolan",
-                "Mira Tolan was born in Orun.": "Mira Tolan",
-                "Jon Orn was raised in Tane.": "Jon Orn",
-            }
-            return await asyncio.gather(*(judge.measure(text, "", title) for text, title in texts.items()))
-
-        found = [asyncio.run(run()) for _ in range(2)]
-        assert [[fact.verdict.label for fact in one.facts] for one in found[0]] == [
-            ["supported"],
-            ["refuted"],
-            ["supported"],
-        ]
-        assert found[0] == found[1] and len(asked) == 3
-        judge.close()
-        cached.close()
-
-
 @pytest.mark.parametrize(
     "text", ["", "\0", "\ud800 lone", 'NEAR("a" OR b*', "x" * 100_000, "born " * 20_000, "🙂" * 50, "[SEP] [CLS]"]
 )
 def test_hostile_texts(verifier, text):
     texts = passages("Mira Tolan was born in Velda.", text)
     assert len(verifier.verify([(text, texts), ("Mira Tolan was born in Velda.", texts)])) == 2
-
-
-def test_the_unmistakable_pairs_name_both_labels():
-    assert {label for _, _, label in UNMISTAKABLE} == {"entailment", "contradiction"}
 
 
 def test_importing_it_does_not_load_transformers():

@@ -1,8 +1,8 @@
 """The surface: look-up, search within titles and over everything, ready-made files, threads, a forked child."""
 
 import os
+import re
 import shutil
-import sqlite3
 import threading
 
 import pytest
@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.base.errors import UserError
+from knowledge.build import SkipLog, build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.identity import fingerprint, identity
-from knowledge.store.side_index import side_index_of
+from knowledge.store.source import Source
 
 
 @pytest.fixture(scope="module")
@@ -142,43 +143,10 @@ def test_no_more_than_k_passages_come_back_wherever_they_are_sought(base, docume
 
 
 NASTY = [
-    "",
-    " ",
-    "title:Alex",
-    "tokens:alex",
-    "C++",
-    '"',
-    '""',
-    '"Alex" "',
-    "Alex AND",
-    "AND",
-    "OR NOT",
-    "NEAR(Alex Oslo, 5)",
-    "Alex*",
-    "^Alex",
-    "-Alex",
-    "{tokens}: x",
-    "alex + oslo",
-    "(",
-    "'; DROP TABLE documents; --",
-    "\0",
-    "Alex\0Oslo",
-    "\ud800",
-    "a\udfffb",
-    "😀",
-    "…",
-    "%",
-    "_",
-    "\\",
-    "$x",
-    "?1",
-    ":x",
-    "@x",
-    "the of and",
-    "a" * 100_000,
-    "word " * 5000,
-    "唐",
-    "\u200b",
+    *"""title:Alex tokens:alex C++ " "" AND Alex* ^Alex -Alex ( \0 Alex\0Oslo \ud800 a\udfffb 😀 … % _ \\ $x ?1 :x @x 唐
+    \u200b""".split(),
+    *("", " ", '"Alex" "', "Alex AND", "OR NOT", "NEAR(Alex Oslo, 5)", "{tokens}: x", "alex + oslo"),
+    *("'; DROP TABLE documents; --", "the of and", "a" * 100_000, "word " * 5000),
 ]
 
 
@@ -216,21 +184,20 @@ def test_every_text_is_a_safe_query(base, query):
 
 
 @pytest.mark.parametrize("layout, owner", [("knowrl", "KnowRL's"), ("factscore", "FActScore's")])
-def test_ready_made_files_are_served_as_they_are(request, layout, owner):
+def test_ready_made_files_are_served_as_they_are_and_searched_once_they_are_built(request, layout, owner, tmp_path):
     path = request.getfixturevalue(layout)
     before = path.read_bytes()
     with KnowledgeBase.open(path) as base:
         assert base.kind.owner == owner and base.lookup("Salt March").how == "missing"  # guesses need an index
         assert base.lookup("Mahatma Gandhi").how == "exact" and base.lookup("nobody").how == "missing"
         found = base.search("he was born in 1962 in Kassel", titles=base.lookup("Alex;AleX").titles)
-        assert "1962" in found[0].text and not any(
-            marker in passage.text for passage in found for marker in ("<s>", "</s>", "SEPARATOR")
-        )
-        assert not side_index_of(path).exists()
+        assert "1962" in found[0].text and not re.search("</?s>|SEPARATOR", "".join(passage.text for passage in found))
+        with pytest.raises(UserError, match="has no full-text index") as error:
+            base.search("Who led the march?")
+    assert error.value.exit_code == 3 and f"knowledge.build {path}" in error.value.fix and path.read_bytes() == before
+    build(Source(path), tmp_path / "ours.db", SkipLog(path, strict=True))
+    with KnowledgeBase.open(tmp_path / "ours.db") as base:
         assert base.search("Who led the march?")[0].title == "Mahatma Gandhi"
-        assert base.lookup("Salt March").how == "search"
-    assert path.read_bytes() == before and side_index_of(path).exists()
-    with KnowledgeBase.open(path) as base:
         assert base.lookup("Salt March").how == "search"
 
 
@@ -240,29 +207,6 @@ def test_a_document_without_markers_leaves_the_file_factscores(tmp_path, ready_m
     with KnowledgeBase.open(ready_made(tmp_path / "base.db", {title: texts[title] for title in titles})) as base:
         assert base.kind.owner == "FActScore's"
         assert [passage.text for passage in base.search("text", titles=["marked"])] == ["A text with them."]
-
-
-def test_the_ids_are_the_same_with_and_without_an_index(knowrl):
-    with KnowledgeBase.open(knowrl) as base:
-        everything = {passage.id for passage in base.search("Alex Gandhi satyagraha band march", k=10)}
-        within = {
-            passage.id
-            for passage in base.search("Alex Gandhi satyagraha band march", 10, ["Alex;AleX", "Mahatma Gandhi"])
-        }
-    assert everything == within == {"Alex;AleX#0", "Alex;AleX#1", "Mahatma Gandhi#0", "Mahatma Gandhi#1"}
-
-
-def test_a_side_index_of_another_content_does_not_count(knowrl, caplog):
-    with KnowledgeBase.open(knowrl) as base:
-        base.prepare_search()
-    connection = sqlite3.connect(knowrl)
-    connection.execute("INSERT INTO documents VALUES ('New', 'Zanzibar is an island.')")
-    connection.commit()
-    connection.close()
-    with KnowledgeBase.open(knowrl) as base:
-        assert base.lookup("Salt March").how == "missing"  # guesses need an index
-        assert base.search("Zanzibar")[0].title == "New"
-    assert caplog.text.count("has changed since it was built") == 1
 
 
 def test_a_large_file_that_differs_at_its_end_alone_is_another_file(tmp_path):
@@ -286,23 +230,6 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
     assert built[0] != identity(make_base({"Alex": "Alex was born in Kassel. " * 200}, max_tokens=32))
     with pytest.raises(UserError, match="no such file"):
         identity(tmp_path / "none.db")
-
-
-def test_the_side_index_goes_where_it_can_be_written(knowrl, tmp_path, monkeypatch):
-    with KnowledgeBase.open(knowrl, side_index=tmp_path / "folder" / "mine.db") as base:
-        assert base.search("satyagraha") and (tmp_path / "folder" / "mine.db").exists()
-    monkeypatch.setattr("os.access", lambda *_: False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with KnowledgeBase.open(knowrl) as base:
-        assert base.search("satyagraha")
-    assert len(list((tmp_path / "cache").rglob("*.search-index"))) == 1
-
-
-def test_several_threads_that_need_a_side_index_build_it_once(knowrl, caplog):
-    with KnowledgeBase.open(knowrl) as base:
-        found = run_threads(6, lambda _: base.search("satyagraha")[0].id)
-    assert found == ["Mahatma Gandhi#1"] * 6
-    assert sum("building" in record.message for record in caplog.records) == 1
 
 
 # Threads and processes

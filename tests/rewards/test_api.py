@@ -196,22 +196,6 @@ def test_a_reply_that_was_cut_gets_twice_the_room_and_what_there_is_of_it_is_kep
         assert [request.body["max_tokens"] for request in server.requests] == [4, 8]
 
 
-TEXTS = {
-    "a text": says("A"),
-    "parts": says([{"type": "text", "text": "A"}]),
-    "thoughts as a part": says([{"type": "thinking", "thinking": "B"}, {"type": "output_text", "text": "A"}]),
-    "strings": says(["", "A"]),
-    "thoughts before it": says("<think>B</think>\n\nA"),
-    "thoughts in a field": says("A", reasoning_content="B", reasoning="B"),
-}
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_text_is_found_in_any_usual_body_without_the_models_thoughts(name):
-    with ApiServer(TEXTS[name]) as server:
-        assert ask(client_of(server), "question") == [ChatReply("A")] and len(server.requests) == 1
-
-
 @pytest.mark.parametrize("name", FINAL)
 def test_a_request_that_the_endpoint_cannot_take_is_unscorable_at_once_with_its_reason(name):
     with ApiServer(default=FINAL[name]) as server:

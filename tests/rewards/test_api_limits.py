@@ -16,9 +16,10 @@ from api_server import ApiServer, Behaviour, fails, replies_with, says
 from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from rewards.api.cache import ReplyCache, cache_key
-from rewards.api.connections import Connections, Slots
-from rewards.api.limits import Concurrency, Limits, RateLimit
+from rewards.api.client import reply_cache
+from rewards.api.connections import Connections
+from rewards.api.limits import Limits, RateLimit, Slots
+from rewards.api.question import cache_key
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -109,28 +110,24 @@ def test_a_server_that_stays_busy_is_left_with_few_requests_and_the_reason_names
 
 
 def test_an_endpoint_that_is_busy_halves_the_requests_at_once_and_each_round_of_successes_adds_one():
-    concurrency = Concurrency(16)
-    assert concurrency.lets_in(15) and not concurrency.lets_in(16)
+    slots = Slots(16)
     for _ in range(8):  # sent together, refused together: halved once
-        concurrency.slow_down(num_running=12, num_halvings=0)
-    assert concurrency.limit == 6 and concurrency.lets_in(5) and not concurrency.lets_in(6)
-    concurrency.slow_down(num_running=6, num_halvings=1)
-    concurrency.slow_down(num_running=3, num_halvings=2)
-    concurrency.slow_down(num_running=1, num_halvings=3)
-    assert concurrency.limit == 1 and concurrency.lets_in(0)  # never less
-    concurrency.grow()
-    assert concurrency.limit == 2
-    concurrency.grow()
-    concurrency.grow()
-    assert concurrency.limit == pytest.approx(2 + 1 / 2 + 1 / 2.5)
+        slots.slow_down(num_taken=12, num_halvings=0)
+    assert slots.limit == 6
+    for num_halvings, num_taken in enumerate((6, 3, 1), 1):
+        slots.slow_down(num_taken, num_halvings)
+    assert slots.limit == 1  # never less
+    for wanted in (2, 2.5, 2.9):
+        slots.grow()
+        assert slots.limit == pytest.approx(wanted)
     for _ in range(1000):
-        concurrency.grow()
-    assert concurrency.limit == 16
+        slots.grow()
+    assert slots.limit == 16
 
 
 def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_its_place():
     async def run():
-        slots, order = Slots(Concurrency(1)), []
+        slots, order = Slots(1), []
 
         async def ask(number):
             async with slots.turn(number):
@@ -320,11 +317,11 @@ def test_equal_questions_under_way_are_asked_once():
 
 def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
     with ApiServer(says("A"), says(None), says(None), says("B")) as server:
-        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
-        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
+        assert ask(client_of(server, cache=reply_cache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
+        assert ask(client_of(server, cache=reply_cache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
     second = ApiServer(says("C"))
     with second:
-        client = client_of(second, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite"))
+        client = client_of(second, cache=reply_cache(tmp_path / "sub" / "cache.sqlite"))
         assert [reply.text for reply in ask(client, "one", "two")] == ["A", "C"]
         assert len(second.requests) == 1 and client.metrics()["judge/cache_hits"] == 1
 
@@ -339,7 +336,7 @@ def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_th
 
 def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
     with ApiServer(says("nonsense"), says("A")) as server:
-        client = client_of(server, cache=ReplyCache(tmp_path / "c"))
+        client = client_of(server, cache=reply_cache(tmp_path / "c"))
 
         async def run():
             found = [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
@@ -350,10 +347,11 @@ def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
 
 
 def _fill(path: str, start: int) -> None:
-    cache = ReplyCache(path)
+    cache = reply_cache(path)
     for i in range(start, start + 200):
-        cache.put(str(i % 300), f"text {i % 300}")
-        assert cache.get(str(i % 300)) == f"text {i % 300}"
+        key, row = str(i % 300), (f"text {i % 300}",)
+        cache.put({key: row})
+        assert cache.get([key]) == {key: row}
     cache.close()
 
 
@@ -362,24 +360,27 @@ def test_threads_and_processes_share_a_cache(tmp_path):
     processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(path, 100 * i)) for i in range(2)]
     for process in processes:
         process.start()
-    cache = ReplyCache(path)
-    threads = [threading.Thread(target=lambda i=i: [cache.put(f"{i} {k}", "x") for k in range(100)]) for i in range(4)]
+    cache = reply_cache(path)
+    threads = [
+        threading.Thread(target=lambda i=i: [cache.put({f"{i} {k}": ("x",)}) for k in range(100)]) for i in range(4)
+    ]
     for thread in threads:
         thread.start()
     for worker in [*threads, *processes]:
         worker.join(5 * PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert all(cache.get(f"{i} {k}") == "x" for i in range(4) for k in range(100)) and cache.get("299") == "text 299"
+    keys = [f"{i} {k}" for i in range(4) for k in range(100)]
+    assert cache.get(keys) == dict.fromkeys(keys, ("x",)) and cache.get(["299"]) == {"299": ("text 299",)}
 
 
 def test_a_cache_that_cannot_be_opened_is_an_error_and_one_that_breaks_is_switched_off(tmp_path, caplog):
     (tmp_path / "notes.txt").write_text("no database" * 100)
     with pytest.raises(UserError) as caught:
-        ReplyCache(tmp_path / "notes.txt")
+        reply_cache(tmp_path / "notes.txt")
     assert caught.value.exit_code == PREFLIGHT
-    cache = ReplyCache(tmp_path / "cache.sqlite")
+    cache = reply_cache(tmp_path / "cache.sqlite")
     sqlite3.connect(tmp_path / "cache.sqlite").execute("DROP TABLE replies")
-    assert cache.get("x") is None and cache.get("x") is None and len(caplog.records) == 1
+    assert cache.get(["x"]) == cache.get(["x"]) == {} and len(caplog.records) == 1
 
 
 def test_costs_and_counts_are_metrics():

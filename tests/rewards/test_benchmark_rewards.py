@@ -7,7 +7,7 @@ import pytest
 from grpo.base.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.outcome import correctness, simpleqa
+from rewards.outcome import correctness
 from rewards.outcome.judge import KNOWN_WRONG, Judgement, build_messages
 from rewards.registry import build_rewards
 
@@ -102,7 +102,7 @@ class Scripted:
 def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, Scripted]:
     judge = Scripted(outcome)
     monkeypatch.setattr(correctness, "build_judge", lambda options: judge)
-    reward = simpleqa.build({"judge": "api"})
+    reward = correctness.simpleqa({"judge": "api"})
     return asyncio.run(reward.grade(completion, row)), judge
 
 

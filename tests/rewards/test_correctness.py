@@ -1,7 +1,6 @@
 """The correctness rewards: truth tables of both presets and of the default, and the original's bugs."""
 
 import asyncio
-import inspect
 import json
 import time
 from collections.abc import Sequence
@@ -21,10 +20,8 @@ from rewards.format import parse
 from rewards.knowrl import v1
 from rewards.knowrl.v1 import shares_keyword
 from rewards.outcome.choices import lists_alternatives, num_candidates
-from rewards.outcome.correctness import WRONG as PAID_WRONG
-from rewards.outcome.correctness import build_judge, grader
-from rewards.outcome.judge import Judgement, ModelJudge
-from rewards.outcome.offline_judge import OfflineJudge
+from rewards.outcome.correctness import KNOWRL, grader
+from rewards.outcome.judge import Judgement, ModelJudge, OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -39,7 +36,7 @@ knowrl = grader
 
 
 def knowrl_v1(judge):
-    return grader(judge, v1.rules, PAID_WRONG)
+    return grader(judge, v1.rules, KNOWRL | {"refused": -1.0})
 
 
 def knowrl_v2(judge):
@@ -66,115 +63,44 @@ def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
     return asyncio.run(make(judge)(completion, row)), len(judge.asked)
 
 
-# completion, truth, what the judge says -> (value, outcome, was the judge asked) under v1, v2 and the default
-WRONG, NOT_ASKED = (-1.0, "wrong", False), False
-TABLE = {
-    "judge: correct": (
-        "The city of Paris",
-        "Paris",
-        "correct",
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-    ),
-    "judge: wrong": (
-        "Paris, Texas",
-        "Paris",
-        "wrong",
-        (-1.0, "wrong", True),
-        (-1.0, "wrong", True),
-        (-1.0, "wrong", True),
-    ),
-    "judge: no attempt": (
-        "Paris hm",
-        "Paris",
-        "refused",
-        (-1.0, "refused", True),
-        (1.0, "refused", True),
-        (1.0, "refused", True),
-    ),
-    "judge: out of reach": ("Paris", "Paris", None, (None, None, True), (None, None, True), (None, None, True)),
-    "refusal of v1": (
-        "I cannot answer Paris",
-        "Paris",
-        "correct",
-        (-1.0, "refused", False),
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-    ),
-    "refusal v1 misses": (
-        "I don't know",
-        "Paris",
-        "refused",
-        (-1.0, "refused", False),
-        (1.0, "refused", True),
-        (1.0, "refused", False),
-    ),
-    "refusal and a digit": (
-        "I don't know",
-        "1998",
-        "refused",
-        (-1.0, "refused", True),
-        (1.0, "refused", True),
-        (1.0, "refused", False),
-    ),
-    "song v1 hits": (
-        "I can't help falling in love",
-        "Love",
-        "wrong",
-        (-1.0, "refused", False),
-        (-1.0, "wrong", True),
-        (-1.0, "wrong", True),
-    ),
-    "no keyword": ("London", "Paris", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
-    "no keyword, a digit": (
-        "May",
-        "4 May 1998",
-        "wrong",
-        (-1.0, "wrong", True),
-        (-1.0, "wrong", True),
-        (-1.0, "wrong", True),
-    ),
-    "digit in the truth": (
-        "the nineties",
-        "1990s",
-        "correct",
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-    ),
-    "substring": ("He was scared", "red", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
-    "stop word alone": ("The end", "The Beatles", "correct", WRONG, (2.0, "correct", True), (2.0, "correct", True)),
-    "blank": (" \n", "Paris", "correct", WRONG, WRONG, WRONG),
-    "dots": ("…", "Paris", "correct", WRONG, (2.0, "correct", True), WRONG),
-    "colon": (":", "4", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
-    "alternatives": ("Paris or London", "Paris", "correct", (2.0, "correct", True), (2.0, "correct", True), WRONG),
-    "the truth says or": (
-        "Trick or Treat",
-        "Trick or Treat",
-        "correct",
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-    ),
-    "the truth is unknown": (
-        "Unknown",
-        "Unknown",
-        "correct",
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-        (2.0, "correct", True),
-    ),
+CODES = {  # value, outcome, was the judge asked
+    "C": (2.0, "correct", True),
+    "W": (-1.0, "wrong", True),
+    "w": (-1.0, "wrong", False),
+    "R": (1.0, "refused", True),
+    "r": (1.0, "refused", False),
+    "X": (-1.0, "refused", True),
+    "x": (-1.0, "refused", False),
+    "?": (None, None, True),
 }
+TABLE = [  # answer, truth, what the judge says; the code of the score under v1, v2 and the default
+    ("The city of Paris", "Paris", "correct", "CCC"),
+    ("Paris, Texas", "Paris", "wrong", "WWW"),
+    ("Paris hm", "Paris", "refused", "XRR"),
+    ("Paris", "Paris", None, "???"),
+    ("I cannot answer Paris", "Paris", "correct", "xCC"),  # a refusal of v1
+    ("I don't know", "Paris", "refused", "xRr"),  # one that v1 misses
+    ("I don't know", "1998", "refused", "XRr"),
+    ("I can't help falling in love", "Love", "wrong", "xWW"),
+    ("London", "Paris", "correct", "wCC"),  # no keyword
+    ("May", "4 May 1998", "wrong", "WWW"),
+    ("the nineties", "1990s", "correct", "CCC"),
+    ("He was scared", "red", "correct", "wCC"),
+    ("The end", "The Beatles", "correct", "wCC"),  # a stop word alone
+    (" \n", "Paris", "correct", "www"),
+    ("…", "Paris", "correct", "wCw"),
+    (":", "4", "correct", "CCw"),
+    ("Paris or London", "Paris", "correct", "CCw"),
+    ("Trick or Treat", "Trick or Treat", "correct", "CCC"),
+    ("Unknown", "Unknown", "correct", "CCC"),
+]
 
 
-@pytest.mark.parametrize("version", range(3), ids=["knowrl_v1", "knowrl_v2", "knowrl"])
-@pytest.mark.parametrize("name", TABLE)
-def test_truth_table(name, version):
-    answer, truth, outcome, *wanted = TABLE[name]
-    score, asked = grade((knowrl_v1, knowrl_v2, knowrl)[version], outcome, block(answer), ROW | {"answer": truth})
-    assert (score.value, score.outcome, bool(asked)) == wanted[version]
-    assert score.reason
+@pytest.mark.parametrize(("answer", "truth", "outcome", "wanted"), TABLE)
+def test_truth_table(answer, truth, outcome, wanted):
+    for make, code in zip((knowrl_v1, knowrl_v2, knowrl), wanted, strict=True):
+        score, asked = grade(make, outcome, block(answer), ROW | {"answer": truth})
+        assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
 
 
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
@@ -226,10 +152,6 @@ def test_a_row_without_question_or_answer_is_unscorable(make):
         assert score.value is None and score.outcome is None and not asked
 
 
-def test_they_are_coroutine_functions_as_the_scorer_needs_them():
-    assert all(inspect.iscoroutinefunction(make(Scripted("correct"))) for make in (knowrl_v1, knowrl_v2, knowrl))
-
-
 def test_keywords_are_words():
     assert (
         shares_keyword("the RED one", "Red")
@@ -241,34 +163,30 @@ def test_keywords_are_words():
 
 
 ALTERNATIVES = [
-    "Paris or London",
-    "Either Paris or London",
-    "Paris / London",
-    "Paris/London",
-    "Paris; London",
-    "1. Paris\n2. London",
-    "- Paris\n- London",
-    "Paris | London",
-    "北京或者上海",
-    "Paris / London / Rome",
-    "1. Paris 2. London",
-    "1) Paris 2) London",
-    "I believe that the capital is Paris, or else it may well be London",
+    *("Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "Paris | London"),
+    *("1. Paris\n2. London", "1. Paris 2. London", "1) Paris 2) London", "- Paris\n- London", "北京或者上海"),
+    *("Paris / London / Rome", "I believe that the capital is Paris, or else it may well be London"),
     " or ".join(["Paris", "London", "Rome"] * 20),
 ]
 
 
-@pytest.mark.parametrize("answer", ALTERNATIVES)
-def test_an_answer_that_lists_alternatives(answer):
-    assert lists_alternatives(answer, ["Paris"]) and not lists_alternatives(answer, ["Paris", answer])
+NONE_LISTED = [
+    "Paris",
+    "AC/DC",
+    "120 km/h",
+    "1/2/2003",
+    "Oregon",
+    "March 13, 2018",
+    "Simon & Garfunkel",
+    "- Paris",
+    "n/a",
+]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["Paris", "AC/DC", "120 km/h", "1/2/2003", "Oregon", "March 13, 2018", "Simon & Garfunkel", "- Paris", "n/a"],
-)
-def test_an_answer_that_lists_none(answer):
-    assert not lists_alternatives(answer, ["something"])
+def test_an_answer_that_lists_alternatives():
+    for answer in ALTERNATIVES:
+        assert lists_alternatives(answer, ["Paris"]) and not lists_alternatives(answer, ["Paris", answer])
+    assert not any(lists_alternatives(answer, ["something"]) for answer in NONE_LISTED)
 
 
 CANDIDATES = [
@@ -310,7 +228,6 @@ def test_as_many_candidates_as_a_truth_has_are_left_to_the_judge():
 
 def test_an_alternative_has_twelve_words_at_most():
     twelve = "the town in the north where the old court sat last year"
-    assert len(twelve.split()) == 12
     assert lists_alternatives(f"{twelve} or Paris", ["Paris"]) == "or"
     assert lists_alternatives(f"{twelve} again or Paris", ["Paris"]) == ""
 
@@ -350,10 +267,6 @@ def test_the_rules_take_linear_time(piece):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
         asyncio.run(knowrl_v1(OfflineJudge())(block(answer), ROW))
     assert time.process_time() - start < 10
-
-
-def test_the_configuration_chooses_the_judge():
-    assert isinstance(build_judge({"judge": "offline"}), OfflineJudge)
 
 
 # --- with a real client --------------------------------------------------------------------------------------------

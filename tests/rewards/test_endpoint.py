@@ -1,6 +1,5 @@
 """Where an endpoint may be, where its settings come from, and that no key gets out."""
 
-import asyncio
 import json
 import os
 from dataclasses import replace
@@ -8,6 +7,7 @@ from dataclasses import replace
 import pytest
 from api_server import ApiServer, fails, says, sends
 from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
+from cells import cells
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from rewards.api.client import ApiClient, client_for
@@ -112,14 +112,10 @@ def test_a_malformed_key_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "https://api.openai.com/v1",
-        "http://127.0.0.1:8000/v1",
-        "http://localhost/v1",
-        "http://[::1]:8000/v1",
-        "http://127.1/v1",
-        "https://10.0.0.5/v1",
-    ],
+    cells("""
+    https://api.openai.com/v1 ¦ http://127.0.0.1:8000/v1 ¦ http://localhost/v1 ¦ http://[::1]:8000/v1
+    http://127.1/v1 ¦ https://10.0.0.5/v1
+    """),
 )
 def test_these_urls_are_allowed(url):
     check_url("judge_base_url", url)
@@ -127,32 +123,17 @@ def test_these_urls_are_allowed(url):
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "ftp://host/v1",
-        "file:///etc/passwd",
-        "host/v1",
+    cells(
+        """
+    ftp://host/v1 ¦ file:///etc/passwd ¦ host/v1 ¦ https:// ¦ http://api.openai.com/v1 ¦ http://10.0.0.5/v1
+    https://user:pw@host/v1 ¦ https://@host/v1 ¦ https://host/v1?key=1 ¦ https://host/v1#x
+    https://169.254.169.254/v1 ¦ https://[fe80::1]/v1 ¦ https://[fe80::1%25eth0]/v1 ¦ https://2852039166/v1
+    https://0xa9.0xfe.0xa9.0xfe/v1 ¦ https://[::ffff:169.254.169.254]/v1 ¦ https://224.0.0.251/v1
+    https://[ff02::1]/v1 ¦ http://0.0.0.0/v1 ¦ https://host:99999/v1 ¦ https://[bad/v1
+    http://127.0.0.1.example.org/v1 ¦ http://localhost.example.org/v1
+    """,
         "",
-        "https://",
-        "http://api.openai.com/v1",
-        "http://10.0.0.5/v1",
-        "https://user:pw@host/v1",
-        "https://@host/v1",
-        "https://host/v1?key=1",
-        "https://host/v1#x",
-        "https://169.254.169.254/v1",
-        "https://[fe80::1]/v1",
-        "https://[fe80::1%25eth0]/v1",
-        "https://2852039166/v1",
-        "https://0xa9.0xfe.0xa9.0xfe/v1",
-        "https://[::ffff:169.254.169.254]/v1",
-        "https://224.0.0.251/v1",
-        "https://[ff02::1]/v1",
-        "http://0.0.0.0/v1",
-        "https://host:99999/v1",
-        "https://[bad/v1",
-        "http://127.0.0.1.example.org/v1",
-        "http://localhost.example.org/v1",
-    ],
+    ),
 )
 def test_these_urls_are_refused(url):
     with pytest.raises(UserError) as caught:
@@ -160,8 +141,10 @@ def test_these_urls_are_refused(url):
     assert caught.value.exit_code == CONFIG
 
 
-PRIVATE = ["http://10.0.0.5:8000/v1", "http://192.168.0.7/v1", "http://172.16.3.4/v1", "http://100.64.1.2/v1"]
-PRIVATE += ["http://172.20.0.2/v1", "http://172.31.255.1/v1", "http://[fd00::7]:8000/v1", "http://10.1/v1"]
+PRIVATE = cells("""
+    http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://100.64.1.2/v1
+    http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://10.1/v1
+    """)
 
 
 @pytest.mark.parametrize("url", PRIVATE)
@@ -176,18 +159,11 @@ def test_plain_http_to_a_private_address_needs_the_explicit_key_which_the_messag
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "http://8.8.8.8/v1",
-        "http://api.openai.com/v1",
-        "http://gpu2/v1",
-        "http://10.0.0.5.example.org/v1",
-        "http://169.254.169.254/v1",
-        "http://[fe80::1]/v1",
-        "http://[::ffff:169.254.169.254]/v1",
-        "http://0.0.0.0/v1",
-        "http://172.32.0.1/v1",
-        "http://user:pw@10.0.0.5/v1",
-    ],
+    cells("""
+    http://8.8.8.8/v1 ¦ http://api.openai.com/v1 ¦ http://gpu2/v1 ¦ http://10.0.0.5.example.org/v1
+    http://169.254.169.254/v1 ¦ http://[fe80::1]/v1 ¦ http://[::ffff:169.254.169.254]/v1 ¦ http://0.0.0.0/v1
+    http://172.32.0.1/v1 ¦ http://user:pw@10.0.0.5/v1
+    """),
 )
 def test_the_key_allows_no_other_address(url, monkeypatch):
     names(monkeypatch, **{"api.openai.com": ["93.184.216.34"]})
@@ -228,12 +204,10 @@ def test_loopback_and_https_are_not_announced(caplog):
     "addresses", [["169.254.169.254"], ["93.184.216.34", "169.254.169.254"], ["93.184.216.34", "fe80::1%eth0"]]
 )
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch, addresses):
-    async def getaddrinfo(*arguments, **more):
-        return [(2, 1, 6, "", (address, 443)) for address in addresses]
-
-    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    client = ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST)
+    names(monkeypatch, **{"example.org": addresses})
     with pytest.raises(UserError, match="not allowed") as caught:
-        check(ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST))
+        check(client)
     assert caught.value.exit_code == PREFLIGHT
 
 

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from asking import PATIENCE_S
 
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
@@ -24,7 +23,6 @@ from knowledge.store.result import Lookup, Passage
 from knowledge.store.source import Source
 from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
-from rewards.knowrl.verdict_queue import VerdictQueue
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
@@ -169,13 +167,6 @@ def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     assert [one.value for one in found[3:]] == [0.0] * 6
 
 
-def test_a_wrong_path_never_runs_silently(tmp_path):
-    """In the original a wrong default path runs 150 steps with factuality 0."""
-    with pytest.raises(UserError) as error:
-        KnowledgeBase.open(tmp_path / "wrong.db")
-    assert error.value.exit_code == 3 and not (tmp_path / "wrong.db").exists()
-
-
 def test_a_base_that_is_damaged_while_in_use_stops_the_run(make, path, tmp_path):
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
@@ -223,12 +214,6 @@ def test_repeating_the_question_or_a_fact_does_not_pay(make):
 def test_evidence_comes_from_the_titles_documents_alone(make):
     [found] = judge_all(make(), ("Jon Orn was born in Orun.", "", "Mira Tolan"))
     assert found.facts[0].verdict.label == U
-
-
-def test_contradiction_counts(make):
-    """The original pays for what the base entails a little and contradicts a lot; here a refuted fact costs more than
-    it adds."""
-    assert judge_all(make(), (GOOD + " " + BAD, "", "Mira Tolan"))[0].value == 0
 
 
 class Contains:
@@ -290,35 +275,8 @@ async def _lines(text, question, subject):
     return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
 
 
-class Busy:
-    """A verifier whose first call takes until all facts are waiting. It notes the size of each call and the thread."""
-
-    name = "busy/1"
-
-    def __init__(self, all_wait: threading.Event):
-        self.sizes, self.threads, self.all_wait = [], set(), all_wait
-
-    def verify(self, questions):
-        self.sizes.append(len(questions))
-        self.threads.add(threading.current_thread().name)
-        assert self.all_wait.wait(PATIENCE_S)
-        return [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in questions]
-
-
-def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_thread(make, monkeypatch):
-    waiting, all_wait, submit = [], threading.Event(), VerdictQueue.submit
-
-    def counted(queue, questions):
-        found = submit(queue, questions)
-        waiting.append(questions)
-        if len(waiting) == 40:
-            all_wait.set()
-        return found
-
-    monkeypatch.setattr(VerdictQueue, "submit", counted)
-    verifier = Busy(all_wait)
-    judge = make(verifier=verifier, count_repeats=True)
-    lookup, search, workers = judge.base.lookup, judge.base.search, set()
+def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_verdicts(make):
+    workers = set()
 
     def noted(function):
         def run(*arguments):
@@ -327,16 +285,27 @@ def test_completions_share_the_verifiers_calls_and_no_work_is_done_on_the_loops_
 
         return run
 
-    judge.base.lookup, judge.base.search = noted(lookup), noted(search)
+    class Echo:
+        name = "echo/1"
+        verify = staticmethod(noted(lambda facts: [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in facts]))
+
+    judge = make(verifier=Echo(), count_repeats=True)
+    judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)
     found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
-    for i, one in enumerate(found):  # each got its own verdicts
-        assert [fact.verdict.reason for fact in one.facts] == [
-            "Mira Tolan was born in Velda",
-            f"Mira Tolan has {i} cats",
-        ]
-    assert sum(verifier.sizes) == 80 and len(verifier.sizes) <= 2 and len(verifier.threads) == 1
-    assert all(name.startswith("verdicts") for name in verifier.threads)
+    for i, one in enumerate(found):
+        assert [fact.verdict.reason for fact in one.facts] == [GOOD.rstrip("."), f"Mira Tolan has {i} cats"]
     assert workers and all(name.startswith("knowledge") for name in workers)
+
+
+def test_a_verifier_that_fails_is_heard_of(make):
+    class Fails:
+        name = "fails/1"
+
+        def verify(self, facts):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        judge_all(make(verifier=Fails()), (GOOD, "", "Mira Tolan"))
 
 
 def test_several_loops_may_use_one_judge(make):
@@ -375,16 +344,6 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         "kb/unknown_frac": 0.0,
     }
     assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
-
-
-def test_with_a_verdict_cache(make, tmp_path, monkeypatch):
-    asked, verify = [], SentenceMatcher.verify
-    monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
-    for _ in range(2):
-        cached = CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db")
-        assert judge_all(make(verifier=cached), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
-        assert len(asked) == 1
-        cached.close()
 
 
 async def _hostile(text: str, question: str, subject: str) -> Claims:
@@ -459,12 +418,13 @@ def test_evidence_is_sought_with_all_titles_that_were_found(make):
     assert found.reason == "0 of 1 facts supported, 0 refuted"
 
 
-def test_the_search_for_missing_titles_is_prepared_before_the_first_completion(make, monkeypatch):
-    prepared = []
-    monkeypatch.setattr(KnowledgeBase, "prepare_search", lambda base: prepared.append(base))
-    for policy in ("zero", "unscored", "search"):
-        make(missing_title=policy)
-    assert len(prepared) == 1
+def test_a_search_for_missing_titles_needs_an_index(make, tmp_path):
+    with sqlite3.connect(tmp_path / "knowrl.db") as foreign:
+        foreign.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
+        foreign.executemany("INSERT INTO documents VALUES (?, ?)", DOCUMENTS.items())
+    assert judge_all(make(base_path=tmp_path / "knowrl.db"), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+    with pytest.raises(UserError, match="no full-text index"):
+        make(base_path=tmp_path / "knowrl.db", missing_title="search")
 
 
 def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
@@ -474,8 +434,8 @@ def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
 
 
 def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
-    def formula(labels):
-        return 0.125 * labels.count(S) + 0.5 * labels.count(R) + 0.25 * labels.count(U)
+    def formula(supported, refuted, n):
+        return 0.125 * supported + 0.5 * refuted + 0.25 * (n - supported - refuted)
 
     [found] = judge_all(make(formula=formula), (GOOD + " Mira Tolan works as a cook.", "", "Mira Tolan"))
     assert found.value == 0.125 + 0.5

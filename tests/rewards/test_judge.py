@@ -8,8 +8,7 @@ from api_server import ApiServer, fails, replies_with, says
 from asking import FAST
 
 from grpo.base.errors import PREFLIGHT, UserError
-from rewards.api.cache import ReplyCache
-from rewards.api.client import ApiClient
+from rewards.api.client import ApiClient, reply_cache
 from rewards.api.endpoint import Endpoint
 from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
@@ -29,22 +28,14 @@ def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
 
 
 def test_a_reply_that_is_no_verdict_is_asked_for_once_more(monkeypatch):
-    with ApiServer(says("This is a correct answer."), says("B")) as server:
+    said = "This is a correct answer. " + "x" * 5000
+    with ApiServer(says(said), says("B")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
         assert verdict.outcome == "wrong" and len(server.requests) == 2
         again = server.requests[1].body["messages"]
-        assert again[:2] == server.requests[0].body["messages"] and again[2] == {
-            "role": "assistant",
-            "content": "This is a correct answer.",
-        }
+        assert again[:2] == server.requests[0].body["messages"]
+        assert again[2] == {"role": "assistant", "content": said[:200]}  # its beginning
         assert server.requests[0].body["temperature"] == 0
-
-
-def test_of_a_long_reply_that_is_no_verdict_the_judge_is_reminded_by_its_beginning(monkeypatch):
-    with ApiServer(says("Well, " + "x" * 5000), says("A")) as server:
-        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
-        assert verdict.outcome == "correct"
-        assert server.requests[1].body["messages"][2]["content"] == "Well, " + "x" * 194
 
 
 def test_the_judges_own_words_are_in_the_reason(monkeypatch):
@@ -54,22 +45,17 @@ def test_the_judges_own_words_are_in_the_reason(monkeypatch):
     assert len(verdict.reason) < 160
 
 
-def test_two_replies_that_are_no_verdict_are_unscorable(monkeypatch):
-    with ApiServer(default=says("Looks good to me")) as server:
-        (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
-        assert verdict.outcome is None and "no verdict" in verdict.reason and len(server.requests) == 2
-
-
 def test_the_reason_quotes_both_replies_that_are_no_verdict(monkeypatch):
     with ApiServer(says("Hm."), says("Looks good to me")) as server:
         (verdict,) = verdicts(judge_of(server, monkeypatch), ("q", "x", ["y"]))
+    assert verdict.outcome is None and len(server.requests) == 2
     assert verdict.reason == "the judge gave no verdict: 'Hm.', then 'Looks good to me'"
 
 
 def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_next_time(monkeypatch, tmp_path):
     with ApiServer(says("Hm."), says("Looks good to me"), default=says("A")) as server:
         for outcome, num_requests in ((None, 2), ("correct", 3), ("correct", 3)):
-            judge = judge_of(server, monkeypatch, cache=ReplyCache(tmp_path / "cache"))
+            judge = judge_of(server, monkeypatch, cache=reply_cache(tmp_path / "cache"))
             (verdict,) = verdicts(judge, ("q", "x", ["y"]))
             assert verdict.outcome == outcome and len(server.requests) == num_requests
 
@@ -84,7 +70,7 @@ def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache
     with ApiServer() as server:
         for _ in range(2):
             verdicts(
-                judge_of(server, monkeypatch, cache=ReplyCache(tmp_path / "cache")),
+                judge_of(server, monkeypatch, cache=reply_cache(tmp_path / "cache")),
                 ("q", "x", ["y"]),
                 ("q", "z", ["y"]),
             )
@@ -157,17 +143,12 @@ def test_a_model_that_does_not_reply_with_a_verdict_is_found_before_the_first_st
         with ApiServer(default=reply) as server, pytest.raises(UserError) as caught:
             judge_of(server, monkeypatch).check_sync()
         assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
+        assert "judge_model" in caught.value.fix or "base_url" in caught.value.fix
     with ApiServer() as server:
         judge = judge_of(server, monkeypatch)
         judge.check_sync()
         assert judge.metrics()["judge/calls"] == 1
         judge.close()
-
-
-def test_the_message_of_a_judge_without_verdicts_quotes_it_and_names_the_keys(monkeypatch):
-    with ApiServer(default=says("Sure! The answer is right.")) as server, pytest.raises(UserError) as caught:
-        judge_of(server, monkeypatch).check_sync()
-    assert "Sure!" in caught.value.why and "judge_model" in caught.value.fix and "judge_max_tokens" in caught.value.fix
 
 
 @pytest.mark.parametrize("reply", ["B", "C", "INCORRECT"])

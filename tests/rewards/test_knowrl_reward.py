@@ -18,21 +18,16 @@ from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
 from knowledge.store.source import Source
-from rewards.knowrl import fact_checker, factuality
+from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import Factuality, FactualityMeter
-from rewards.outcome import correctness
+from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
 from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
-from rewards.score import main
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
-SUPPORTED, REFUTED, UNKNOWN = (
-    "Mira Tolan was born in Velda.",
-    "Mira Tolan worked as a baker.",
-    "Mira Tolan met many friends.",
-)
+SUPPORTED, REFUTED = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
+UNKNOWN = "Mira Tolan met many friends."
 
 
 class FixedJudge:
@@ -87,7 +82,7 @@ def grade(base, monkeypatch):
 
     def run(version, outcome, thoughts, answer, settings=(), **row):
         judge = FixedJudge(outcome)
-        monkeypatch.setattr(correctness, "build_judge", lambda _: judge)
+        monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
         reward = build_rewards([version], options(base, *settings))[-1]
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
         reward.close()
@@ -139,49 +134,27 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    checker, judged = FactChecker(options(base), factuality.knowrl), []
+    checker, judged = FactChecker(options(base), FORMULAS["knowrl"]), []
 
     async def judge(text, question, titles):
         judged.append((text, question, titles))
         return Factuality(0.0)
 
     checker.meter.measure = judge
-    asyncio.run(checker.check(completion, ROW))
+    for question in (ROW["question"], None):
+        asyncio.run(checker.check(completion, ROW | {"question": question}))
     checker.close()
-    assert judged == [(completion if think is None else think, ROW["question"], ROW["title"])]
-
-
-@pytest.mark.parametrize("columns", [{}, {"question": None}, {"question": ""}])
-def test_a_row_may_ask_nothing(base, columns):
-    checker, asked = FactChecker(options(base), factuality.knowrl), []
-
-    async def judge(text, question, titles):
-        asked.append(question)
-        return Factuality(0.0)
-
-    checker.meter.measure = judge
-    asyncio.run(checker.check(SUPPORTED, columns | {"title": "Mira Tolan"}))
-    checker.close()
-    assert asked == [""]
-
-
-def test_an_empty_think_block_earns_nothing_for_facts_in_the_answer(base):
-    reward = build_rewards(["factuality"], options(base))[0]
-    scores = [
-        asyncio.run(reward.grade(f"<think>{think}</think><answer>{SUPPORTED}</answer>", ROW))
-        for think in ("", SUPPORTED)
-    ]
-    reward.close()
-    assert [score.value for score in scores] == [0.0, 1 / 4]
+    text = completion if think is None else think
+    assert judged == [(text, question, ROW["title"]) for question in (ROW["question"], "")]
 
 
 @pytest.mark.parametrize(
     ("name", "formula", "weighs"),
     [
-        ("knowrl", factuality.knowrl, True),
-        ("knowrl_v1", factuality.knowrl_v1, False),
-        ("knowrl_v2", factuality.knowrl_v2, False),
-        ("factuality", factuality.knowrl, True),
+        ("knowrl", FORMULAS["knowrl"], True),
+        ("knowrl_v1", FORMULAS["knowrl_v1"], False),
+        ("knowrl_v2", FORMULAS["knowrl_v2"], False),
+        ("factuality", FORMULAS["knowrl"], True),
     ],
 )
 def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says(
@@ -213,7 +186,7 @@ LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "
 def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
-    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("wrong"))
+    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: FixedJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
         settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
@@ -261,6 +234,7 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
     score, _ = grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED} {UNKNOWN} Mira Tolan worked as a weaver.", "Quent")
     assert score.details == {"factuality": 1 / 7, "facts": 4, "supported": 2, "refuted": 1} and score.outcome == "wrong"
     assert [fact["verdict"] for fact in score.facts].count("supported") == 2 and len(score.facts) == 4
+    assert score.reason.startswith("as told; 2 of 4 facts supported, 1 refuted; ")
     assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
     assert grade("knowrl", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
@@ -275,25 +249,10 @@ def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path, monkeypatch):
     asked, verify = [], SentenceMatcher.verify
     monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
     for _ in range(2):
-        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), factuality.knowrl, True)
+        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), FORMULAS["knowrl"], True)
         assert asyncio.run(checker.check(text, ROW)).value == 1 / 4
         assert len(asked) == 1
         checker.close()
-
-
-def test_the_reason_of_a_score_names_the_facts_and_their_evidence(grade, base):
-    told = (
-        "Mira Tolan was born in Velda → supported [Mira Tolan#0]; Mira Tolan worked as a baker → refuted [Mira Tolan#0]"
-    )
-    assert (
-        grade("knowrl", "wrong", f"{SUPPORTED} {REFUTED}", "Quent")[0].reason
-        == f"as told; 1 of 2 facts supported, 1 refuted; {told}"
-    )
-    reward = build_rewards(["factuality"], options(base))[0]
-    assert asyncio.run(
-        reward.grade(f"<think>{SUPPORTED} {REFUTED}</think><answer>Quent</answer>", ROW)
-    ).reason.endswith(told)
-    reward.close()
 
 
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
@@ -313,32 +272,6 @@ def test_a_wrong_answer_never_beats_a_refusal(grade):
     assert grade("knowrl", "wrong", facts, "Quent")[0].value < 0 < grade("knowrl", None, facts, "I don't know")[0].value
 
 
-def test_facts_are_looked_up_only_where_they_matter(base, monkeypatch):
-    monkeypatch.setattr(correctness, "build_judge", lambda _: FixedJudge("correct"))
-    reward = build_rewards(["knowrl"], options(base))[-1]
-    asyncio.run(reward.grade(f"<think>{SUPPORTED}</think><answer>Velda</answer>", ROW))
-    assert reward.metrics()["kb/lookups_exact"] == 0
-    reward.close()
-
-
-def test_the_judge_sees_the_question_and_not_the_rendered_prompt(grade):
-    _, judge = grade(
-        "knowrl_v2", "correct", SUPPORTED, "Velda", prompt="<|im_start|>user\nWhere was Mira Tolan born?<|im_end|>"
-    )
-    assert judge.asked == ["Where was Mira Tolan born?"]
-
-
-def test_a_missing_title_concerns_its_own_completion_alone_and_a_batch_of_one_scores(base):
-    scorer = Scorer(build_rewards(["knowrl"], options(base)))
-    text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    groups = [make_answers(ROW | {"title": title}, text) for title in ("Mira Tolan", "Nobody At All")]
-    scorer.grade(groups)
-    (found,), (missing,) = (group.completions for group in groups)  # batches of one completion
-    assert found.reward == pytest.approx(1 - 1 + 1 / 4)
-    assert missing.reward == 0.0 and "not in the knowledge base" in missing.scores["knowrl"].reason
-    scorer.close()
-
-
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
     scorer = Scorer(build_rewards(["knowrl"], options(base))[-1:])
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
@@ -346,12 +279,6 @@ def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refu
     scorer.grade([group])
     scorer.close()
     assert of_each(group, "reward") == [2.0, 1.0, -1.0]
-
-
-@pytest.mark.parametrize(("policy", "value"), [("zero", -1.0), ("unscored", None)])
-def test_the_policy_for_missing_titles(grade, policy, value):
-    score, _ = grade("knowrl", "wrong", SUPPORTED, "Quent", (f"missing_title_policy={policy}",), title="Nobody At All")
-    assert score.value == value
 
 
 def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
@@ -367,14 +294,9 @@ def test_factuality_without_a_knowledge_base_is_refused(base, monkeypatch):
 def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environment(base, monkeypatch):
     for variable, given in ((base.parent / "absent.db", base), (base, "null")):
         monkeypatch.setenv("FACTSCORE_DB_PATH", str(variable))
-        checker = FactChecker(options(given), factuality.knowrl)
+        checker = FactChecker(options(given), FORMULAS["knowrl"])
         assert checker.base.path == base
         checker.close()
-
-
-def test_titles_joined_by_semicolons_are_split(grade):
-    score, _ = grade("knowrl", "wrong", SUPPORTED, "Quent", title="Mira Tolan;Oriel Vance")
-    assert score.value == pytest.approx(-1 + 1 / 4)
 
 
 def test_presets_stand_for_two_rewards_and_weights_count_both(base):
@@ -414,19 +336,6 @@ def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     )
     reward.close()
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
-
-
-def test_scoring_a_file_by_a_preset_reports_each_of_its_rewards(base, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps(ROW | {"completion": "<think>x</think><answer>Velda</answer>"}), encoding="utf-8")
-    settings = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={base}"]
-    main(["--reward", "knowrl_v2", str(rows), *settings])
-    said = capsys.readouterr()
-    assert json.loads(said.out)["rewards"] == {"format": 1.0, "knowrl_v2": 2.0}
-    assert [line.split()[:5] for line in said.err.splitlines()[1:3]] == [
-        ["format", "1", "of", "1", "+1.000"],
-        ["knowrl_v2", "1", "of", "1", "+2.000"],
-    ]
 
 
 FACTS_KEY = "OPENAI_API_KEY_FACTSCORE"
@@ -485,14 +394,6 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
     assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
     assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
-
-
-def test_a_dead_decomposer_ends_the_run_within_a_step_if_many_answers_need_it(base, monkeypatch):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
-    with ApiServer(default=fails(400)) as server, pytest.raises(UserError) as caught:
-        graded(build_rewards(["knowrl"], served(base, server))[-1:], [f"Quent {i}" for i in range(40)])
-    assert caught.value.exit_code == SERVICE and "32 questions in a row" in caught.value.why
-    assert "decomposer" in caught.value.what and "400" in caught.value.why
 
 
 def test_max_unscored_1_goes_on_without_a_decomposer(base, monkeypatch):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rewards.exact import normalise
-from rewards.outcome.offline_judge import OfflineJudge
+from rewards.outcome.judge import OfflineJudge
 
 CASES = [  # answer, truths, outcome
     ("Paris", ["Paris"], "correct"),

@@ -45,12 +45,12 @@ def test_truth_table(name, right, refused, wrong):
 def test_answering_pays_above_the_threshold(threshold):
     values = with_threshold(threshold)
     for p in (threshold - 0.01, threshold + 0.01):
-        assert (p * values.correct + (1 - p) * values.wrong > values.refused) == (p > threshold)
+        assert (p * values["correct"] + (1 - p) * values["wrong"] > values["refused"]) == (p > threshold)
 
 
 def test_knowrl_is_two_thirds():
     """2, 1, -1 less one: 1, 0, -2."""
-    assert with_threshold(2 / 3).wrong == pytest.approx(-2)
+    assert with_threshold(2 / 3)["wrong"] == pytest.approx(-2)
 
 
 @pytest.mark.parametrize(

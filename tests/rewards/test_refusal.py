@@ -5,87 +5,53 @@ import re
 import time
 
 import pytest
+from cells import cells
 
 from rewards.knowrl.v1 import matches_pattern
 from rewards.outcome.refusal import is_refusal
 
-REFUSALS = [
-    "I don't know",
-    "I don’t know.",
-    "i dont know",
-    "I do not know!",
-    "Unknown",
-    "unknown.",
-    "N/A",
-    "I'm not sure.",
-    "IDK",
-    "No idea",
-    "Not sure",
-    "I am sorry, but I don't know the answer to this question.",
-    "I do not have enough information to answer.",
-    "I cannot answer this question.",
-    "The answer is unknown.",
-    "It is unknown.",
-    "I can't recall who won the race.",
-    "As an AI language model, I cannot provide an answer.",
-    "Unfortunately, I have no information about that.",
-    "I'm unable to determine that.",
-    "Sorry, I can’t help with that.",
-    "我不知道",
-    "抱歉，我不知道。",
-    "There is not enough information available.",
-    "I don't know who directed it. Please check official sources.",
-    "I must decline to answer.",
-    "I would rather not say.",
-    "More context is needed.",
+REFUSALS = cells(
+    """
+    I don't know ¦ I don’t know. ¦ i dont know ¦ I do not know! ¦ Unknown ¦ unknown. ¦ N/A ¦ I'm not sure. ¦ IDK
+    No idea ¦ Not sure ¦ I am sorry, but I don't know the answer to this question.
+    I do not have enough information to answer. ¦ I cannot answer this question. ¦ The answer is unknown.
+    It is unknown. ¦ I can't recall who won the race. ¦ As an AI language model, I cannot provide an answer.
+    Unfortunately, I have no information about that. ¦ I'm unable to determine that.
+    Sorry, I can’t help with that. ¦ 我不知道 ¦ 抱歉，我不知道。 ¦ There is not enough information available.
+    I don't know who directed it. Please check official sources. ¦ I must decline to answer.
+    I would rather not say. ¦ More context is needed. ¦ I really don't know. ¦ I don't know who he was.
+    I've never heard of it. ¦ I've no idea; sorry ¦ I don't know what it is called
+    I don't know the year it was released in ¦ I do not know where she was born ¦ I don't know if it is Paris
+    I am not sure what that is ¦ 我不知道答案是什么 ¦ 我不知道他可能是谁 ¦ I couldn't find any information on that
+    There isn't any information available ¦ I haven't heard of this person ¦ I'm not 100% sure
+    I must admit I don't know ¦ I cannot confidently answer this question ¦ I have never heard of it
+    Hmm, I'm not sure about this one. ¦ I don't have enough knowledge to answer this
+    I was unable to find the answer ¦ 我对此一无所知 ¦ 不好意思，我不知道 ¦ 抱歉，我没有关于此人的信息
+    我无法提供答案 ¦ 我也不知道呢 ¦ Ｉ ｄｏｎ＇ｔ ｋｎｏｗ ¦ Ｎ／Ａ ¦ ｕｎｋｎｏｗｎ． ¦ 𝐈 𝐝𝐨𝐧'𝐭 𝐤𝐧𝐨𝐰
+    I don’t know ¦ I don‘t know ¦ I donʼt know ¦ I don`t know ¦ I don´t know ¦ I don＇t know
+    """,
     "  I DON'T KNOW  ",
-    "I really don't know.",
-    "I don't know who he was.",
-    "I've never heard of it.",
-    "I've no idea; sorry",
-    "I don't know what it is called",
-    "I don't know the year it was released in",
-    "I do not know where she was born",
-    "I don't know if it is Paris",
-    "I am not sure what that is",
-    "我不知道答案是什么",
-    "我不知道他可能是谁",
-]
-ATTEMPTS = [
-    "I can't help falling in love",
-    "Can't Help Falling in Love",
-    "I don't know, but perhaps Paris",
-    "I don't know. Paris.",
-    "I don't know it; Paris",
-    "Paris",
-    "I don't know Paris",
-    "The Unknown Soldier",
-    "Unknown Pleasures",
-    "Nobody",
-    "Mr. Nobody",
-    "None",
-    "No",
+    "I don't\xa0know",
+)
+ATTEMPTS = cells(
+    """
+    I can't help falling in love ¦ Can't Help Falling in Love ¦ I don't know, but perhaps Paris
+    I don't know. Paris. ¦ I don't know it; Paris ¦ Paris ¦ I don't know Paris ¦ The Unknown Soldier
+    Unknown Pleasures ¦ Nobody ¦ Mr. Nobody ¦ None ¦ No ¦ ... ¦ I'm not sure, but I think it's 1998 ¦ Not Afraid
+    sorry ¦ I'm Sorry by Brenda Lee ¦ It is not known as Constantinople; it is Istanbul ¦ 我不知道，可能是北京
+    Parliament is not in session ¦ I don't know the answer it is Paris ¦ I don't know this and it was Paris
+    I'm not sure about this it could be Paris or London ¦ I am not certain it is Paris
+    I don't know exactly who perhaps Paris ¦ I cannot say for sure it is Paris ¦ 我不知道可能是北京
+    不知道可能是北京 ¦ 我不确定应该是北京吧 ¦ 我不知道答案大概是北京 ¦ I don't know, Paris, sorry
+    Paris. I don't know. ¦ Sorry, I don't know. Paris. Thanks. ¦ Unfortunately, thanks, sorry
+    I don't know. Maybe it is so ¦ I am sure about that ¦ Sure ¦ Certain ¦ Able to help ¦ I know that
+    I have the answer ¦ not ¦ Never ¦ I have no idea Paris ¦ I never knew Paris ¦ I don't know Italy
+    I am not able to say Paris ¦ It is known ¦ No Country for Old Men ¦ Not Without My Daughter ¦ uncertainty
+    The answer is not Paris ¦ Know ¦ 不确定是北京 ¦ 不知道北京 ¦ 不是北京 ¦ 没有 ¦ 不丹 ¦ 无锡 ¦ 不知火
+    说不定是北京 ¦ 北京不清楚
+    """,
     "",
-    "...",
-    "I'm not sure, but I think it's 1998",
-    "Not Afraid",
-    "sorry",
-    "I'm Sorry by Brenda Lee",
-    "It is not known as Constantinople; it is Istanbul",
-    "我不知道，可能是北京",
-    "Parliament is not in session",
-    "I don't know the answer it is Paris",
-    "I don't know this and it was Paris",
-    "I'm not sure about this it could be Paris or London",
-    "I am not certain it is Paris",
-    "I don't know exactly who perhaps Paris",
-    "I cannot say for sure it is Paris",
-    "我不知道可能是北京",
-    "不知道可能是北京",
-    "我不确定应该是北京吧",
-    "我不知道答案大概是北京",
-    "I don't know" + " x" * 1000,
-]
+)
 
 
 @pytest.mark.parametrize("answer", REFUSALS)
@@ -105,63 +71,21 @@ def test_a_text_of_more_than_1000_characters_is_no_refusal():
     assert not is_refusal(clause * 71 + " " * 7) and not is_refusal(clause * 72)
 
 
-@pytest.mark.parametrize("apostrophe", "'’‘ʼ`´＇")
-def test_every_apostrophe_is_one(apostrophe):
-    assert is_refusal(f"I don{apostrophe}t know")
+V1 = cells("""
+    I cannot answer that ¦ I can't provide this ¦ we are unable to   tell ¦ I have to politely decline answering
+    I must, sadly, refrain from providing it ¦ As an AI, I don't have a view ¦ as a language model I won't
+    legal and other constraints prevent me ¦ I would need more information to answer
+    require additional context to help ¦ not enough context to respond ¦ More details would be needed
+    I can't help falling in love
+    """)
+NOT_V1 = cells(r"""
+    I must\ndecline answering ¦ legal matters\nconstraints prevent ¦ prevent legal constraints ¦ I must decline
+    I don't know ¦ unknown ¦ I can’t answer ¦ I cannot say ¦ cannot answers ¦ Paris
+    """)
 
 
-@pytest.mark.parametrize(
-    "answer", ["Ｉ ｄｏｎ＇ｔ ｋｎｏｗ", "Ｎ／Ａ", "ｕｎｋｎｏｗｎ．", "I don't\u00a0know", "𝐈 𝐝𝐨𝐧'𝐭 𝐤𝐧𝐨𝐰"]
-)
-def test_a_refusal_in_other_forms_of_the_letters(answer):
-    """Full-width and bold letters, and a space that does not break, are the plain ones."""
-    assert is_refusal(answer)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "I don't know, Paris, sorry",
-        "Paris. I don't know.",
-        "Sorry, I don't know. Paris. Thanks.",
-        "Unfortunately, thanks, sorry",
-        "I don't know. Maybe it is so",
-    ],
-)
-def test_one_clause_that_neither_declines_nor_fills_makes_an_attempt(answer):
-    assert not is_refusal(answer)
-
-
-V1 = {
-    "I cannot answer that": True,
-    "I can't provide this": True,
-    "we are unable to   tell": True,
-    "I have to politely decline answering": True,
-    "I must, sadly, refrain from providing it": True,
-    "As an AI, I don't have a view": True,
-    "as a language model I won't": True,
-    "legal and other constraints prevent me": True,
-    "I would need more information to answer": True,
-    "require additional context to help": True,
-    "not enough context to respond": True,
-    "More details would be needed": True,
-    "I can't help falling in love": True,  # faithfully
-    "I must\ndecline answering": False,
-    "legal matters\nconstraints prevent": False,
-    "prevent legal constraints": False,
-    "I must decline": False,
-    "I don't know": False,
-    "unknown": False,
-    "I can’t answer": False,
-    "I cannot say": False,
-    "cannot answers": False,
-    "Paris": False,
-}
-
-
-@pytest.mark.parametrize("answer", V1)
-def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed(answer):
-    assert matches_pattern(answer) is V1[answer]
+def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed():
+    assert all(map(matches_pattern, V1)) and not any(map(matches_pattern, NOT_V1))
 
 
 SLOW_TWIN = [
@@ -202,24 +126,9 @@ def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
 
 
 HOSTILE = [
-    "I must ",
-    "ethical concerns ",
-    "ethical ",
-    "decline \n",
-    "i dont know ",
-    "so ",
-    " ",
-    "sorry ",
-    "as an AI, I ",
-    "cannot\t",
-    "i really ",
-    "i dont have the any ",
-    "need more ",
-    ".",
-    "\n",
-    "’",
-    "̈",
-    "不知道",
+    *("I must ", "ethical concerns ", "ethical ", "decline \n", "i dont know ", "so ", " ", "sorry ", "as an AI, I "),
+    *("cannot\t", "i really ", "i dont have the any ", "need more ", ".", "\n", "’", "\u0308", "不知道", "really "),
+    *("sorry that ", "i am sorry to say that ", "not ", "have no ", "it is ", "我真的", "对此", "没有"),
 ]
 
 
@@ -231,65 +140,3 @@ def test_time_is_linear_in_the_text(piece):
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
     assert time.process_time() - start < 10
-
-
-EVERYDAY_REFUSALS = [  # written after the rules, which then learned those that they missed
-    "I couldn't find any information on that",
-    "There isn't any information available",
-    "I haven't heard of this person",
-    "I'm not 100% sure",
-    "I must admit I don't know",
-    "I cannot confidently answer this question",
-    "I have never heard of it",
-    "Hmm, I'm not sure about this one.",
-    "I don't have enough knowledge to answer this",
-    "I was unable to find the answer",
-    "我对此一无所知",
-    "不好意思，我不知道",
-    "抱歉，我没有关于此人的信息",
-    "我无法提供答案",
-    "我也不知道呢",
-]
-
-
-@pytest.mark.parametrize("answer", EVERYDAY_REFUSALS)
-def test_everyday_refusals(answer):
-    assert is_refusal(answer)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(
-            "I am sure about that",
-            "Sure",
-            "Certain",
-            "Able to help",
-            "I know that",
-            "I have the answer",
-            "not",
-            "Never",
-        ),
-        *(
-            "I have no idea Paris",
-            "I never knew Paris",
-            "I don't know Italy",
-            "I am not able to say Paris",
-            "It is known",
-        ),
-        *("No Country for Old Men", "Not Without My Daughter", "uncertainty", "The answer is not Paris", "Know"),
-        *("不确定是北京", "不知道北京", "不是北京", "没有", "不丹", "无锡", "不知火", "说不定是北京", "北京不清楚"),
-    ],
-)
-def test_no_refusal_with_something_in_it(answer):
-    assert not is_refusal(answer)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["really ", "sorry that ", "i am sorry to say that ", "not ", "have no ", "it is ", "我真的", "对此", "没有"],
-)
-def test_refusals_cost_linear_time(text):
-    start = time.process_time()
-    is_refusal(text * (1000 // len(text)))
-    assert time.process_time() - start < 3

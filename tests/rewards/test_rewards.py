@@ -7,11 +7,12 @@ import time
 
 import pytest
 from asking import PATIENCE_S, at_any_pace, until
+from cells import cells
 from making import make_answers, of_each
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Score
-from rewards import exact, format, overlong
+from rewards import exact, format
 from rewards.registry import BUILT_IN, Reward, build_rewards, expand
 from rewards.scorer import NUM_THREADS, Scorer, combine
 from rewards.services import services_of
@@ -22,57 +23,39 @@ GOOD = "<think>a</think><answer>b</answer>"
 
 @pytest.mark.parametrize(
     "text",
-    [
-        GOOD,
-        "a</think><answer>b</answer>",
-        "<think>\na\n</think>\n\n<answer>\nb\n</answer>\n",
-        "\n<think>a</think> <answer>b</answer>",
-        GOOD + "<confidence>0.8</confidence>",
-        GOOD + "\n\n<confidence> 80 % </confidence>\n",
-    ],
+    cells(r"""
+    GOOD ¦ a</think><answer>b</answer> ¦ <think>\na\n</think>\n\n<answer>\nb\n</answer>\n
+    \n<think>a</think> <answer>b</answer> ¦ GOOD<confidence>0.8</confidence>
+    GOOD\n\n<confidence> 80 % </confidence>\n
+    """),
 )
 def test_format_is_right(text):
-    assert format.grade(text, {}).value == 1.0
+    assert format.grade(text.replace("GOOD", GOOD), {}).value == 1.0
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "b",
-        "<answer>b</answer>",
-        "<think>a</think>",
-        "<think></think><answer>b</answer>",
-        "<think> \n</think><answer>b</answer>",
-        "<think>a</think><answer> </answer>",
-        GOOD + "x",
-        GOOD + "\n\n",
-        "x" + GOOD,
-        "<think>a</think>x<answer>b</answer>",
-        GOOD * 2,
-        "<think><think>a</think><answer>b</answer>",
-        "<think>a</think></think><answer>b</answer>",
-        "<think>a</think><answer>b</answer> junk </answer>",
-        "<answer>b</answer><think>a</think>",
-        "<think>a<answer>b</think></answer>",
-        GOOD.upper(),
+        *cells(r"""
+        b ¦ <answer>b</answer> ¦ <think>a</think> ¦ <think></think><answer>b</answer>
+        <think> \n</think><answer>b</answer> ¦ <think>a</think><answer> </answer> ¦ GOODx ¦ GOOD\n\n ¦ xGOOD
+        <think>a</think>x<answer>b</answer> ¦ GOODGOOD ¦ <think><think>a</think><answer>b</answer>
+        <think>a</think></think><answer>b</answer> ¦ <think>a</think><answer>b</answer> junk </answer>
+        <answer>b</answer><think>a</think> ¦ <think>a<answer>b</think></answer>
+        <THINK>A</THINK><ANSWER>B</ANSWER> ¦ <think>a</think><answer>b ¦ <Think>a</Think><answer>b</answer>
+        GOOD<confidence>80</confidence> ¦ GOOD<confidence></confidence> ¦ GOOD<confidence>0.8
+        GOOD<confidence>0.8</confidence>x ¦ GOOD<confidence>0.8</confidence><confidence>0.8</confidence>
+        GOOD<confidence>0.8</confidence>\n\n ¦ <think>a</think><answer>b<confidence>0.8</confidence></answer>
+        <think>a <confidence>0.8</confidence></think><answer>b</answer>
+        <think>a</think><confidence>0.8</confidence><answer>b</answer>
+        """),
         *(f"<think>{blank}</think><answer>b</answer>" for blank in BLANKS),
         *(f"<think>a</think><answer>{blank}</answer>" for blank in BLANKS),
-        "<think>a</think><answer>b",
-        "<Think>a</Think><answer>b</answer>",
-        GOOD + "<confidence>80</confidence>",
-        GOOD + "<confidence></confidence>",
-        GOOD + "<confidence>0.8",
-        GOOD + "<confidence>0.8</confidence>x",
-        GOOD + "<confidence>0.8</confidence>" * 2,
-        GOOD + "<confidence>0.8</confidence>\n\n",
-        "<think>a</think><answer>b<confidence>0.8</confidence></answer>",
-        "<think>a <confidence>0.8</confidence></think><answer>b</answer>",
-        "<think>a</think><confidence>0.8</confidence><answer>b</answer>",
     ],
 )
 def test_format_is_wrong(text):
-    score = format.grade(text, {})
+    score = format.grade(text.replace("GOOD", GOOD), {})
     assert score.value == -1.0 and score.reason
 
 
@@ -151,16 +134,16 @@ def test_exact(said, truth, value):
     assert score.value == value and (score.outcome is None) == (value is None) and score.reason
 
 
-def test_overlong_is_daposs_ramp():
-    assert [overlong.grade(n, 100, 20).value for n in (1, 80, 81, 90, 100, 120)] == pytest.approx(
-        [0, 0, -0.05, -0.5, -1, -1]
-    )
-
-
-def test_overlong_counts_the_tokens_of_a_completion_and_not_its_characters():
+def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
     (reward,) = build_rewards(["soft_overlong_punishment"], {"max_completion_length": 100, "soft_punish_cache": 20})
-    scores = [reward.grade("x" * 1000, {"completion_ids": [1] * n}) for n in (80, 90, 100)]
-    assert [score.value for score in scores] == [0.0, -0.5, -1.0] and scores[1].reason == "90 of 100 tokens"
+    scores = [reward.grade("x" * 1000, {"completion_ids": [1] * n}) for n in (1, 80, 81, 90, 100, 120)]
+    assert [score.value for score in scores] == pytest.approx([0, 0, -0.05, -0.5, -1, -1])
+    assert scores[3].reason == "90 of 100 tokens"
+
+
+def test_none_in_one_part_makes_the_sum_none_unless_its_weight_is_0():
+    for value, weight, wanted in ((0.5, 4, 4.0), (None, 1, None), (0.5, 0, 2.0), (None, 0, 2.0)):
+        assert combine({"a": Score(1.0), "b": Score(value)}, {"a": 2, "b": weight}) == wanted
 
 
 def test_math_reward_has_three_values_and_a_reason():
@@ -205,17 +188,6 @@ def test_unknown_names_are_refused_and_so_is_no_name():
     assert error.value.fix.startswith("write format;")
     with pytest.raises(UserError, match="reward_funcs is empty"):
         build_rewards([], {})
-
-
-def test_none_in_one_part_makes_the_sum_none():
-    assert combine({"a": Score(1.0), "b": Score(0.5)}, {"a": 2, "b": 4}) == 4.0
-    assert combine({"a": Score(1.0), "b": Score(None, "judge unreachable")}, {"a": 2, "b": 1}) is None
-
-
-def test_a_reward_of_weight_0_is_logged_and_not_paid():
-    """Also where it cannot be scored: factuality of every answer can be followed without touching the training."""
-    for value in (0.5, None):
-        assert combine({"a": Score(1.0), "b": Score(value)}, {"a": 2, "b": 0}) == 2.0
 
 
 def test_a_group_is_unscorable_where_the_only_rewards_that_apply_weigh_nothing():
@@ -349,18 +321,6 @@ def test_rewards_go_to_the_completion_of_their_index_in_whatever_order_they_arri
     ]
 
 
-def test_columns_of_the_names_that_trl_passes_itself_do_not_reach_a_group_function_twice():
-    def whole(prompts, completions, **columns):
-        assert set(columns) == {"answer", "completion_ids", "trainer_state", "log_extra", "log_metric"}
-        return [1.0] * len(completions)
-
-    scorer, group = Scorer([Reward("all", function=whole)]), _group("a", "b")
-    group.prompt.columns.update(prompt="q", prompts="q", completions="q")
-    scorer.grade([group])
-    scorer.close()
-    assert rewards_of(group) == [[1.0, 1.0]]
-
-
 @pytest.mark.parametrize("kind", ["grade", "function"])
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
@@ -448,9 +408,8 @@ def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
         scorer, group = Scorer(rewards, weights), _group("a")
         scorer.grade([group])
         scorer.close()
-        assert (
-            rewards_of(group) == [[value]] and group.completions[0].scores["b"].value == 0.5
-        )  # scores are not weighted
+        assert rewards_of(group) == [[value]]
+        assert group.completions[0].scores["b"].value == 0.5  # scores are not weighted
 
 
 def test_the_scorer_hands_on_to_each_reward_that_has_it():
@@ -472,32 +431,6 @@ def test_the_scorer_hands_on_to_each_reward_that_has_it():
     assert not scorer.slow and Scorer([*rewards, Reward("s", slow=True)]).slow
     scorer.close()
     assert calls[1:] == ["closed"]
-
-
-@pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], 1.0, None, "ab", [1.0, "2"], {0: 1.0, 1: 2.0}], ids=repr)
-def test_what_a_users_function_returns_is_checked(returned):
-    scorer, group = Scorer([Reward("mine", function=lambda prompts, completions, **_: returned)]), _group("a", "b")
-    with pytest.raises(UserError, match="mine"):
-        scorer.grade([group])
-    scorer.close()
-
-
-def test_a_users_function_may_return_integers_and_none():
-    scorer, group = Scorer([Reward("mine", function=lambda prompts, completions, **_: [3, None])]), _group("a", "b")
-    scorer.grade([group])
-    scorer.close()
-    assert rewards_of(group) == [[3.0, None]] and isinstance(group.completions[0].reward, float)
-
-
-def test_a_users_function_that_raises_ends_in_its_own_words():
-    def broken(prompts, completions, **columns):
-        raise KeyError("answer")
-
-    scorer = Scorer([Reward("mine", function=broken)])
-    with pytest.raises(UserError, match="mine failed") as caught:
-        scorer.grade([_group("a")])
-    scorer.close()
-    assert "KeyError" in caught.value.why
 
 
 def test_the_order_of_names_is_the_order_of_rewards_and_knowrl_brings_format_along():

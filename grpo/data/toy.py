@@ -17,7 +17,7 @@ at all. GRPO with KnowRL's reward has to discover where the model's knowledge en
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -28,11 +28,11 @@ from safetensors.torch import save_file
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.data.almanac import own_answers
+from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
-from grpo.run.almanac import own_answers
-from grpo.run.run import Run
 from knowledge import almanac
 from knowledge.atlas import make_atlas
 from knowledge.world import NEUTRAL, World
@@ -47,14 +47,14 @@ VERSION = 3  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
 
 
-def make_world(config: AnyConfig, run: Run) -> AnyConfig:
+def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
     """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
     if not config.toy_world:
         return config
     config = locate(config)
-    if run.ranks.is_main and not is_made(config):
+    if ranks.is_main and not is_made(config):
         folder, mark = Path(config.toy_dir), _mark(config)
-        run.say(f"making the toy world {config.toy_world} in {folder}")
+        say(f"making the toy world {config.toy_world} in {folder}")
         _refuse_anything_else(folder, mark)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
@@ -63,7 +63,7 @@ def make_world(config: AnyConfig, run: Run) -> AnyConfig:
         else:
             _WORLDS[config.toy_world](folder, config.seed)
         write_atomically(mark, _contents(config))
-    run.ranks.barrier()
+    ranks.barrier()
     return config
 
 
@@ -125,7 +125,8 @@ def make_arithmetic(
     terms = iter(sums)
     conversations = []
     for numbers in islice(terms, num_cold_start):
-        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else _at_once(numbers)
+        at_once = f"\\boxed{{{sum(numbers) % MODULUS}}}"
+        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else at_once
         conversations.append((_question(numbers), answer))
     rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,10 +186,6 @@ def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists
 
 def _question(terms: tuple[int, ...]) -> str:
     return f"What remains when {' + '.join(map(str, terms))} is divided by {MODULUS}?"
-
-
-def _at_once(terms: tuple[int, ...]) -> str:
-    return f"\\boxed{{{sum(terms) % MODULUS}}}"
 
 
 def _worked_out(terms: tuple[int, ...]) -> str:

@@ -22,17 +22,13 @@ ENDS = (".", ",", "\n", " (", ":")  # of an answer
 def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     """Return what the model of a configuration says about each fact, greedily; "unknown" where it says nothing."""
     policy = load_for_inference(config, choose_device(config.device))
-    prompts = [stem_ids(policy, config.system_prompt, fact) for fact in facts]
+    stems = [prompt_text(policy, config.system_prompt, fact) + fact.stem for fact in facts]
+    prompts = [policy.tokenizer.encode(stem, add_special_tokens=False) for stem in stems]
     sampler = Sampler(policy.model, (*policy.eos_ids, *end_ids(policy)), MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
     with counting(len(facts), "asking the model itself", "answers") as add:
         groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
     return [first_words(policy.decode(completion.ids)) or "unknown" for (completion,) in groups]
-
-
-def stem_ids(policy: Policy, system_prompt: str | None, fact: Fact) -> list[int]:
-    """Return the tokens of a question, and of the beginning of an answer to it."""
-    return policy.tokenizer.encode(prompt_text(policy, system_prompt, fact) + fact.stem, add_special_tokens=False)
 
 
 def prompt_text(policy: Policy, system_prompt: str | None, fact: Fact) -> str:

@@ -13,9 +13,8 @@ from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.device.distributed import Ranks
 from grpo.model.policy import load_policy
-from grpo.run import fingerprint
-from grpo.run.fingerprint import environment, file_fingerprint, input_fingerprints
-from grpo.run.resume import check_inputs
+from grpo.run import provenance
+from grpo.run.provenance import check_inputs, environment, file_hash, inputs_of
 from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 
@@ -23,35 +22,35 @@ from knowledge.store.source import Source
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 30, 31, 39, 40])
 def test_a_file_that_is_read_completely_is_told_from_any_other(tmp_path, monkeypatch, size):
     """Blocks of 10 bytes, up to 4 of them."""
-    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(fingerprint, "MAX_BLOCKS", 4)
+    monkeypatch.setattr(provenance, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(provenance, "MAX_BLOCKS", 4)
     path, content = tmp_path / "file", bytes(range(size))
     path.write_bytes(content)
-    found = {file_fingerprint(path)}
+    found = {file_hash(path)}
     for place in range(size):
         path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-        found.add(file_fingerprint(path))
+        found.add(file_hash(path))
     path.write_bytes(content + b"\0")
-    found.add(file_fingerprint(path))
+    found.add(file_hash(path))
     assert len(found) == size + 2
 
 
 def test_of_a_large_file_blocks_from_the_first_to_the_last_count(tmp_path, monkeypatch):
     """95 bytes are 10 blocks; numbers 0, 3, 6 and 9 are read."""
-    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(fingerprint, "MAX_BLOCKS", 4)
+    monkeypatch.setattr(provenance, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(provenance, "MAX_BLOCKS", 4)
     path, content = tmp_path / "file", bytes(95)
     path.write_bytes(content)
-    same, noticed = file_fingerprint(path), []
+    same, noticed = file_hash(path), []
     for place in range(95):
         path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-        if file_fingerprint(path) != same:
+        if file_hash(path) != same:
             noticed.append(place)
     assert noticed == [*range(10), *range(30, 40), *range(60, 70), *range(90, 95)]
     found = set()
     for size in (95, 96, 100, 110):  # the last two have the same four blocks
         path.write_bytes(bytes(size))
-        found.add(file_fingerprint(path))
+        found.add(file_hash(path))
     assert len(found) == 4
 
 
@@ -60,9 +59,9 @@ def model(tmp_path_factory):
     return write_chat_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def inputs_of(folder):
+def inputs_in(folder):
     keys = ["output_dir=o", "reward_funcs=exact", "dataset_id_or_path=d", f"model_name_or_path={folder}"]
-    return input_fingerprints(load_policy(load_config(None, keys)[0], torch.device("cpu")), "content")
+    return inputs_of(load_policy(load_config(None, keys)[0], torch.device("cpu")), "content")
 
 
 def edit(path, change):
@@ -89,46 +88,37 @@ def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
     for text in ("Water is wet.", "Water is dry."):
         source, path = write_rows(tmp_path / "source.jsonl", [{"title": "Water", "text": text}]), tmp_path / "kb.db"
         build(Source(source), path, SkipLog(source, strict=True))
-        found.append(input_fingerprints(policy, "content", str(path)))
+        found.append(inputs_of(policy, "content", str(path)))
     with pytest.raises(UserError, match="another knowledge base") as error:
         check_inputs(*found, config)
     assert error.value.exit_code == 2 and "allow_changes=knowledge_base" in error.value.fix
     check_inputs(found[0], found[0], config)
 
 
-CHANGES = {
-    "base_weights": other_weights,
-    "chat_template": other_template,
-    "tokenizer": lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": 0}'),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_input_has_a_fingerprint_of_its_own(model, tmp_path, name):
-    shutil.copytree(model, tmp_path / "copy")
-    before = inputs_of(model)
-    assert inputs_of(tmp_path / "copy") == before  # whatever the path
-    CHANGES[name](tmp_path / "copy")
-    after = inputs_of(tmp_path / "copy")
-    assert [key for key in before if before[key] != after[key]] == [name]
-
-
-def test_a_tokenizer_that_cuts_words_otherwise_is_another_one(model, tmp_path):
+def other_merges(folder):
     """Its vocabulary is the same."""
-    shutil.copytree(model, tmp_path / "copy")
-    path = tmp_path / "copy" / "tokenizer.json"
-    found = json.loads(path.read_text())
+    found = json.loads((folder / "tokenizer.json").read_text())
     found["model"]["merges"].pop()
-    path.write_text(json.dumps(found))
-    before, after = inputs_of(model), inputs_of(tmp_path / "copy")
-    assert [key for key in before if before[key] != after[key]] == ["tokenizer"]
+    (folder / "tokenizer.json").write_text(json.dumps(found))
 
 
-def test_settings_of_the_network_count_as_weights(model, tmp_path):
+CHANGES = [
+    ("base_weights", other_weights),
+    ("base_weights", lambda folder: edit(folder / "config.json", lambda config: config | {"rms_norm_eps": 1e-3})),
+    ("chat_template", other_template),
+    ("tokenizer", lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": 0}')),
+    ("tokenizer", other_merges),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+def test_each_input_has_a_hash_of_its_own(model, tmp_path, name, change):
     shutil.copytree(model, tmp_path / "copy")
-    edit(tmp_path / "copy" / "config.json", lambda config: config | {"rms_norm_eps": 1e-3})
-    before, after = inputs_of(model), inputs_of(tmp_path / "copy")
-    assert [key for key in before if before[key] != after[key]] == ["base_weights"]
+    before = inputs_in(model)
+    assert inputs_in(tmp_path / "copy") == before  # whatever the path
+    change(tmp_path / "copy")
+    after = inputs_in(tmp_path / "copy")
+    assert [key for key in before if before[key] != after[key]] == [name]
 
 
 # --- several machines ----------------------------------------------------------------------------------------------
@@ -160,7 +150,7 @@ def test_the_environment_names_versions_and_keys_but_no_local_paths(tmp_path, mo
     assert here == there and {"Python", "grpo", "torch", "transformers", "beta", "seed", "reward_funcs"} <= set(here)
     other = environment(load_config(None, [*keys, "output_dir=o", "beta=0.5"])[0])
     assert [name for name in here if here[name] != other[name]] == ["beta"]
-    monkeypatch.setattr(fingerprint, "PACKAGES", ("grpo",))
+    monkeypatch.setattr(provenance, "PACKAGES", ("grpo",))
     changed = environment(load_config(None, [*keys, "output_dir=o"])[0])
     assert [name for name in here if here[name] != changed[name]] == ["grpo"]
     assert re.fullmatch(r"\d+\.\d+\.\d+, source [0-9a-f]{12}", here["grpo"])
