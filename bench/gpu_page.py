@@ -56,28 +56,19 @@ def losses(rows: Sequence[Mapping]) -> list[tuple[float, str, str, str]]:
 
 def suspects(rows: Sequence[Mapping], shape: str, phase: str) -> list[str]:
     """Return what to look at first: the longest operations of the phase, and the products furthest from their floor."""
-    model, mark = MODELS.get(shape, ""), PROFILED[phase]
-    lines = []
+    model, mark = MODELS.get(shape, shape), PROFILED[phase]
+    lines, products = [], []
     for row in rows:
         for name, operations in row.get("profiles", {}).items():
-            if mark in name and name.startswith((shape, model or shape)):
+            if mark in name and name.startswith((shape, model)):
                 total = sum(operation["microseconds"] for operation in operations)
                 for operation in operations[:NUM_SHOWN]:
                     lines.append(f"{operation['microseconds'] / total:.0%} of {name}: {operation['name'][:80]}")
-    if phase == "generate":
-        lines += lossy_products(rows, model or shape)
-    return lines
-
-
-def lossy_products(rows: Iterable[Mapping], model: str) -> list[str]:
-    """Return the products of a decode step that lose most time to their floor."""
-    found = []
-    for row in rows:
-        for case in row["cases"] if row["bench"] == "products" else ():
-            if case["name"].startswith(model):
-                found.append((our_seconds(case) * (1 - case["ceiling_share"]), case["name"]))
-    found.sort(reverse=True)
-    return [f"{duration(lost)} a call lost in {name}" for lost, name in found[:NUM_SHOWN]]
+        for case in row["cases"]:
+            if row["bench"] == "products" and phase == "generate" and case["name"].startswith(model):
+                products.append((our_seconds(case) * (1 - case["ceiling_share"]), case["name"]))
+    products.sort(reverse=True)
+    return lines + [f"{duration(lost)} a call lost in {name}" for lost, name in products[:NUM_SHOWN]]
 
 
 def page(folder: Path) -> str:

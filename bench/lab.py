@@ -70,26 +70,17 @@ PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys
 
 
 def keys_of(arm: str) -> list[str]:
-    """Return the keys that an arm changes in the configuration of its world. ValueError if a part is not known.
+    """Return the keys that an arm changes in the configuration of its world.
 
     >>> keys_of("truthrl, 4e-4")
     ['reward_funcs=[format,truthrl]', 'learning_rate=4e-4']
     """
-    keys = []
-    for part in arm.split(", ") if arm != COLD_START else []:
-        if part not in PARTS:
-            raise ValueError(f"an arm has no part {part!r}; there are: {'; '.join(PARTS)}")
-        keys += PARTS[part]
-    return keys
+    return [key for part in parts_of(arm) for key in PARTS[part]]
 
 
-def arm_name(text: str) -> str:
-    """Check the name of an arm, as argparse wants it."""
-    try:
-        keys_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+def parts_of(arm: str) -> list[str]:
+    """Return the parts of an arm's name. The cold start has none."""
+    return [] if arm == COLD_START else arm.split(", ")
 
 
 # --- Runs ----------------------------------------------------------------------------------------------------------
@@ -175,7 +166,7 @@ def measures(row: Row, cold: Row) -> dict[str, float]:
     """Return the measures of a run, 0 to 1. cold: the row of its cold start."""
     logits, right = np.array(row["declines"]), np.array(row["right"], bool)
     cold_logits, cold_right = np.array(cold["declines"]), np.array(cold["right"], bool)
-    coverage = share_answered(logits)
+    coverage = float(answered(logits).mean())
     area = auroc(logits, ~right)
     return {
         "answers": coverage,
@@ -194,10 +185,6 @@ def answered(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(logits))
 
 
-def share_answered(logits: np.ndarray) -> float:
-    return float(answered(logits).mean())
-
-
 def share_wrong(logits: np.ndarray, right: np.ndarray) -> float:
     """Return the expected share of wrong answers among the answers."""
     weights = answered(logits)
@@ -206,7 +193,7 @@ def share_wrong(logits: np.ndarray, right: np.ndarray) -> float:
 
 def with_constant(logits: np.ndarray, coverage: float) -> np.ndarray:
     """Add the constant that makes a model answer this share of the questions."""
-    constant = halve(-100.0, 100.0, lambda constant: share_answered(logits + constant) > coverage)
+    constant = halve(-100.0, 100.0, lambda constant: answered(logits + constant).mean() > coverage)
     return logits + constant
 
 
@@ -256,24 +243,24 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} [{mean - reach:.3f}, {mean + reach:.3f}]"
 
 
-def boundary_plot(path: Path, rows: Sequence[Row], arm: str) -> None:
-    """Plot P(declines) of each question after training against before, a panel for each world; first seeds only."""
+def boundary_plot(path: Path, rows: Sequence[Row]) -> None:
+    """Plot the log-odds of declining of each question after training against before: the first run of each world."""
     from matplotlib.figure import Figure
 
     cold = cold_starts(rows)
     first: dict[str, Row] = {}
     for row in rows:
-        if row["arm"] == arm:
+        if row["arm"] != COLD_START:
             first.setdefault(row["world"], row)
-    figure = Figure(figsize=(5 * len(first), 4.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(4.5 * len(first), 4.5), dpi=150, layout="constrained")
     panels = figure.subplots(1, len(first), squeeze=False)[0]
     for panel, (world, row) in zip(panels, first.items(), strict=True):
         before = np.array(cold[world, row["seed"]]["declines"])
         after, right = np.array(row["declines"]), np.array(row["right"], bool)
-        panel.set(title=world, xlabel="log-odds of declining, cold start", ylabel=f"after {arm}")
+        panel.set(title=world, xlabel="log-odds of declining, cold start", ylabel=f"after {row['arm']}")
         panel.axline((0, 0), slope=1, color="0.8")
-        panel.scatter(before[~right], after[~right], 9, label="wrong if forced")
-        panel.scatter(before[right], after[right], 9, label="right if forced")
+        for chosen, label in ((~right, "wrong if forced"), (right, "right if forced")):
+            panel.scatter(before[chosen], after[chosen], 9, label=label)
         panel.legend(frameon=False)
     figure.savefig(path)
 
@@ -346,7 +333,10 @@ def run_all(options: argparse.Namespace, path: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> str:
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    for part in {part for arm in options.arms for part in parts_of(arm)} - PARTS.keys():
+        parser.error(f"an arm has no part {part!r}; there are: {'; '.join(PARTS)}")
     text = thresholds() if options.thresholds else compare(options)
     print(text)
     return text
@@ -363,7 +353,7 @@ def compare(options: argparse.Namespace) -> str:
         shutil.copyfile(path, folder / "rows.jsonl")
     text = table(rows)
     (folder / "table.md").write_text(text + "\n", encoding="utf-8")
-    boundary_plot(folder / "boundary.png", rows, options.arms[0])
+    boundary_plot(folder / "boundary.png", rows)
     return text
 
 
@@ -371,7 +361,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = plain_parser("bench.lab", __doc__)
     arms = ["knowrl, none", "truthrl, none"]
     parts = f"parts joined by commas, of: {'; '.join(PARTS)}"
-    parser.add_argument("--arms", type=arm_name, nargs="+", metavar="NAME", default=arms, help=parts)
+    parser.add_argument("--arms", nargs="+", metavar="NAME", default=arms, help=parts)
     parser.add_argument("--world", choices=CONFIGS, default="neutral")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")

@@ -10,7 +10,6 @@ import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -37,44 +36,32 @@ MAX_POSITIONS = 4096
 TRIAL_TOKENS = 128  # over which the head's mean probability mass is measured
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a Qwen2. A tied model uses its embedding as its head."""
-
-    hidden: int
-    mlp: int
-    layers: int
-    heads: int
-    kv_heads: int
-    vocab: int
-    tied: bool = True
-
-    def hf_config(self) -> dict:
-        """Return the keys of config.json that describe the architecture."""
-        return {
-            "model_type": "qwen2",
-            "vocab_size": self.vocab,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.mlp,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "tie_word_embeddings": self.tied,
-            "max_position_embeddings": MAX_POSITIONS,
-            "rope_theta": 1e6,
-            "eos_token_id": END_ID,
-        }
+def qwen2(hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, tied: bool = True) -> dict:
+    """Return config.json of a Qwen2 with these sizes. A tied model uses its embedding as its head."""
+    return {
+        "model_type": "qwen2",
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": MAX_POSITIONS,
+        "rope_theta": 1e6,
+        "eos_token_id": END_ID,
+    }
 
 
 SHAPES = {
-    "tiny": Shape(64, 128, 2, 4, 2, 512),  # for --smoke
-    "4m": Shape(256, 688, 4, 4, 2, 4096),
-    "27m": Shape(512, 1408, 8, 8, 2, 8192),
-    "31m": Shape(512, 1408, 8, 8, 2, 16384),
-    "54m": Shape(640, 1728, 10, 10, 2, 16384),
-    "0.5b": Shape(896, 4864, 24, 14, 2, 151936),
-    "1.5b": Shape(1536, 8960, 28, 12, 2, 151936),
-    "7b": Shape(3584, 18944, 28, 28, 4, 152064, tied=False),
+    "tiny": qwen2(64, 128, 2, 4, 2, 512),  # for --smoke
+    "4m": qwen2(256, 688, 4, 4, 2, 4096),
+    "27m": qwen2(512, 1408, 8, 8, 2, 8192),
+    "31m": qwen2(512, 1408, 8, 8, 2, 16384),
+    "54m": qwen2(640, 1728, 10, 10, 2, 16384),
+    "0.5b": qwen2(896, 4864, 24, 14, 2, 151936),
+    "1.5b": qwen2(1536, 8960, 28, 12, 2, 151936),
+    "7b": qwen2(3584, 18944, 28, 28, 4, 152064, tied=False),
 }
 
 
@@ -93,7 +80,7 @@ def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape, with its tokenizer, to a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
-        write_tokenizer(SHAPES[name].vocab, path)
+        write_tokenizer(SHAPES[name]["vocab_size"], path)
         save_checkpoint(random_decoder(name, build_of(options)), path)
         yield path
 
@@ -107,8 +94,8 @@ def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(policy, "load_decoder", load):
         path = Path(folder) / name
-        write_tokenizer(SHAPES[name].vocab, path)
-        write_json(path / "config.json", SHAPES[name].hf_config())
+        write_tokenizer(SHAPES[name]["vocab_size"], path)
+        write_json(path / "config.json", SHAPES[name])
         yield path
 
 
@@ -140,12 +127,9 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = [END, PAD, TURN, TURN_END]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    num_words = vocab_size - len(special) - len(letters)
-    words = [f"w{number}" for number in range(num_words)]
-    tokens = [*special, *letters, *words]
-    vocab = dict(zip(tokens, range(vocab_size), strict=True))
+    words = [END, PAD, TURN, TURN_END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words += [f"w{number}" for number in range(vocab_size - len(words))]
+    vocab = {word: place for place, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -163,7 +147,7 @@ def ours(path: Path, build: Build) -> Decoder:
 
 def config_of(name: str) -> ModelConfig:
     """Return the sizes of a shape as the decoder reads them."""
-    return ModelConfig.from_hf(SHAPES[name].hf_config())
+    return ModelConfig.from_hf(SHAPES[name])
 
 
 def random_decoder(name: str, build: Build) -> Decoder:

@@ -54,7 +54,10 @@ def train(
     grpo/config/options.py.
     """
     folder = Path(output_dir)
-    data = rows if isinstance(rows, (str, Path)) else _write_rows(rows, folder.with_name(folder.name + ".rows.jsonl"))
+    data = rows
+    if not isinstance(rows, (str, Path)):
+        data = folder.with_name(folder.name + ".rows.jsonl")
+        write_lines(data, [dict(row) for row in rows])
     settings = {
         "model_name_or_path": str(model),
         "dataset_id_or_path": str(data),
@@ -69,11 +72,6 @@ def train(
     measured = folder / "evaluation.json"
     found = read_json(measured) if measured.exists() else {}
     return Result(folder, found.get("before") or {}, found.get("after") or {})
-
-
-def _write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
-    write_lines(path, [dict(row) for row in rows])
-    return path
 
 
 def _name(function: Callable) -> str:

@@ -45,12 +45,8 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         fix = "name a run, a checkpoint or an adapter, or use --merge for a model of the hub"
         raise UserError(f"{source} does not exist", why, fix, PREFLIGHT)
     else:
-        raise UserError(
-            f"{source} holds no adapter",
-            "the run trained the weights themselves, or this is not the result of a run",
-            "use --merge to write the complete checkpoint",
-            PREFLIGHT,
-        )
+        why = "the run trained the weights themselves, or this is not the result of a run"
+        raise UserError(f"{source} holds no adapter", why, "use --merge to write the complete checkpoint", PREFLIGHT)
 
 
 def check_folder(path: Path) -> None:
@@ -71,17 +67,12 @@ def check_folder(path: Path) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("grpo.export", __doc__)
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="MODEL",
-        help="a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)",
-    )
+    models = "a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)"
+    parser.add_argument("model", type=Path, metavar="MODEL", help=models)
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
-    parser.add_argument(
-        "--dtype", default="auto", choices=["auto", *DTYPES], help="dtype of the merged checkpoint; auto: float32"
-    )
+    dtypes = ["auto", *DTYPES]
+    parser.add_argument("--dtype", default="auto", choices=dtypes, help="of the merged checkpoint; auto: float32")
     return parser
 
 

@@ -105,12 +105,8 @@ def _explain(error: BaseException) -> UserError:
     """Turn an exception that no part of the program expected into a UserError."""
     what = f"{type(error).__name__}: {error}".strip()
     if is_storage_error(error):
-        return UserError(
-            "cannot write to the disk",
-            what,
-            "free some space; continue a run with resume_from_checkpoint=true",
-            STORAGE,
-        )
+        fix = "free some space; continue a run with resume_from_checkpoint=true"
+        return UserError("cannot write to the disk", what, fix, STORAGE)
     if is_out_of_memory(error):
         return UserError(
             "out of memory",
@@ -188,37 +184,32 @@ def _replace(text: str, replacements: dict[str, str]) -> str:
 
 def escape(text: str) -> str:
     """Make control characters visible, so that a completion cannot steer the terminal."""
-    return "".join(char if char in "\n\t" or char.isprintable() else _escape_char(char) for char in text)
-
-
-def _escape_char(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode()
+    return "".join(
+        char if char in "\n\t" or char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
 
 
 class _WithoutSecrets:
-    """A stream that redacts everything written to it, even by libraries and by a user's reward."""
+    """A stream that redacts everything written to it, even by libraries and by a user's reward.
 
-    def __init__(self, stream: TextIO):
-        self.stream = stream
+    ignored: exceptions to ignore, such as those of a full disk, so that the work goes on without its messages.
+    """
 
-    def write(self, text: str) -> int:
-        return self.stream.write(redact(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-class _Messages(_WithoutSecrets):
-    """The stream for messages. It ignores write errors, such as those of a full disk, so that the work goes on."""
+    def __init__(self, stream: TextIO, *ignored: type[BaseException]):
+        self.stream, self.ignored = stream, ignored
 
     def write(self, text: str) -> int:
-        with suppress(OSError):
-            return super().write(text)
+        with suppress(*self.ignored):
+            return self.stream.write(redact(text))
         return len(text)
 
     def flush(self) -> None:
-        with suppress(OSError):
+        with suppress(*self.ignored):
             self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def run_main(main: Callable[[list[str]], int | None]) -> None:
@@ -226,7 +217,7 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal may lack a character that a model has written
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _Messages(sys.stderr)
+    sys.stdout, sys.stderr = _WithoutSecrets(sys.stdout), _WithoutSecrets(sys.stderr, OSError)
     try:
         code = main(sys.argv[1:]) or 0
         sys.stdout.flush()

@@ -79,19 +79,17 @@ class Ranks:
         self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
         self.rank = int(os.environ.get("RANK", 0))
         self.device = device
-        num_restarts, most = (
-            int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS")
-        )
-        self.is_restart, self.may_restart = num_restarts > 0, num_restarts < most
+        num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        self.is_restart = num_restarts > 0
+        self.may_restart = num_restarts < int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
         if self.world > 1 and not dist.is_initialized():
             with _peers():
                 self._join()
 
     def _join(self) -> None:
         """Form the group of processes."""
-        what = (
-            f"rank {self.rank} on {socket.gethostname()} has not met the other {self.world - 1} processes of this run"
-        )
+        me = f"rank {self.rank} on {socket.gethostname()}"
+        what = f"{me} has not met the other {self.world - 1} processes of this run"
         fix = "start all of them within that time of each other; see the message of the one that is missing"
         with explained(dist.DistError, what, fix, INTERNAL):
             found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=MEET))
@@ -151,17 +149,12 @@ class Ranks:
         problems = []
         for rank, (host, found) in enumerate(others, 1):
             for name in sorted({*wanted, *found}):
-                mine, theirs = wanted.get(name, "none"), found.get(name, "none")
-                if mine != theirs:
-                    mine, theirs = (redact(fact)[:FACT_CHARS] for fact in (mine, theirs))  # no half of a secret
+                if wanted.get(name) != found.get(name):  # cut after redaction: no half of a secret
+                    mine, theirs = (redact(facts.get(name, "none"))[:FACT_CHARS] for facts in (wanted, found))
                     problems.append(f"{name}: {mine} on rank 0 ({main_host}), {theirs} on rank {rank} ({host})")
         if problems:
-            raise UserError(
-                "the processes of this run do not agree",
-                "\n     ".join(problems),
-                "give every machine the same program, libraries, configuration, data and model",
-                CONFIG,
-            )
+            fix = "give every machine the same program, libraries, configuration, data and model"
+            raise UserError("the processes of this run do not agree", "\n     ".join(problems), fix, CONFIG)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -23,6 +23,7 @@ from grpo.data.questions import Questions
 from grpo.doctor import data, machine, model, plan
 from grpo.doctor.case import Case, Check, Finding, make_finding
 from grpo.doctor.rewards import reward_checks
+from grpo.run.trackers import check_trackers
 
 
 def checks(case: Case) -> Iterator[tuple[str, Check]]:
@@ -30,7 +31,7 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     config = case.config
     yield "machine", machine.machine
     yield "output", machine.output
-    yield "trackers", machine.trackers
+    yield "trackers", lambda case: check_trackers(case.config)
     if isinstance(config, TrainConfig) and config.cold_start:
         yield "stage 1", model.stage1
     if config.resume_from_checkpoint:
@@ -61,11 +62,6 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
         yield "cost", plan.cost
 
 
-def examine(case: Case) -> Iterator[Finding]:
-    """Make the checks and yield each finding."""
-    return (make_finding(name, check, case) for name, check in checks(case))
-
-
 def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:
     """Read a configuration as that of the stage that it fits better; return it, with a finding for each mistake."""
     as_stage2, as_stage1 = (examine_config(path, overrides, kind) for kind in (TrainConfig, SftConfig))
@@ -87,16 +83,16 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("grpo.doctor", __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
     parser.add_argument("--memory-gb", type=_gigabytes, metavar="N", help="count memory for a GPU of N GB")
-    parser.add_argument(
-        "--missing-titles", type=Path, metavar="FILE", help="write the titles that are not in the knowledge base"
-    )
+    titles = "write the titles that are not in the knowledge base"
+    parser.add_argument("--missing-titles", type=Path, metavar="FILE", help=titles)
     return parser
 
 
 def main(argv: list[str]) -> int:
     arguments, rest = make_parser().parse_known_args(argv)
     config, findings = read_either_stage(*split_arguments(rest))
-    findings += examine(Case(config, arguments.memory_gb, arguments.missing_titles))
+    case = Case(config, arguments.memory_gb, arguments.missing_titles)
+    findings += [make_finding(name, check, case) for name, check in checks(case)]
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))
     else:

@@ -49,10 +49,8 @@ def _duplicates(rows: Sequence[Row]) -> list[str]:
     first = list({_normal(row): row for row in reversed(repeated)}.values())
     if not first:
         return ["none of them twice"]
-    answers: dict[str, set[str]] = {}
-    for row in repeated:
-        answers.setdefault(_normal(row), set()).add(str(row.columns.get("answer")))
-    num_different = sum(len(found) > 1 for found in answers.values())
+    answers = Counter(question for question, _ in {(_normal(row), str(row.columns.get("answer"))) for row in repeated})
+    num_different = sum(number > 1 for number in answers.values())
     surplus = len(repeated) - len(first)
     other = f", {num_different} of them with another answer" if num_different else ""
     return [f"warning: {surplus} are repetitions{other}: {_shown(first)}"]
@@ -103,10 +101,6 @@ def conversations(case: Case) -> str:
     case.num_examples = len(examples)
     if isinstance(case.config, SftConfig):
         case.longest, case.prompts = lengths[-1], [group.prompt for group in examples]
-    found = [
-        f"{len(examples)} answers in {count}",
-        f"with their prompts {lengths[0]} to {lengths[-1]} tokens",
-    ]
     surplus = len(examples) - len(texts)
-    found.append(f"warning: {surplus} are repetitions" if surplus else "none of them twice")
-    return "; ".join(found)
+    twice = f"warning: {surplus} are repetitions" if surplus else "none of them twice"
+    return f"{len(examples)} answers in {count}; with their prompts {lengths[0]} to {lengths[-1]} tokens; {twice}"

@@ -13,7 +13,6 @@ from grpo.doctor.case import Case, need_key
 from grpo.run.checkpoint import existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import refuse_a_run
-from grpo.run.trackers import check_trackers
 
 
 def machine(case: Case) -> str:
@@ -25,9 +24,8 @@ def machine(case: Case) -> str:
 
 
 def output(case: Case) -> str:
-    config, path = case.config, Path(need_key(case.config, "output_dir"))
-    may_hold_a_run = config.resume_from_checkpoint or config.overwrite_output_dir
-    if not may_hold_a_run:
+    path = Path(need_key(case.config, "output_dir"))
+    if not (case.config.resume_from_checkpoint or case.config.overwrite_output_dir):
         refuse_a_run(path)
     existing = existing_part(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -50,7 +48,3 @@ def resume(case: Case) -> str:
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
     changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)))
     return "; ".join([f"resumes from {folder}", *notices, *changes])
-
-
-def trackers(case: Case) -> str:
-    return check_trackers(case.config)

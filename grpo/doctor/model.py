@@ -17,13 +17,7 @@ from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model import memory
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
-from grpo.model.policy import (
-    check_vocabulary,
-    choose_dtype,
-    find_parts,
-    load_encoder,
-    lora_spec,
-)
+from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
 from grpo.model.weights import named_tensors, read_model_config
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
@@ -63,12 +57,8 @@ def model(case: Case) -> str:
     decoder = Decoder(case.shape, Build(lora, lora is None, dtype, "meta"))
     problems = list(misfits(decoder, case.folder))
     if problems:
-        raise UserError(
-            f"the weights in {case.folder} do not fit its config.json",
-            "; ".join(problems[:MAX_MISFITS]),
-            "download the checkpoint again",
-            PREFLIGHT,
-        )
+        what, why = f"the weights in {case.folder} do not fit its config.json", "; ".join(problems[:MAX_MISFITS])
+        raise UserError(what, why, "download the checkpoint again", PREFLIGHT)
     case.model = decoder
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
@@ -111,14 +101,8 @@ def memory_plan(case: Case) -> str:
         wanted = config.max_num_seqs or config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = memory.choose_num_sequences(decoder, wanted, longest, size - weights)
     with_cache = memory.account(decoder, num_sequences, longest, no_batch, reference).total
-    budget = memory.choose_budget(
-        decoder,
-        longest,
-        size - with_cache,
-        config.max_tokens_per_micro_batch,
-        config.gradient_checkpointing,
-        case.device.type,
-    )
+    keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
+    budget = memory.choose_budget(decoder, longest, size - with_cache, *keys, case.device.type)
     needed = memory.account(decoder, num_sequences, longest, budget, reference)
     case.needed_bytes = needed.total
     plan = (
@@ -126,12 +110,8 @@ def memory_plan(case: Case) -> str:
         f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
     )
     if needed.total > size:
-        raise UserError(
-            "the run does not fit into memory",
-            plan,
-            "lower max_completion_length, max_num_seqs or lora_r",
-            PREFLIGHT,
-        )
+        fix = "lower max_completion_length, max_num_seqs or lora_r"
+        raise UserError("the run does not fit into memory", plan, fix, PREFLIGHT)
     return plan
 
 
@@ -190,6 +170,4 @@ def misfits(model: Decoder, folder: Path) -> Iterator[str]:
                 shape = tuple(file.get_slice(name).get_shape())
                 if name in wanted and shape != wanted[name]:
                     yield f"{name} has shape {shape}, wanted {wanted[name]}"
-    for name in wanted:
-        if name not in found:
-            yield f"missing {name}"
+    yield from (f"missing {name}" for name in wanted if name not in found)

@@ -56,7 +56,7 @@ def duration(case: Case) -> str:
     phases, notes = dict(step.phases), [step.measured]
     if isinstance(case.config, TrainConfig):
         phases |= {f"{calls.name} (at most)": calls.seconds for calls in calls_of(case)}
-        notes += [f"without the {name}" for name in unknown_services(case)]
+        notes += [f"without the {name}" for name in services_of(case.reward_names) if name not in case.checkups]
         if case.config.dynamic_sampling:
             most = case.config.dynamic_sampling_max_rollouts
             notes.append(f"dynamic_sampling generates up to {most} times as much")
@@ -108,15 +108,10 @@ def calls_of(case: Case) -> list[Calls]:
     return found
 
 
-def unknown_services(case: Case) -> list[str]:
-    """Return the services whose time is not known: they could not be asked."""
-    return [name for name in services_of(case.reward_names) if name not in case.checkups]
-
-
 def cost(case: Case) -> str:
     """Estimate calls and price of the services that are asked over a network, from one question to each."""
-    for name in unknown_services(case):
-        need(None, f"the {name}")
+    for name in services_of(case.reward_names):
+        need(case.checkups.get(name), f"the {name}")
     asked = calls_of(case)
     if not asked:
         return "no service is asked over a network"

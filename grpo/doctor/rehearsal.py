@@ -5,10 +5,8 @@ of the largest step that was made is scaled up by its tokens.
 """
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from statistics import fmean
 
 from grpo.base.schema import Group, Score, completions_of
@@ -48,28 +46,22 @@ class SilentRun(Run):
         """Print nothing: other checks report the same."""
 
 
-class Rehearsal(ABC):
-    """A trainer that makes first steps of any size. Subclasses define what a row is, and how to cut it."""
+class Rehearsal:
+    """A trainer that makes first steps of any size. Subclasses define what a row is.
+
+    num_rows: of a complete step. longest: tokens of the longest prompt or completion. They have
+    `cut(rows, tokens)`, which gives the next step so many rows, whose prompts and completions have at most so many
+    tokens; `groups()`, which the last step has trained on; and `full_tokens()`, the estimated tokens of prompts (from
+    the data) and of completions (from the last step) in a complete step.
+    """
 
     trainer: GrpoTrainer | SftTrainer
-    num_rows: int  # of a complete step
-    longest: int  # tokens of the longest prompt or completion
-
-    @abstractmethod
-    def cut(self, rows: int, tokens: int) -> None:
-        """Give the next step `rows` rows, whose prompts and completions have at most `tokens` tokens."""
-
-    @abstractmethod
-    def groups(self) -> list[Group]:
-        """Return the groups that the last step has trained on."""
-
-    @abstractmethod
-    def full_tokens(self) -> tuple[float, float]:
-        """Estimate the tokens of a complete step: its prompts' from the data, its completions' from the last step."""
+    num_rows: int
+    longest: int
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the largest step that `limit_s` allows; return the times of a complete one."""
-        sizes = list(self.sizes())
+        sizes = self.sizes()
         self.make_step(*sizes[0])  # warms up
         spent = 0.0
         for (rows, tokens), (next_rows, next_tokens) in pairwise([*sizes, sizes[-1]]):
@@ -78,32 +70,19 @@ class Rehearsal(ABC):
             spent += seconds
             if spent + seconds * next_rows * next_tokens / (rows * tokens) > limit_s:
                 break
-        measured = f"{rows} of {self.num_rows} rows, completions of {fmean(self._lengths()):.0f} tokens"
+        lengths = [len(completion.ids) for completion in completions_of(self.groups())]
+        measured = f"{rows} of {self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if (rows, tokens) != sizes[-1]:
             measured += f" (cut at {tokens} to save time, and scaled up)"
-        return StepTime(self._scaled(phases), measured)
-
-    def _lengths(self) -> list[int]:
-        """Return the tokens of each completion of the last step."""
-        return [len(completion.ids) for completion in completions_of(self.groups())]
-
-    def _scaled(self, phases: dict[str, float]) -> dict[str, float]:
-        """Scale the last step to a complete one: generation by the tokens generated, the rest by all tokens."""
-        prompts, completions = self.full_tokens()
+        prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
         scale = (prompts + completions) / sum(map(num_tokens, self.groups()))
-        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(self._lengths())}
-        return {name: seconds * scales[name] for name, seconds in phases.items()}
+        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
+        return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
-    def sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield rows and tokens of steps that grow, first in rows. The last one is complete."""
-        rows, tokens = 1, min(FIRST_TOKENS, self.longest)
-        yield rows, tokens
-        while (rows, tokens) != (self.num_rows, self.longest):
-            if rows < self.num_rows:
-                rows = min(2 * rows, self.num_rows)
-            else:
-                tokens = min(2 * tokens, self.longest)
-            yield rows, tokens
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return rows and tokens of steps that double, first in rows. The last one is complete."""
+        rows, tokens = _doubled(1, self.num_rows), _doubled(min(FIRST_TOKENS, self.longest), self.longest)
+        return [(number, tokens[0]) for number in rows] + [(rows[-1], number) for number in tokens[1:]]
 
     def make_step(self, rows: int, tokens: int) -> dict[str, float]:
         """Make the run's first step at this size; return its seconds by phase."""
@@ -135,7 +114,7 @@ class GrpoRehearsal(Rehearsal):
         return self.rollout.groups
 
     def full_tokens(self) -> tuple[float, float]:
-        """See Rehearsal. A completion that was cut off counts with the maximum length."""
+        """A completion that was cut off counts with the maximum length."""
         most = self.sampling.max_new_tokens
         completions = completions_of(self.groups())
         length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
@@ -163,6 +142,10 @@ class SftRehearsal(Rehearsal):
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)
         return self.num_rows * prompt, self.num_rows * (fmean(map(num_tokens, self.examples)) - prompt)
+
+
+def _doubled(first: int, last: int) -> list[int]:
+    return [*takewhile(last.__gt__, (first * 2**power for power in count())), last]
 
 
 def _cut_example(example: Group, tokens: int) -> Group:

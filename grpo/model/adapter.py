@@ -33,16 +33,8 @@ PLAIN_KEYS = set(
     "megatron_core qalora_group_size".split()
 )
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
-_READ_ERRORS = (  # of damaged or hostile files
-    OSError,
-    ValueError,
-    SafetensorError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    re.error,
-)
+DAMAGED = (OSError, ValueError, SafetensorError, TypeError, AttributeError, ArithmeticError, RecursionError, re.error)
+MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter into its base with PEFT first"
 PICKLED_FILE = "adapter_model.bin"  # the older format of PEFT
 CONVERSION = (
     'python -c "import torch, safetensors.torch as s; '
@@ -77,18 +69,11 @@ def load_adapter(folder: Path) -> Adapter:
             f"convert them, in that folder: {CONVERSION}",
             PREFLIGHT,
         )
-    fix = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}"
-    with explained(_READ_ERRORS, f"{folder} is not a readable adapter", fix):
+    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        extras = _extras(config)
-        pairs = {} if extras else _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
-    if extras:
-        raise UserError(
-            f"{folder} is not a plain LoRA adapter",
-            f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}",
-            "merge it into its base with PEFT first, and start from the merged checkpoint",
-            PREFLIGHT,
-        )
+        if extras := _extras(config):
+            raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
+        pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
 
 
@@ -107,14 +92,9 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
         module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
         halves.setdefault(module, {})[half] = tensor.float()
     modules = {module.removesuffix(".base_layer") for module in halves}
-    foreign = sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS)
-    if foreign:
-        raise UserError(
-            f"the adapter changes {', '.join(foreign[:NAMES_SHOWN])}",
-            f"only {', '.join(ALL_PROJECTIONS)} can have adapters here",
-            "merge it into its base with PEFT first, and start from the merged checkpoint",
-            PREFLIGHT,
-        )
+    if foreign := sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS):
+        known = ", ".join(ALL_PROJECTIONS)
+        raise ValueError(f"it changes {', '.join(foreign[:NAMES_SHOWN])}, and only {known} can have adapters here")
     wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
     if wrong or not halves:
         raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
@@ -147,26 +127,16 @@ def _scale(config: dict, module: str, rank: int) -> float:
 def merge_adapter(model: Decoder, adapter: Adapter) -> None:
     """Add an adapter to the model's own weights, in float32, and round once. UserError (exit 3) if it does not fit."""
     weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
-    problem = _misfit(weights, adapter)
-    if problem:
-        raise UserError(
-            "the adapter belongs to another model", problem, f"it was trained on {adapter.base_model}", PREFLIGHT
-        )
+    for module, (A, B) in adapter.pairs.items():
+        here, there = tuple(weights.get(module, torch.empty(0)).shape), (B.shape[0], A.shape[1])
+        if here != there:
+            why = f"{module} is {here} here, {there} there"
+            fix = f"it was trained on {adapter.base_model}"
+            raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
     for module, (A, B) in adapter.pairs.items():
         weight = weights[module]
         weight.copy_(weight.to(master_dtype(weight.dtype)) + B.to(weight.device) @ A.to(weight.device))
     model.refresh()
-
-
-def _misfit(weights: dict[str, torch.Tensor], adapter: Adapter) -> str:
-    """Return why an adapter does not fit these weights; "" if it does."""
-    foreign = [module for module in adapter.pairs if module not in weights]
-    if foreign:
-        return f"no such projections here: {foreign[:NAMES_SHOWN]}"
-    for module, (A, B) in adapter.pairs.items():
-        if weights[module].shape != (B.shape[0], A.shape[1]):
-            return f"{module} is {tuple(weights[module].shape)} here, {B.shape[0]} x {A.shape[1]} there"
-    return ""
 
 
 def trained_adapter(

@@ -106,11 +106,11 @@ def _publish(unfinished: Path, folder: Path) -> None:
             raise
 
 
-# --- The header: every length in it must fit into the file, or gguf's reader could count for ever -------------------
-
-
 def check_header(path: Path) -> None:
-    """Walk through the metadata of a file, and raise ValueError if it promises more than there can be."""
+    """Walk through the metadata of a file, and raise ValueError if it promises more than there can be.
+
+    Every length in it must fit into the file, or gguf's reader could count for ever.
+    """
     with path.open("rb") as file:
         magic, version, num_tensors, num_values = _unpack(file, "<4sIQQ")
         if magic != b"GGUF":
@@ -163,16 +163,15 @@ def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
     return struct.unpack(layout, data)
 
 
-# --- Conversion -----------------------------------------------------------------------------------------------------
-
-
 def _convert(path: Path, folder: Path) -> None:
     """Write config.json, safetensors and the tokenizer of a file into a folder."""
     from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     reader = GGUFReader(path)
-    family = _text(reader, "general.architecture")
+    if (field := reader.get_field("general.architecture")) is None:
+        raise ValueError("it has no general.architecture")
+    family = str(field.contents())
     _check_family(path, reader, family)
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     if head_dim := reader.get_field(f"{family}.attention.key_length"):
@@ -181,19 +180,15 @@ def _convert(path: Path, folder: Path) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     config.architectures = [type(model).__name__]
-    _say_what_is_lost(path, reader)
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    rounded = ", ".join(f"{count} of {kind}" for kind, count in kinds.items() if kind not in EXACT)
+    lost = f": {rounded} tensors were rounded when it was made, and stay so" if rounded else ""
+    print(escape(f"converting {path}, once, into {cache()}{lost}"), file=sys.stderr)
     folder.mkdir(parents=True)
     _write_shards(_tensors(reader, model), folder, len(reader.tensors))
     written = {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
     write_json(folder / "config.json", written)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
-
-
-def _say_what_is_lost(path: Path, reader: Any) -> None:
-    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors)
-    rounded = ", ".join(f"{count} of {kind}" for kind, count in kinds.items() if kind not in EXACT)
-    lost = f": {rounded} tensors were rounded when it was made, and stay so" if rounded else ""
-    print(escape(f"converting {path}, once, into {cache()}{lost}"), file=sys.stderr)
 
 
 def _check_family(path: Path, reader: Any, family: str) -> None:
@@ -209,13 +204,6 @@ def _check_family(path: Path, reader: Any, family: str) -> None:
         raise UserError(
             f"{path} holds a model that cannot be opened", problem, "use its safetensors checkpoint", PREFLIGHT
         )
-
-
-def _text(reader: Any, key: str) -> str:
-    field = reader.get_field(key)
-    if field is None:
-        raise ValueError(f"it has no {key}")
-    return str(field.contents())
 
 
 def _tensors(reader: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -52,7 +52,8 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     named, seen, problems = named_tensors(model), set(), []
     for name, tensor in counted(_read_tensors(folder), len(named), f"loading {folder}", "tensors"):
         if name not in named:
-            if not _is_derived(name, model.config):
+            is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
+            if not is_derived:  # which only some checkpoints contain, as it follows from others
                 problems.append(f"unexpected {name}")
         elif named[name].shape != tensor.shape:
             problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(named[name].shape)}")
@@ -157,11 +158,8 @@ def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str)
 
 def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all tensors of a checkpoint, one at a time."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        files = _indexed_files(index)
-    else:
-        files = ["model.safetensors"] if (folder / "model.safetensors").exists() else []
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
     if not files:
         pickled = sorted(p.name for p in folder.glob("*.bin"))
         raise UserError(
@@ -188,8 +186,3 @@ def _indexed_files(index: Path) -> list[str]:
             f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT
         )
     return files
-
-
-def _is_derived(name: str, config: ModelConfig) -> bool:
-    """Return whether a tensor, which only some checkpoints contain, follows from others."""
-    return name.endswith("rotary_emb.inv_freq") or (config.tied_head and name == "lm_head.weight")
