@@ -166,7 +166,7 @@ def measures(row: Row, cold: Row) -> dict[str, float]:
     """Return the measures of a run, 0 to 1. cold: the row of its cold start."""
     logits, right = np.array(row["declines"]), np.array(row["right"], bool)
     cold_logits, cold_right = np.array(cold["declines"]), np.array(cold["right"], bool)
-    coverage = share_answered(logits)
+    coverage = float(answered(logits).mean())
     area = auroc(logits, ~right)
     return {
         "answers": coverage,
@@ -185,10 +185,6 @@ def answered(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(logits))
 
 
-def share_answered(logits: np.ndarray) -> float:
-    return float(answered(logits).mean())
-
-
 def share_wrong(logits: np.ndarray, right: np.ndarray) -> float:
     """Return the expected share of wrong answers among the answers."""
     weights = answered(logits)
@@ -197,7 +193,7 @@ def share_wrong(logits: np.ndarray, right: np.ndarray) -> float:
 
 def with_constant(logits: np.ndarray, coverage: float) -> np.ndarray:
     """Add the constant that makes a model answer this share of the questions."""
-    constant = halve(-100.0, 100.0, lambda constant: share_answered(logits + constant) > coverage)
+    constant = halve(-100.0, 100.0, lambda constant: answered(logits + constant).mean() > coverage)
     return logits + constant
 
 
@@ -247,24 +243,24 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean:.3f} [{mean - reach:.3f}, {mean + reach:.3f}]"
 
 
-def boundary_plot(path: Path, rows: Sequence[Row], arm: str) -> None:
-    """Plot P(declines) of each question after training against before, a panel for each world; first seeds only."""
+def boundary_plot(path: Path, rows: Sequence[Row]) -> None:
+    """Plot the log-odds of declining of each question after training against before: the first run of each world."""
     from matplotlib.figure import Figure
 
     cold = cold_starts(rows)
     first: dict[str, Row] = {}
     for row in rows:
-        if row["arm"] == arm:
+        if row["arm"] != COLD_START:
             first.setdefault(row["world"], row)
-    figure = Figure(figsize=(5 * len(first), 4.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(4.5 * len(first), 4.5), dpi=150, layout="constrained")
     panels = figure.subplots(1, len(first), squeeze=False)[0]
     for panel, (world, row) in zip(panels, first.items(), strict=True):
         before = np.array(cold[world, row["seed"]]["declines"])
         after, right = np.array(row["declines"]), np.array(row["right"], bool)
-        panel.set(title=world, xlabel="log-odds of declining, cold start", ylabel=f"after {arm}")
+        panel.set(title=world, xlabel="log-odds of declining, cold start", ylabel=f"after {row['arm']}")
         panel.axline((0, 0), slope=1, color="0.8")
-        panel.scatter(before[~right], after[~right], 9, label="wrong if forced")
-        panel.scatter(before[right], after[right], 9, label="right if forced")
+        for chosen, label in ((~right, "wrong if forced"), (right, "right if forced")):
+            panel.scatter(before[chosen], after[chosen], 9, label=label)
         panel.legend(frameon=False)
     figure.savefig(path)
 
@@ -357,7 +353,7 @@ def compare(options: argparse.Namespace) -> str:
         shutil.copyfile(path, folder / "rows.jsonl")
     text = table(rows)
     (folder / "table.md").write_text(text + "\n", encoding="utf-8")
-    boundary_plot(folder / "boundary.png", rows, options.arms[0])
+    boundary_plot(folder / "boundary.png", rows)
     return text
 
 
