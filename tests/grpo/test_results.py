@@ -149,9 +149,10 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(chat_checkpoint, monkey
     questions = iter(["one?", "long?", "two?", ""])
     monkeypatch.setattr(chat, "answer", answer)
     monkeypatch.setattr(generate, "_read_question", lambda: next(questions))
-    chat.converse([])
-    assert asked == [["one?"], ["one?", "yes", "long?"], ["one?", "yes", "two?"]]
-    assert "stopped" in capsys.readouterr().err
+    chat.converse([{"role": "system", "content": "Be brief."}])
+    assert asked == [["Be brief.", "one?"], ["Be brief.", "one?", "yes", "long?"], ["Be brief.", "one?", "yes", "two?"]]
+    shown = capsys.readouterr().err
+    assert "system: Be brief." in shown and "an empty line ends" in shown and "stopped" in shown
 
 
 def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refused(chat_checkpoint):
