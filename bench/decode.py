@@ -25,7 +25,7 @@ from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import DecodeGraphs
 from grpo.sampling.decode_step import Slots
 
-RANKS = {"1.5b": 16, "7b": 256}
+RANKS = dict.fromkeys(models.SHAPES, 16) | {"7b": 256}  # of the adapter that a model usually has
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}
 STEPS = 32
 ADAPTER_ROWS = 96
@@ -41,11 +41,6 @@ SIZES = {
     },
     "cuda": {"models": ["1.5b", "7b"]},
 }
-
-
-def usual_rank(name: str) -> int:
-    """Return the rank of the adapter that a model usually has."""
-    return RANKS.get(name, 16)
 
 
 class Steps:
@@ -114,7 +109,7 @@ def main(argv: list[str] | None = None) -> dict:
     print(record.row["kernels"], flush=True)
     adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
     for name in options.models:
-        rank = options.rank or usual_rank(name)
+        rank = options.rank or RANKS[name]
         adapted = models.random_decoder(name, models.build_of(options, rank))
         with_adapter = measure(name, adapted, adapter_rows, record, options.profile)
         del adapted  # before the next is made: two would not fit at 7B

@@ -1,8 +1,7 @@
-"""python -m bench.knowledge [--peer-documents 7500 60000] [--peer rank_bm25|none] [--xquad DIR]
+"""python -m bench.knowledge [--peer-documents 7500 60000] [--peer rank_bm25|none]
 
-How fast and how good is a search in the knowledge base? The peer, rank_bm25, searches the same passages by turns: with
-lower-case words, as KnowRL uses it, and with our tokens. In the folder --xquad, xquad.en.json and xquad.zh.json are
-also asked: how often is the gold paragraph among the first results, English and Chinese in one file?
+How fast is a search in the knowledge base, and how often does it find the right passage? The peer, rank_bm25, searches
+the same passages by turns: with lower-case words, as KnowRL uses it, and with our tokens.
 
 Word frequencies of the generated text follow Zipf's law in two regimes (Ferrer i Cancho and Sole 2001): exponent 1 for
 the 8,000 most frequent words, real stop words first, and 1.6 beyond. Queries are 12 successive words of a document, so
@@ -13,7 +12,6 @@ import json
 import sqlite3
 import statistics
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -22,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import timing
-from bench.record import ROOT, Record, parse
+from bench.record import Record, parse
 from knowledge.build import SkipLog, build
 from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
@@ -33,10 +31,9 @@ FREQUENT_WORDS = 8000
 SENTENCES, WORDS = 10, 16  # of a document; of a sentence
 QUERY_WORDS, NUM_QUERIES = 12, 40
 K = 5  # results of a search
-LANGUAGES = ("en", "zh")
 SIZES = {
-    "cpu": {"peer_documents": [7500], "xquad": ROOT.parent / "shared" / "data" / "xquad"},
-    "smoke": {"peer_documents": [200], "xquad": Path("none")},
+    "cpu": {"peer_documents": [7500]},
+    "smoke": {"peer_documents": [200]},
 }
 TARGETS = {7500: 8.0, 60000: 15.0}  # documents: times faster than the peer
 Document = tuple[str, str]  # title, text
@@ -124,24 +121,6 @@ def measure(number: int, folder: Path, record: Record) -> None:
             record.add(case | ({"target": TARGETS[number]} if number in TARGETS else {}))
 
 
-def recall(xquad: Path, folder: Path) -> dict[str, float]:
-    """Return, per language, the share of questions whose paragraph is the first result, and among the first 5."""
-    paragraphs, questions = [], []
-    for language in LANGUAGES:
-        for article in json.loads((xquad / f"xquad.{language}.json").read_text(encoding="utf-8"))["data"]:
-            for paragraph in article["paragraphs"]:
-                name = f"p{len(paragraphs)}"
-                paragraphs.append((name, paragraph["context"]))
-                questions += [(language, question["question"], name) for question in paragraph["qas"]]
-    hits = defaultdict(list)
-    with build_here(paragraphs, folder) as base:
-        for language, question, gold in questions:
-            found = [passage.title for passage in base.search(question, K)]
-            hits[f"{language}@1"].append(gold in found[:1])
-            hits[f"{language}@{K}"].append(gold in found)
-    return {name: round(statistics.mean(values), 4) for name, values in hits.items()}
-
-
 def main(argv: list[str] | None = None) -> dict:
     peers = {"none": (), "rank_bm25": ("rank_bm25",)}
     options = parse("bench.knowledge", __doc__, argv, SIZES, peers, dtypes=())
@@ -149,9 +128,6 @@ def main(argv: list[str] | None = None) -> dict:
     for number in options.peer_documents:
         with tempfile.TemporaryDirectory() as folder:
             measure(number, Path(folder), record)
-    if (options.xquad / "xquad.en.json").exists():
-        with tempfile.TemporaryDirectory() as folder:
-            record.checks |= recall(options.xquad, Path(folder))
     return record.finish(sqlite=sqlite3.sqlite_version)
 
 

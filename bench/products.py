@@ -9,7 +9,7 @@ The last line of stdout is JSON.
 """
 
 from bench import ceilings, models
-from bench.decode import usual_rank
+from bench.decode import RANKS
 from bench.record import Record, parse
 from grpo.device.products import append_product, linear
 
@@ -25,7 +25,7 @@ SIZES = {
 
 def operations(name: str) -> dict[str, tuple[int, int]]:
     """Return the inputs and outputs of each product of a decode step of a model."""
-    config, rank = models.config_of(name), usual_rank(name)
+    config, rank = models.config_of(name), RANKS[name]
     hidden = config.hidden_size
     found = {}
     layer = ceilings.forward_products(config, 1, 0)[: len(PARTS)]

@@ -40,6 +40,19 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     ]
 
 
+def answer_start(completion: Completion, decode: Decode) -> int:
+    """Return the first token of the answer block, after its tag; 0 if there is none, or if it cannot be located.
+
+    With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
+    the answer decides whether to trust it. An answer without the block is trained whole.
+    """
+    before, tag, _ = completion.text.partition("<answer>")
+    if not tag or decode(completion.ids) != completion.text:
+        return 0
+    places = TokenPlaces(completion, decode)
+    return places.of(len(before + tag), len(completion.text))[0]
+
+
 def _facts(completion: Completion) -> list[dict]:
     """Return the facts of a completion (see `Score.facts`) from the first reward that checks every answer."""
     scores = [score for name, score in completion.scores.items() if built_in(name).checks_every_answer]

@@ -98,6 +98,11 @@ class Chat:
 
     def converse(self, messages: list[Message]) -> None:
         """Answer questions from the terminal until an empty line. messages: those before the first question."""
+        for message in messages:
+            print(f"{message['role']}: {escape(message['content'])}", file=sys.stderr)
+        if self.template != "{question}":
+            print(f"every question becomes: {escape(self.template)}", file=sys.stderr)
+        print("an empty line ends the conversation, Ctrl-C stops an answer\n", file=sys.stderr)
         while True:
             question = _read_question()
             if not question:
@@ -145,6 +150,7 @@ def main(argv: list[str]) -> None:
     if arguments.prompt:
         chat.answer_all([[*start, chat.message(prompt)] for prompt in arguments.prompt], arguments.n)
     else:
+        print(f"model: {escape(saved.name)}, temperature {arguments.temperature:g}", file=sys.stderr)
         chat.converse(start)
     has_questions = isinstance(made_with, TrainConfig) and Questions.held_out(made_with)
     data = [] if has_questions else ["--data", "FILE"]

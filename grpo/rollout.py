@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from grpo.advantages import group_advantages, normalize_then_sum, reward_std
 from grpo.base.schema import Completion, Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
-from grpo.credit import judged_sentences
+from grpo.credit import answer_start, judged_sentences
 from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
@@ -180,6 +180,9 @@ class Rollout:
         if self.config.credit == "sentence":
             for completion in group.completions:
                 completion.sentences = judged_sentences(completion, self.policy.decode)
+        elif self.config.credit == "answer":
+            for completion in group.completions:
+                completion.credited_from = answer_start(completion, self.policy.decode)
 
     @property
     def _scale(self) -> str:

@@ -126,7 +126,7 @@ def main(argv: list[str]) -> None:
     source = Source(options.source, int(options.max_row_mb * 2**20))
     if options.skipped:
         check_output(options.skipped, "--skipped")
-        if options.skipped.resolve() in (options.source.resolve(), options.out.resolve()):
+        if options.skipped.resolve() == options.out.resolve() or _is_same(options.skipped, options.source):
             parser.error("--skipped names the source or the output")
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         skips = SkipLog(options.source, options.strict, file)
@@ -139,6 +139,11 @@ def main(argv: list[str]) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
+
+
+def _is_same(path: Path, source: Path) -> bool:
+    """Return whether a path leads to the source, under whatever name."""
+    return path.exists() and source.exists() and path.samefile(source)
 
 
 def _number(kind: type, least: float) -> Callable[[str], float]:

@@ -8,13 +8,14 @@ import json
 import random
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
@@ -241,6 +242,15 @@ def free_port() -> str:
 def write_rows(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> UserError:
+    """Return the UserError that a call raises: with this exit code, these parts, a cause and a correction."""
+    with pytest.raises(UserError) as error:
+        call()
+    assert error.value.exit_code == exit_code and error.value.why and error.value.fix
+    assert all(part in str(error.value) for part in parts), str(error.value)
+    return error.value
 
 
 def unused(notices: Iterable[str]) -> list[str]:

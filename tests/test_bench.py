@@ -66,16 +66,14 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
     checks = row["checks"]
-    assert all(value == 1.0 for check, value in checks.items() if "greedy_equal" in check or "judged all" in check)
-    assert all(abs(value) < 4 for check, value in checks.items() if "chi_squared" in check)
-    assert all(
-        value < 1e-4
-        for check, value in checks.items()
-        if "logp_difference_max" in check or "gradient difference" in check
-    )
-    assert len({value for check, value in checks.items() if check.endswith(": tokens")}) <= 1, (
-        "as many tokens on both sides"
-    )
+    assert all(value for check, value in checks.items() if "judged all" in check)
+    assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
+    if name == "train_step":
+        for kind in ("equal", "variable"):
+            found = [value for check, value in checks.items() if kind in check]
+            assert len(found) == (3 if peer == "peft" else 1) and found == pytest.approx(
+                found[:1] * len(found), rel=1e-2
+            )
 
 
 @pytest.mark.parametrize("name", ["decode", "whole_steps"])

@@ -106,6 +106,7 @@ class Completion:
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones, found by credit.py
+    credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
 
     @classmethod
@@ -116,7 +117,7 @@ class Completion:
     @property
     def token_advantages(self) -> list[float]:
         """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
-        advantages = [self.advantage] * len(self.ids)
+        advantages = [0.0] * self.credited_from + [self.advantage] * (len(self.ids) - self.credited_from)
         for sentence in self.sentences:
             own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 19; -abs(0.0) is -0.0
             advantages[sentence.start : sentence.end] = [own] * (sentence.end - sentence.start)

@@ -267,10 +267,11 @@ class LossKeys:
     multi_objective_aggregation: str = key("sum_then_normalize", choices=("sum_then_normalize", "normalize_then_sum"))
     """How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them up,
     and divide by the deviation over the step, whatever scale_rewards says."""
-    credit: str = key("completion", choices=("completion", "sentence"))
+    credit: str = key("completion", choices=("completion", "sentence", "answer"))
     """Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the advantage
     of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it refutes it. It
-    needs the reward factuality or binary_rar, at least with weight 0."""
+    needs the reward factuality or binary_rar, at least with weight 0. answer: only the tokens of the answer block have
+    the completion's, those before it 0."""
     num_iterations: int = key(1, low=1)
     """Updates per step, on the same answers. TRL counts each of them as a step."""
     mask_truncated_completions: bool = key(False)

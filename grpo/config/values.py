@@ -118,6 +118,8 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             if any(bounds[name] is not None and not test(number, bounds[name]) for name, (_, test) in LIMITS.items()):
                 raise ValueError(f"{describe_limits(bounds)}; got {number}")
+            if isinstance(number, int) and abs(number) >= 2**63:
+                raise ValueError(f"a whole number must lie below 2**63; got {_shown(number)}")
             if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
                 becomes = "0" if abs(number) < 1 else "infinite"
                 raise ValueError(f"{number} is {becomes} in float32, in which it is used")

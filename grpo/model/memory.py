@@ -87,17 +87,15 @@ def kept_bytes_per_token(
     q_width = config.num_heads * config.head_dim
     kv_width = config.num_kv_heads * config.head_dim
     rank = lora.rank if lora else 0
+    # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
+    norm = item * width + 4 if fused else exact * width
+    # Attention: inputs of qkv and o, joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output.
+    # MLP: input of gate-up, gate, up, input of down (without kernels also silu(gate)).
+    copies = 3 if fused else 4
+    attention = norm + item * (width + 4 * rank + copies * (q_width + kv_width))
+    mlp = norm + item * (width + 3 * rank + copies * mlp_width)
     if fused:
-        norm = item * width + 4  # its input (the residual sum) and its scale
-        # input and joint output of qkv, q, k, attention output; log-sum-exp
-        attention = norm + item * (width + 3 * rank + 3 * q_width + 3 * kv_width + rank) + 4 * config.num_heads
-        mlp = norm + item * (width + 2 * rank + 3 * mlp_width + rank)  # input of gate-up, gate, up, input of down
-        return attention, mlp, item * width
-    norm = exact * width  # the normalised input, before the weight
-    # inputs of qkv and o, q, k, v, padded k and v, attention output
-    attention = norm + item * (width + 3 * rank + 4 * q_width + 4 * kv_width + rank)
-    # input of gate-up, gate, up, silu(gate), input of down
-    mlp = norm + item * (width + 2 * rank + 4 * mlp_width + rank)
+        return attention + 4 * config.num_heads, mlp, item * width  # with the log-sum-exp of each head
     return attention, mlp, 3 * exact * width
 
 

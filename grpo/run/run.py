@@ -84,15 +84,12 @@ class Run:
 
     def _check_deadline(self) -> None:
         """Raise UserError (exit 2) if rewards may take longer than the ranks wait for each other."""
+        patience = TIMEOUT.total_seconds()
         for name in ("api_deadline_s", "reward_timeout_s"):
             deadline = getattr(self.config, name, 0)
-            if deadline >= TIMEOUT.total_seconds():
-                raise UserError(
-                    f"{name} is {deadline:g}",
-                    f"the other processes give up after waiting {TIMEOUT.total_seconds():g} s",
-                    f"lower {name}",
-                    CONFIG,
-                )
+            if deadline >= patience:
+                why = f"the other processes give up after waiting {patience:g} s"
+                raise UserError(f"{name} is {deadline:g}", why, f"lower {name}", CONFIG)
 
     def configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
@@ -280,13 +277,12 @@ class Run:
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
             self.dir.keep_lock()
-            text = to_yaml(self.config)
             state = optimizer.state()
             about = {"world_size": self.ranks.world, "hidden_values": hidden_values(self.config)}
-            needed_bytes = sum(tensor.numel() * tensor.itemsize for tensor in state.values())
+            needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
-                write_atomically(folder / CONFIG_FILE, text)
+                write_atomically(folder / CONFIG_FILE, to_yaml(self.config))
                 if policy.model.build.lora is not None:
                     policy.save(folder)
                 else:

@@ -9,7 +9,6 @@ Many threads may use one object. The file is never written to.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -28,7 +27,6 @@ from knowledge.text import clean
 
 MAX_CACHED_DOCUMENTS = 512  # searched last, with their token counts: about 10 kB per passage
 NUM_GUESSES = 3  # titles that a look-up by full-text search may return
-NUM_EXAMPLES = 5
 
 TITLES = "SELECT title FROM documents WHERE title IN (SELECT value FROM json_each(?))"
 TEXT = "SELECT text FROM documents WHERE title = ?"
@@ -105,23 +103,7 @@ class KnowledgeBase:
 
     def coverage(self, titles: Iterable[str]) -> Coverage:
         """Count how many of these titles are found, and how; a title that is repeated counts once."""
-        found = [self.lookup(title) for title in dict.fromkeys(titles)]
-        counts = Counter(lookup.how for lookup in found)
-        examples = [lookup.wanted for lookup in found if lookup.how in ("search", "missing")]
-        is_stored = {}
-        for lookup in found:
-            stored = lookup.titles if lookup.how in ("exact", "parts") else ()
-            is_stored |= dict.fromkeys(stored, True) | dict.fromkeys(lookup.missing, False)
-        return Coverage(
-            len(found),
-            counts["exact"],
-            counts["parts"],
-            counts["search"],
-            counts["missing"],
-            tuple(examples[:NUM_EXAMPLES]),
-            len(is_stored),
-            tuple(title for title, stored in is_stored.items() if not stored),
-        )
+        return Coverage(tuple(self.lookup(title) for title in dict.fromkeys(titles)))
 
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index: KnowRL's and FActScore's have none."""

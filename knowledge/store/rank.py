@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # The values of Anserini and Pyserini. They suit passages of similar length better than Lucene's 1.2 and 0.75: see
-# bench/knowledge.py.
+# bench/LOG.md.
 K1, B = 0.9, 0.4
 
 

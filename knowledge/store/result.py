@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NUM_EXAMPLES = 5
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -34,28 +36,39 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How the titles of a data set were found: counts that add up to `total`, and a few titles that were not found.
+    """How the titles of a data set were found, each looked up once."""
 
-    num_parts: the titles that are joined in these, each counted once. missing_parts: those of them that are not there.
-    """
+    lookups: tuple[Lookup, ...]
 
-    total: int
-    exact: int
-    parts: int
-    search: int
-    missing: int
-    examples_missing: tuple[str, ...] = ()
-    num_parts: int = 0
-    missing_parts: tuple[str, ...] = ()
+    def count(self, *ways: str) -> int:
+        return sum(lookup.how in ways for lookup in self.lookups)
 
     @property
     def found(self) -> float:
         """Return the share that was found as titles, 0 to 1; guesses by search do not count."""
-        return (self.exact + self.parts) / self.total if self.total else 1.0
+        return self.count("exact", "parts") / len(self.lookups) if self.lookups else 1.0
+
+    @property
+    def examples_missing(self) -> list[str]:
+        """Return a few titles that were not found."""
+        return [lookup.wanted for lookup in self.lookups if lookup.how in ("search", "missing")][:NUM_EXAMPLES]
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """Return the titles that are joined in these, and whether each is there."""
+        is_stored: dict[str, bool] = {}
+        for lookup in self.lookups:
+            stored = lookup.titles if lookup.how in ("exact", "parts") else ()
+            is_stored |= dict.fromkeys(stored, True) | dict.fromkeys(lookup.missing, False)
+        return is_stored
+
+    @property
+    def missing_parts(self) -> list[str]:
+        return [title for title, is_stored in self.parts.items() if not is_stored]
 
     def __str__(self) -> str:
         return (
-            f"{self.found:.1%} of {self.total} titles found ({self.exact} exact, {self.parts} by parts), "
-            f"{self.search} guessed by search, {self.missing} missing; "
-            f"of {self.num_parts} single titles {len(self.missing_parts)} missing"
+            f"{self.found:.1%} of {len(self.lookups)} titles found ({self.count('exact')} exact, "
+            f"{self.count('parts')} by parts), {self.count('search')} guessed by search, {self.count('missing')} "
+            f"missing; of {len(self.parts)} single titles {len(self.missing_parts)} missing"
         )

@@ -10,6 +10,7 @@ each of its words that speaks of a grade allows some outcomes. "Matches" and "B"
 they do not allow together is no grade: to ask a judge again costs one call, a wrong reading pays a wrong answer.
 """
 
+import contextlib
 import json
 import re
 import unicodedata
@@ -32,11 +33,6 @@ HINTS: dict[Outcome, str] = {  # what else speaks of a grade, in an explanation
     "refused": r"declin(?:es|ed)|refus(?:es|ed)|拒绝",
     "correct": r"right|accurate|match(?:es|ed|ing)?|agrees?|equivalent|identical|same|consistent|一致|相符|匹配|符合",
 }
-KEYS = set(  # of a JSON object, in small letters: its verdict
-    "grade verdict judgement judgment result label rating evaluation assessment decision correctness "
-    "评分 等级 评级 判定 判断 结果 结论 评价".split()
-)
-WEAK_KEYS = {"answer", "score"}  # its verdict, if it has none of these
 MAX_VERDICT_CHARS = 400  # of its beginning or end are looked at for the verdict
 
 _NOTHING = r"[^\w?≠¬✅❌✗✘]|_"  # marks that say nothing about a grade
@@ -106,54 +102,34 @@ _CLAIM = re.compile(
 def parse_grade(reply: str) -> Outcome | None:
     """Return the grade in a reply; None if it holds none, or might hold several."""
     text = _TAG.sub(_untagged, unicodedata.normalize("NFKC", without_thoughts(reply)))
+    text = _LABEL_ALONE.sub(r"\1 ", text.strip())
     start, end = text.find("{"), text.rfind("}") + 1
-    try:
-        meant = _of_object(json.loads(text[start:end], object_pairs_hook=tuple, strict=False))
-        meant &= _allowed_by(text[:start] + text[end:])
-    except (ValueError, RecursionError):
-        meant = _of_text(text)
+    with contextlib.suppress(ValueError, RecursionError):
+        pairs = json.loads(text[start:end], object_pairs_hook=tuple, strict=False)
+        fields = [_as_line(key, value) for key, value in pairs]
+        text = "\n".join([text[:start].rstrip(": \n"), *fields, text[end:]])
+    meant = _of_text(text)
     return next(iter(meant)) if len(meant) == 1 else None
 
 
-def _of_object(pairs: tuple[tuple[str, Any], ...]) -> Allowed:
-    """Return what all fields of a JSON object allow; nothing if none of them is a verdict."""
-    names = {key.lower() for key, _ in pairs}
-    verdicts = names & KEYS or names & WEAK_KEYS or (names if len(pairs) == 1 else set())
-    allowed, has_verdict = OUTCOMES, False
-    for key, value in pairs:
-        spoken = _allowed_by(key.replace("_", " "))
-        if isinstance(value, bool) and spoken != OUTCOMES:  # is_correct: true
-            allowed &= spoken if value else OUTCOMES - spoken
-            has_verdict = True
-        elif key.lower() in verdicts:
-            allowed &= _of_value(value)
-            has_verdict = True
-        elif key.lower() == "score" and value == 0:
-            allowed -= {"correct"}
-        elif isinstance(value, str):
-            allowed &= _allowed_by(value)
-    return allowed if has_verdict else frozenset()
-
-
-def _of_value(value: Any) -> Allowed:
-    if isinstance(value, list) and len(value) == 1:
-        return _of_value(value[0])
-    if isinstance(value, tuple):
-        return _of_object(value)
-    return _of_text(value) if isinstance(value, str) else frozenset()
+def _as_line(key: str, value: Any) -> str:
+    """Write a field of a JSON object as a judge would say it: "grade: A", "is correct", "never is correct"."""
+    key = key.replace("_", " ")
+    return (
+        f"{'' if value else 'never '}{key}" if isinstance(value, bool) else f"{key}: {'-' if value is None else value}"
+    )
 
 
 def _untagged(tag: re.Match) -> str:
-    """Return what a tag or fence stands for: a label if it has the name of one (<grade>A</grade>), or a new line."""
-    name = (tag[2] or "").lower()
-    if name in KEYS | WEAK_KEYS and not tag[1]:
-        return f"\n{name}: "
+    """Return what a tag or fence stands for: a label if it has a name (<grade>A</grade>), or a new line."""
+    if tag[2] and len(tag[2]) > 2 and not tag[1]:
+        return f"\n{tag[2]}: "
     return "" if tag[0].startswith("\\") else "\n"
 
 
 def _of_text(text: str) -> Allowed:
     """Return what verdict and explanation of a text allow together; nothing if it has no verdict."""
-    text = _LABEL_ALONE.sub(r"\1 ", text.strip()).strip()
+    text = text.strip()
     verdict = _VERDICT.match(text[:MAX_VERDICT_CHARS])
     if verdict:
         gap = _GAP.match(text, verdict.end())

@@ -291,23 +291,20 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{% set x = cycler.__init__.__globals__.os.system('touch pwned') %}",
-        "{{ lipsum.__globals__['os'].popen('touch pwned').read() }}",
-        "{% for i in range(10**9) %}x{% endfor %}",
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
-        "{{ 10 ** (10 ** 9) }}",
-        "{{ 'x' * 2000001 }}",
-        "{{ 'x' * 3000000000 }}",
-        "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-        "{{ '%3000000000d' % 1 }}",
-        "{{ 'x' | center(3000000000) }}",
-    ],
-)
+@pytest.mark.parametrize("attack", [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{% set x = cycler.__init__.__globals__.os.system('touch pwned') %}",
+    "{{ lipsum.__globals__['os'].popen('touch pwned').read() }}",
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+    "{{ 10 ** (10 ** 9) }}",
+    "{{ 'x' * 2000001 }}",
+    "{{ 'x' * 3000000000 }}",
+    "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{{ '%3000000000d' % 1 }}",
+    "{{ 'x' | center(3000000000) }}",
+])  # fmt: skip
 def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):
     from grpo.data import prompts
     from grpo.data.prompts import ChatEncoder
@@ -326,16 +323,13 @@ def test_a_run_name_that_is_no_name_is_refused(processes, chat_checkpoint, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://169.254.169.254/v1",
-        "http://user:pw@127.0.0.1/v1",
-        "file:///etc/passwd",
-        "http://example.org/v1",
-        "ftp://127.0.0.1/",
-    ],
-)
+@pytest.mark.parametrize("url", [
+    "http://169.254.169.254/v1",
+    "http://user:pw@127.0.0.1/v1",
+    "file:///etc/passwd",
+    "http://example.org/v1",
+    "ftp://127.0.0.1/",
+])  # fmt: skip
 def test_a_url_that_is_not_allowed_ends_a_run_before_it_begins(processes, chat_checkpoint, tmp_path, url):
     child = processes.train(
         write_config(tmp_path, chat_checkpoint, reward_funcs=["correctness"], judge_model="m", judge_base_url=url),

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from making import write_rows
+from making import refused, write_rows
 
 from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
@@ -235,9 +235,7 @@ def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again)
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):
     path = write_rows(tmp_path / "d.jsonl", [GPQA] * 20 + [{"Question": "a?", "answer": None}])
-    with pytest.raises(UserError, match="row 21 is not one of GPQA") as error:
-        read_rows(path)
-    assert error.value.exit_code == 3 and "question_field" in error.value.fix
+    refused(lambda: read_rows(path), "row 21 is not one of GPQA", "question_field")
 
 
 def test_parquet(tmp_path):
@@ -248,8 +246,7 @@ def test_parquet(tmp_path):
     (found,) = read_rows(tmp_path / "d.parquet")
     assert found.columns["answer"] == ["r.", "s."] and found.columns["incorrect_answers"] == ["t."]
     (tmp_path / "torn.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
-    with pytest.raises(UserError, match="is not valid Parquet"):
-        read_rows(tmp_path / "torn.parquet")
+    refused(lambda: read_rows(tmp_path / "torn.parquet"), "is not valid Parquet")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.registry import find_sources
 from grpo.data.toy import make_world
-from grpo.doctor.__main__ import examine as findings
+from grpo.doctor.__main__ import checks
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.case import Case
+from grpo.doctor.case import Case, make_finding
 from grpo.sft import load_stage1, sft
 from grpo.train import train
 
@@ -213,7 +213,8 @@ def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
 
 
 def examine(keys: list[str]) -> dict:
-    return {finding.name: finding for finding in findings(Case(load_config(None, keys)[0]))}
+    case = Case(load_config(None, keys)[0])
+    return {name: make_finding(name, check, case) for name, check in checks(case)}
 
 
 # --- LLaMA-Factory's registry of data sets -------------------------------------------------------------------------

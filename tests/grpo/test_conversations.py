@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from making import make_tokenizer
+from making import make_tokenizer, refused
 
 from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_messages
@@ -126,9 +126,7 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
 def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
     good = {"messages": [user("a"), assistant("b")]}
     for bad in ({}, {"messages": "text"}, {"messages": [3]}, {"instruction": "a", "history": [["b"]], "output": "c"}):
-        with pytest.raises(UserError, match="row 2 is not a conversation") as error:
-            examples_of([good, bad], encoder)
-        assert error.value.exit_code == 3
+        refused(lambda bad=bad: examples_of([good, bad], encoder), "row 2 is not a conversation")
 
 
 def test_rows_marked_as_bad_and_rows_with_images_are_left_out(encoder):

@@ -295,6 +295,17 @@ def test_without_it_all_tokens_of_a_completion_have_its_advantage(base, tokenize
         assert "sentences" not in completion_record(group.prompt, completion)
 
 
+def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, tokenizer):
+    group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=answer")
+    *blocks, bare = group.completions
+    for completion in blocks:
+        answer = completion.text.partition("<answer>")[2]
+        tail = [i for i in range(len(completion.ids)) if len(text_of(tokenizer)(completion.ids[i:])) <= len(answer)]
+        wanted = [completion.advantage if i in tail else 0.0 for i in range(len(completion.ids))]
+        assert completion.token_advantages == wanted and completion.advantage != 0 and tail
+    assert bare.token_advantages == [bare.advantage] * len(bare.ids)
+
+
 def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):
     group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
     wanted = torch.tensor([value for c in group.completions for value in c.token_advantages])

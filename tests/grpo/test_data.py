@@ -3,19 +3,11 @@
 import json
 
 import pytest
-from making import make_tokenizer, real_data, write_rows
+from making import make_tokenizer, real_data, refused, write_rows
 
-from grpo.base.errors import UserError
 from grpo.data.files import read_records
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Order, fingerprint, read_rows
-
-
-def refused(call, *parts):
-    with pytest.raises(UserError) as error:
-        call()
-    assert error.value.exit_code == 3
-    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 def test_json_array_jsonl_and_csv_are_told_apart_by_content(tmp_path):

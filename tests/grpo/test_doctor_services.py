@@ -91,21 +91,6 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "set decomposer_prices" in text["cost"] and "api_deadline_s = 120 s" in text["cost"]
 
 
-def test_five_faults_have_five_names(keys, tmp_path, capsys, monkeypatch):
-    """Keys of both services, the knowledge base, the data's column, and the output directory."""
-    monkeypatch.delenv("OPENAI_API_KEY_JUDGE")
-    monkeypatch.delenv("OPENAI_API_KEY_FACTSCORE")
-    write_rows(tmp_path / "data.jsonl", [{"question": "Where?", "title": "Velda"}])
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "old").touch()
-    code, found, findings = examine(capsys, tmp_path, keys | {"knowledge_base": str(tmp_path / "none.db")})
-    assert failed(findings) == ["output", "knowrl", "judge", "knowledge base", "decomposer"] and code == 2
-    assert "OPENAI_API_KEY_JUDGE" in found["judge"]["text"]
-    assert "OPENAI_API_KEY_FACTSCORE" in found["decomposer"]["text"]
-    assert "no such file" in found["knowledge base"]["text"] and "answer" in found["knowrl"]["text"]
-    assert not any("Error:" in finding["text"] for finding in findings)  # no AttributeError in the wake of a fault
-
-
 def test_faults_of_the_config_hide_no_others(keys, tmp_path, capsys):
     keys = keys | {"learning_rat": 1, "temperature": -1, "model_name_or_path": str(tmp_path / "none")}
     write_rows(tmp_path / "data.jsonl", [{"title": "Velda"}])
@@ -214,13 +199,6 @@ def test_a_config_of_stage_1_alone(stage1, tmp_path, capsys):
     assert "s a step: training" in found["time"]["text"]
     assert "4 answers" in found["data"]["text"] and "1 are repetitions" in found["data"]["text"]
     assert found["steps"]["text"].startswith("6 steps of 2 answers") and "1?" in found["prompt"]["text"]
-
-
-def test_faults_of_stage_1_alone(stage1, tmp_path, capsys):
-    write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
-    code, found, findings = examine(capsys, tmp_path, stage1 | {"learning_rat": 1, "report_to": ["wandb"]})
-    assert failed(findings) == ["config", "trackers", "data"] and code == 2
-    assert "is not a conversation" in found["data"]["text"] and found["memory"]["ok"] is None
 
 
 def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):

@@ -113,15 +113,12 @@ def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat
     assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
 
-@pytest.mark.parametrize(
-    ("row", "name", "reward", "prompted"),
-    [
-        (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
-        (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
-        (GPQA, "GPQA", "choice", "Answer: A"),
-        (GSM8K, "GSM8K", "math", "\\boxed{}"),
-    ],
-)
+@pytest.mark.parametrize(("row", "name", "reward", "prompted"), [
+    (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
+    (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
+    (GPQA, "GPQA", "choice", "Answer: A"),
+    (GSM8K, "GSM8K", "math", "\\boxed{}"),
+])  # fmt: skip
 def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, row, name, reward, prompted):
     data = write_csv(Path("file.csv"), row, row)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
@@ -258,14 +255,11 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     assert error.value.exit_code == 3 and "secret-key" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what", "fix"),
-    [
-        (["m"], "no questions to answer", "--data FILE"),
-        (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
-        (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "what", "fix"), [
+    (["m"], "no questions to answer", "--data FILE"),
+    (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
+    (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
+])  # fmt: skip
 def test_what_is_missing_is_said(capsys, arguments, what, fix):
     write_rows(Path("q.jsonl"), QUESTIONS)
     with pytest.raises(UserError, match=what) as error:

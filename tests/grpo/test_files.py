@@ -7,9 +7,8 @@ from datetime import date, datetime
 from decimal import Decimal
 
 import pytest
-from making import make_tokenizer, write_rows
+from making import make_tokenizer, refused, write_rows
 
-from grpo.base.errors import UserError
 from grpo.data import hub
 from grpo.data.conversations import read_messages
 from grpo.data.files import files_of, read_records
@@ -18,13 +17,6 @@ from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import read_rows
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2, or 3?", "answer": "3"}]
-
-
-def refused(call, *parts):
-    with pytest.raises(UserError) as error:
-        call()
-    assert error.value.exit_code == 3 and error.value.why and error.value.fix
-    assert all(part in str(error.value) for part in parts), str(error.value)
 
 
 @pytest.fixture

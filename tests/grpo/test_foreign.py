@@ -182,65 +182,67 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
     assert any("c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notice for notice in notices)
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("load_in_4bit: true", "load_in_4bit: true is not available here"),
-        ("repetition_penalty: 1.1", "repetition_penalty: 1.1 is not available"),
-        ("stage: dpo", "stage: dpo is not available"),
-        ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
-        ("quantization_bit: 4", "quantization_bit: 4 is not available"),
-        ("use_dora: true", "use_dora: true is not available"),
-        ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
-    ],
-)
-def test_what_would_change_the_result_is_refused(tmp_path, text, part):
-    assert part in why(tmp_path, text)
+READ = [  # lines of a file of another tool, and values that they give
+    ("bf16: true", {"torch_dtype": "bfloat16"}),
+    ("bf16: false", {"torch_dtype": "auto"}),
+    ("finetuning_type: full", {"lora_r": 0}),
+    ("finetuning_type: lora\nlora_rank: 8", {"lora_r": 8}),
+    ("use_peft: false", {"lora_r": 0}),
+    ("use_swanlab: true", {"report_to": ("swanlab",)}),
+    ("use_swanlab: false", {"report_to": ("tensorboard",)}),
+    ("report_to: none\nuse_swanlab: true", {"report_to": ("swanlab",)}),
+    ("use_swanlab: true\nreport_to: [tensorboard]", {"report_to": ("swanlab", "tensorboard")}),
+    ("torch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
+    ("dtype: fp16", {"torch_dtype": "float16"}),
+    ("torch_dtype: auto\nbf16: true", {"torch_dtype": "bfloat16"}),
+    ("bf16: true\ntorch_dtype: auto", {"torch_dtype": "bfloat16"}),
+    ("bf16: true\ntorch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
+    ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None, "max_grad_norm": 1.0}),
+    ("eval_reward_funcs: None\nadapter_name_or_path: None", {"adapter_name_or_path": None}),
+    ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-6}),
+    ("lora.r: 3", {"lora_r": 3}),
+    *((text, {}) for text in ("load_in_4bit: false", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
+]
+NOT_HERE = [  # lines that are refused, and words of what is said of them
+    ("load_in_4bit: true", "load_in_4bit: true is not available here"),
+    ("repetition_penalty: 1.1", "repetition_penalty: 1.1 is not available"),
+    ("stage: dpo", "stage: dpo is not available"),
+    ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
+    ("quantization_bit: 4", "quantization_bit: 4 is not available"),
+    ("use_dora: true", "use_dora: true is not available"),
+    ("do_sample: false", "do_sample: false is not available"),
+    ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
+    ("torch_dtype: float32\nbf16: true", "bf16 was set at"),
+    ("torch_dtype: auto\ntorch_dtype: float32", "torch_dtype was set at"),
+    ("trainig:", "unknown key trainig"),
+    ("modle: {path: x}", "c.yaml:5: unknown key modle.path"),
+    ("training:\n  learnig_rate: 1", "c.yaml:6: unknown key training.learnig_rate; did you mean learning_rate?"),
+    ("reference:\n  model_name_or_path: x", "unknown key reference.model_name_or_path"),
+    ("teacher: {temperature: 0.1}", "unknown key teacher.temperature"),
+    ("model: {path: x}", "model.path was set at"),
+    ("lora: {r: 1}\nlora_rank: 2", "lora_rank was set at"),
+    ("lora:\n  r: many", "c.yaml:6: lora.r: wants a whole number"),
+    ("cutoff_len: 5", "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)"),
+]
 
 
-@pytest.mark.parametrize("text", ["load_in_4bit: false", "repetition_penalty: 1.0", "stage: sft", "min_p: null"])
-def test_and_is_no_problem_where_it_changes_nothing(tmp_path, text):
-    assert load(tmp_path, text)
-
-
-def test_values_that_stand_for_a_key(tmp_path):
-    assert load(tmp_path, "bf16: true")[0].torch_dtype == "bfloat16"
-    assert load(tmp_path, "bf16: false")[0].torch_dtype == "auto"
-    assert load(tmp_path, "finetuning_type: full", kind=SftConfig)[0].lora_r == 0
-    assert load(tmp_path, "finetuning_type: lora\nlora_rank: 8", kind=SftConfig)[0].lora_r == 8
-    assert load(tmp_path, "use_peft: false")[0].lora_r == 0
-    assert load(tmp_path, "", "bf16=true")[0].torch_dtype == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    "text, values",
-    [
-        ("use_swanlab: true", {"report_to": ("swanlab",)}),
-        ("use_swanlab: false", {"report_to": ("tensorboard",)}),
-        ("report_to: none\nuse_swanlab: true", {"report_to": ("swanlab",)}),
-        ("use_swanlab: true\nreport_to: [tensorboard]", {"report_to": ("swanlab", "tensorboard")}),
-        ("torch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
-        ("dtype: fp16", {"torch_dtype": "float16"}),
-        ("torch_dtype: auto\nbf16: true", {"torch_dtype": "bfloat16"}),
-        ("bf16: true\ntorch_dtype: auto", {"torch_dtype": "bfloat16"}),
-        ("bf16: true\ntorch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
-        ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None}),
-        ("eval_reward_funcs: None\nadapter_name_or_path: None", {"adapter_name_or_path": None}),
-    ],
-)
-def test_values_as_other_tools_write_them(tmp_path, text, values):
+@pytest.mark.parametrize(("text", "values"), READ)
+def test_what_other_tools_write_is_read(tmp_path, text, values):
     config, _ = load(tmp_path, text)
     assert {name: getattr(config, name) for name in values} == values
 
 
-def test_none_on_the_command_line_is_null(tmp_path):
+@pytest.mark.parametrize(("text", "part"), NOT_HERE)
+def test_what_would_change_the_result_is_refused(tmp_path, text, part):
+    assert part in why(tmp_path, text)
+
+
+def test_the_same_holds_on_the_command_line_and_in_stage_1(tmp_path):
     assert load(tmp_path, "run_name: x", "run_name=None")[0].run_name is None
-
-
-@pytest.mark.parametrize("text", ["torch_dtype: float32\nbf16: true", "torch_dtype: auto\ntorch_dtype: float32"])
-def test_two_values_for_one_key_are_a_mistake(tmp_path, text):
-    with pytest.raises(UserError, match="1 problem"):
-        load(tmp_path, text)
+    assert load(tmp_path, "", "bf16=true", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
+    assert "it belongs to stage 2 (python -m grpo.train)" in why(tmp_path, "beta: 1", kind=SftConfig)
+    assert list(readings("training.lora.rank")) == ["training_lora_rank", "lora_rank", "rank"]
+    assert list(readings("eval.steps")) == ["eval_steps"]
 
 
 def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
@@ -284,12 +286,6 @@ def test_null_is_the_default_and_says_so(tmp_path):
 
 
 # --- sections ------------------------------------------------------------------------------------------------------
-
-
-def test_names_in_sections_stand_for_keys():
-    assert list(readings("model.path")) == ["model_path", "path"]
-    assert list(readings("training.lora.rank")) == ["training_lora_rank", "lora_rank", "rank"]
-    assert list(readings("eval.steps")) == ["eval_steps"]
 
 
 def test_sections_of_any_depth_are_read(tmp_path):
@@ -337,15 +333,6 @@ config:
     assert "bias: all is not available" in why(tmp_path, "peft_config: {bias: all}")
 
 
-def test_a_section_without_keys_says_nothing(tmp_path):
-    assert load(tmp_path, "training:\n  # learning_rate: 1\nlogging: {}\n")
-    assert "unknown key trainig" in why(tmp_path, "trainig:\n")
-
-
-def test_a_dotted_name_on_the_command_line_is_a_key_in_sections(tmp_path):
-    assert load(tmp_path, "", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
-
-
 def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
     """Also inside a section."""
     for text in ("fsdp_config: {beta: 0.5}\n", "training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2\n"):
@@ -353,28 +340,7 @@ def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
         assert config.beta == TrainConfig.beta and ["fsdp_config is not used" in notice for notice in notices] == [True]
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("modle: {path: x}\n", "c.yaml:5: unknown key modle.path"),
-        ("training:\n  learnig_rate: 1\n", "c.yaml:6: unknown key training.learnig_rate; did you mean learning_rate?"),
-        ("reference:\n  model_name_or_path: x\n", "unknown key reference.model_name_or_path"),
-        ("teacher: {temperature: 0.1}\n", "unknown key teacher.temperature"),
-        ("model: {path: x}\n", "model.path was set at"),
-        ("lora: {r: 1}\nlora_rank: 2\n", "lora_rank was set at"),
-        ("lora:\n  r: many\n", "c.yaml:6: lora.r: wants a whole number"),
-    ],
-)
-def test_sections_are_as_strict_as_the_rest(tmp_path, text, part):
-    assert part in why(tmp_path, text)
-
-
 # --- hints ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_key_of_the_other_stage_is_said_to_be_one(tmp_path):
-    assert "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)" in why(tmp_path, "cutoff_len: 5")
-    assert "unknown key beta: it belongs to stage 2 (python -m grpo.train)" in why(tmp_path, "beta: 1", kind=SftConfig)
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])

@@ -58,25 +58,21 @@ def test_two_held_out_sets_are_never_in_one_table(tmp_path):
 INTACT = {"data": "one", "step": 0, "before": {"": {"accuracy": 0.3}}, "after": None}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"data": "one", "st',
-        "[]",
-        "null",
-        "7",
-        json.dumps({"before": INTACT["before"]}),  # as it was written until 2026
-        json.dumps({**INTACT, "before": None}),
-        json.dumps({**INTACT, "before": {"": 3}}),
-        json.dumps({**INTACT, "before": {"": {"accuracy": "a"}}}),
-        json.dumps({**INTACT, "before": {"known": {"accuracy": 0.3}}}),
-        json.dumps({**INTACT, "step": "x"}),
-        "[" * 100_000,
-        b"\xff\xfe",
-    ],
-    ids=range(13),
-)
+@pytest.mark.parametrize("content", [
+    "",
+    '{"data": "one", "st',
+    "[]",
+    "null",
+    "7",
+    json.dumps({"before": INTACT["before"]}),  # as it was written until 2026
+    json.dumps({**INTACT, "before": None}),
+    json.dumps({**INTACT, "before": {"": 3}}),
+    json.dumps({**INTACT, "before": {"": {"accuracy": "a"}}}),
+    json.dumps({**INTACT, "before": {"known": {"accuracy": 0.3}}}),
+    json.dumps({**INTACT, "step": "x"}),
+    "[" * 100_000,
+    b"\xff\xfe",
+], ids=range(13))  # fmt: skip
 def test_a_damaged_measurement_is_made_anew(tmp_path, content):
     (tmp_path / "evaluation.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     policy = Policy(tmp_path, "one", 9)

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
@@ -17,8 +17,6 @@ from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
 from grpo.run.trackers import TensorBoard
-
-NO_ACCOUNT = ("WANDB_API_KEY", "WANDB_MODE", "SWANLAB_API_KEY", "SWANLAB_MODE", "WANDB_PROJECT", "SWANLAB_PROJ_NAME")
 
 
 def configured(tmp_path, **keys):
@@ -36,34 +34,25 @@ def configured(tmp_path, **keys):
     return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
 
 
-class StandIn(SimpleNamespace):
+class StandIn:
     """A tracker's module, which remembers what it was told, or fails where it is asked to."""
 
-    def __init__(self, *failing):
-        super().__init__(told=[], failing=failing)
+    def __init__(self, failing=""):
+        self.told, self.failing = [], failing
+        self.init, self.log, self.finish = (partial(self.tell, name) for name in ("init", "log", "finish"))
 
-    def __getattr__(self, name):
-        if name not in ("init", "log", "finish"):
-            raise AttributeError(name)
-
-        def call(*arguments, **named):
-            if name in self.failing:
-                raise RuntimeError(f"{name} broke")
-            self.told.append((name, arguments, named))
-
-        return call
+    def tell(self, call, /, *arguments, **named):
+        if call == self.failing:
+            raise RuntimeError(f"{call} broke")
+        self.told.append((call, arguments, named))
 
     def scalars(self):
         return [(named["step"], arguments[0]) for name, arguments, named in self.told if name == "log"]
 
 
 @pytest.fixture
-def modules(monkeypatch, tmp_path):
-    """Stand-in modules of all services, where nobody is logged in."""
-    for variable in NO_ACCOUNT:
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("NETRC", raising=False)
+def modules(monkeypatch):
+    """Stand-in modules of all services."""
     found = {name: StandIn() for name in ("wandb", "swanlab", "trackio")}
     for name, module in found.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -102,6 +91,12 @@ def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
     ]
 
 
+def test_without_a_terminal_each_step_has_a_line_unless_there_is_to_be_no_progress(tmp_path, capsys):
+    for hidden, number in (("false", 2), ("true", 0)):
+        steps(configured(tmp_path / hidden, logging_steps=1, disable_tqdm=hidden), 2)
+        assert capsys.readouterr().err.count(" of 2: reward +") == number
+
+
 def test_a_run_that_is_stopped_prints_the_steps_of_an_unfinished_line(tmp_path, capsys):
     steps(configured(tmp_path, logging_steps=10), 20, stop=2)
     assert "step 2 of 20, mean of 2: reward +1.50" in capsys.readouterr().err
@@ -133,8 +128,7 @@ def test_what_counts_since_the_start_is_taken_as_it_is():
 
 def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
     """They go before the services' own variables."""
-    for variable, value in (("WANDB_API_KEY", "k"), ("SWANLAB_MODE", "offline"), ("WANDB_PROJECT", "b")):
-        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("WANDB_PROJECT", "b")
     keys = {"wandb_project": "a", "wandb_entity": "team", "swanlab_project": "0123", "project": "p", "run_name": "1e5"}
     steps(configured(tmp_path, report_to="wandb,swanlab,trackio", **keys), 4)
     for module in modules.values():

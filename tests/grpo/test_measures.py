@@ -47,16 +47,13 @@ def test_every_question_counts_the_same():
     assert "supported_frac" not in found
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "declined", "f_score"),
-    [
-        (3, 1, 1, 2 / (1 / (3 / 5) + 1 / (3 / 4))),  # harmonic mean of 3/5 and 3/4
-        (382, 609, 9, 2 / (1 / 0.382 + 1 / (382 / 991))),
-        (4, 0, 0, 1.0),
-        (0, 3, 1, 0.0),
-        (0, 0, 2, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("right", "wrong", "declined", "f_score"), [
+    (3, 1, 1, 2 / (1 / (3 / 5) + 1 / (3 / 4))),  # harmonic mean of 3/5 and 3/4
+    (382, 609, 9, 2 / (1 / 0.382 + 1 / (382 / 991))),
+    (4, 0, 0, 1.0),
+    (0, 3, 1, 0.0),
+    (0, 0, 2, 0.0),
+])  # fmt: skip
 def test_simple_qas_f_score_is_the_harmonic_mean(right, wrong, declined, f_score):
     assert summary(answers(right, wrong, declined))["f_score"] == pytest.approx(f_score)
 
@@ -100,16 +97,13 @@ def test_cut_answers_are_counted():
     assert summary([group])["clipped_ratio"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "low", "high"),
-    [
-        (3, 7, 0.10779, 0.60322),  # z^2 = 3.84146: (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
-        (0, 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
-        (5, 0, 0.56552, 1.0),
-        (1, 0, 0.20654, 1.0),  # 1 / (1 + z^2)
-        (81, 182, 0.2553, 0.3662),  # Newcombe (1998), table I
-    ],
-)
+@pytest.mark.parametrize(("right", "wrong", "low", "high"), [
+    (3, 7, 0.10779, 0.60322),  # z^2 = 3.84146: (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
+    (0, 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
+    (5, 0, 0.56552, 1.0),
+    (1, 0, 0.20654, 1.0),  # 1 / (1 + z^2)
+    (81, 182, 0.2553, 0.3662),  # Newcombe (1998), table I
+])  # fmt: skip
 def test_wilsons_interval_for_one_answer_per_question(right, wrong, low, high):
     found = summary(answers(right, wrong))
     assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((low, high), abs=1e-4)

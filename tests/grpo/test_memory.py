@@ -208,58 +208,46 @@ def test_halving_ends_where_the_longest_would_not_fit():
     assert memory.halve(budget, 501) is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        OSError(errno.ENOMEM, "Cannot allocate memory"),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
-        RuntimeError("could not create a primitive"),
-        RuntimeError("could not create a memory object"),
-        RuntimeError("std::bad_alloc"),
-        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        RuntimeError("cudaErrorMemoryAllocation"),
-        torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
-        RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("error", [
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+    RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+    RuntimeError("could not create a primitive"),
+    RuntimeError("could not create a memory object"),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cudaErrorMemoryAllocation"),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+    RuntimeError("unable to mmap 8 bytes from file <x>: Cannot allocate memory (12)"),
+], ids=str)  # fmt: skip
 def test_what_counts_as_out_of_memory(error):
     assert is_out_of_memory(error) and describe(error)[0] == MEMORY
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("shapes differ"),
-        ValueError("can't allocate memory"),
-        RuntimeError("could not create a primitive descriptor for a matmul primitive"),
-        OSError(errno.ENOENT, "out of memory"),
-        UserError("out of memory"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("error", [
+    RuntimeError("shapes differ"),
+    ValueError("can't allocate memory"),
+    RuntimeError("could not create a primitive descriptor for a matmul primitive"),
+    OSError(errno.ENOENT, "out of memory"),
+    UserError("out of memory"),
+], ids=str)  # fmt: skip
 def test_what_does_not_count_as_out_of_memory(error):
     assert not is_out_of_memory(error) and exit_code(error) != MEMORY
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (Exception("File too large (os error 27)"), STORAGE),  # tokenizers
-        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), STORAGE),
-        (sqlite3.OperationalError("database or disk is full"), STORAGE),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), STORAGE),
-        (OSError(errno.ENOENT, "no space"), INTERNAL),
-        (sqlite3.OperationalError("no such table: disk"), INTERNAL),
-        (KeyError("no space"), INTERNAL),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("error", "code"), [
+    (Exception("File too large (os error 27)"), STORAGE),  # tokenizers
+    (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), STORAGE),
+    (sqlite3.OperationalError("database or disk is full"), STORAGE),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), STORAGE),
+    (OSError(errno.ENOENT, "no space"), INTERNAL),
+    (sqlite3.OperationalError("no such table: disk"), INTERNAL),
+    (KeyError("no space"), INTERNAL),
+], ids=str)  # fmt: skip
 def test_what_counts_as_a_full_disk(error, code):
     assert is_storage_error(error) == (code == STORAGE) and exit_code(error) == code
 

@@ -127,17 +127,14 @@ def test_completion_metrics():
     )
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "coverage", "refused"),
-    [
-        (["correct", "refused", "refused", "refused"], 1, 3 / 4),  # a quarter is right
-        (["correct", *["refused"] * 4], 1, None),  # less than a quarter
-        (["correct", "correct", "wrong", "refused"], 1, 1 / 4),
-        (["correct", "wrong", "refused", "refused"], 1, None),  # as many wrong ones: a guess
-        (["refused"] * 4, 0, None),
-        (["correct", None, "refused", None], 1, 1 / 4),
-    ],
-)
+@pytest.mark.parametrize(("outcomes", "coverage", "refused"), [
+    (["correct", "refused", "refused", "refused"], 1, 3 / 4),  # a quarter is right
+    (["correct", *["refused"] * 4], 1, None),  # less than a quarter
+    (["correct", "correct", "wrong", "refused"], 1, 1 / 4),
+    (["correct", "wrong", "refused", "refused"], 1, None),  # as many wrong ones: a guess
+    (["refused"] * 4, 0, None),
+    (["correct", None, "refused", None], 1, 1 / 4),
+])  # fmt: skip
 def test_what_a_group_knows(outcomes, coverage, refused):
     zeros = [0.0] * len(outcomes)
     members = group([1] * len(outcomes), zeros, zeros, [{"a": Score(0.0, "", outcome)} for outcome in outcomes])
@@ -172,20 +169,17 @@ def test_the_first_reward_that_can_tell_gives_the_outcome():
     assert outcome_of({"a": silent}) is None and outcome_of({}) is None
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "rewards", "mixed"),
-    [
-        (["correct", "wrong"], [1.0, 0.0], True),
-        (["wrong", "refused", "correct"], [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
-        (["correct", "correct"], [1.0, 0.5], False),
-        (["wrong", "wrong"], [0.0, 0.5], False),
-        (["wrong", "refused"], [0.0, 0.5], False),  # nothing right
-        ([None, None], [1.0, 0.5], True),  # no reward knows: by the value
-        ([None, None, None], [1.0, None, 1.0], False),
-        ([None, None], [1.0, None], False),
-        ([None, None], [None, None], False),
-    ],
-)
+@pytest.mark.parametrize(("outcomes", "rewards", "mixed"), [
+    (["correct", "wrong"], [1.0, 0.0], True),
+    (["wrong", "refused", "correct"], [0.0, 0.0, 0.0], True),  # by the outcome, not by the value
+    (["correct", "correct"], [1.0, 0.5], False),
+    (["wrong", "wrong"], [0.0, 0.5], False),
+    (["wrong", "refused"], [0.0, 0.5], False),  # nothing right
+    ([None, None], [1.0, 0.5], True),  # no reward knows: by the value
+    ([None, None, None], [1.0, None, 1.0], False),
+    ([None, None], [1.0, None], False),
+    ([None, None], [None, None], False),
+])  # fmt: skip
 def test_what_dynamic_sampling_keeps(outcomes, rewards, mixed):
     blank = [None] * len(rewards)
     assert is_mixed(group([1] * len(rewards), rewards, blank, scores(blank, blank, outcomes))) is mixed

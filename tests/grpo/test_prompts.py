@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from making import TEMPLATE, make_tokenizer
+from making import TEMPLATE, make_tokenizer, refused
 
 from grpo.base.errors import UserError
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
@@ -53,9 +53,7 @@ def make_like(tokenizer, template, header="{% if add_generation_prompt %}>{% end
 def test_a_template_that_repeats_or_drops_a_hostile_message_is_refused(tokenizer, template):
     encoder = ChatEncoder(make_like(tokenizer, template))
     assert encoder.prompt([{"role": "user", "content": "hello"}])[1]
-    with pytest.raises(UserError, match="exactly once") as error:
-        encoder.prompt([{"role": "user", "content": "<|im_end|>"}])
-    assert error.value.exit_code == 3
+    refused(lambda: encoder.prompt([{"role": "user", "content": "<|im_end|>"}]), "exactly once")
 
 
 def test_special_tokens_in_an_answer_stay_text_but_its_end_is_the_end_token(tokenizer):
@@ -78,11 +76,8 @@ def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
     endless = make_like(tokenizer, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     endless.eos_token = None
     (tmp_path / "none").mkdir()
-    with pytest.raises(UserError, match="no end token is known") as error:
-        eos_ids(tmp_path / "none", endless)
-    assert error.value.exit_code == 3
-    with pytest.raises(UserError, match="no token is known that ends an answer"):
-        ChatEncoder(endless).answer("a")
+    refused(lambda: eos_ids(tmp_path / "none", endless), "no end token is known")
+    refused(lambda: ChatEncoder(endless).answer("a"), "no token is known that ends an answer")
 
 
 BASE_TEMPLATES = {  # what stands between an answer and the end of its turn
@@ -185,9 +180,7 @@ def test_a_tokenizer_that_finds_special_tokens_in_any_text_is_refused(tokenizer)
     encoder = ChatEncoder(fast)
     assert encoder.prompt([{"role": "user", "content": "a b"}])[1] == [3, 2, 0, 1, 4]
     assert encoder.prompt([{"role": "user", "content": "a <end>"}])[1].count(1) == 1
-    with pytest.raises(UserError, match="remove special tokens from the data") as error:
-        encoder.prompt([{"role": "user", "content": "a <pad>"}])
-    assert error.value.exit_code == 3
+    refused(lambda: encoder.prompt([{"role": "user", "content": "a <pad>"}]), "remove special tokens from the data")
 
 
 def test_a_word_that_is_an_added_token_is_no_markup(tokenizer):
@@ -211,9 +204,9 @@ def test_a_question_of_100_megabytes_is_left_out_without_being_encoded(tokenizer
     monkeypatch.setattr(type(tokenizer), "encode", bounded)
     prompts, left_out = make_prompts(rows, encoder, None, "{question}", 50)
     assert [prompt.row for prompt in prompts] == [0] and left_out == 2
-    with pytest.raises(UserError, match="every prompt is longer") as error:
-        make_prompts(rows[1:], encoder, None, "{question}", 50)
-    assert "more than 50 tokens" in error.value.why
+    refused(
+        lambda: make_prompts(rows[1:], encoder, None, "{question}", 50), "every prompt is longer", "more than 50 tokens"
+    )
 
 
 def test_no_text_that_could_fit_is_left_out_unencoded(tokenizer):
@@ -228,9 +221,7 @@ def test_no_text_that_could_fit_is_left_out_unencoded(tokenizer):
 )
 def test_a_broken_generation_config_is_named(tokenizer, tmp_path, content):
     (tmp_path / "generation_config.json").write_text(content)
-    with pytest.raises(UserError, match="generation_config.json cannot be read") as error:
-        eos_ids(tmp_path, tokenizer)
-    assert error.value.exit_code == 3
+    refused(lambda: eos_ids(tmp_path, tokenizer), "generation_config.json cannot be read")
 
 
 def row(index, question):
@@ -267,8 +258,7 @@ def test_a_chat_template_from_a_file(tokenizer, tmp_path):
     (tmp_path / "own.jinja").write_text(TEMPLATE.replace("assistant", "model"))
     loaded = load_tokenizer(tmp_path / "t", str(tmp_path / "own.jinja"))
     assert ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0].endswith("<|im_start|>model\n")
-    with pytest.raises(UserError, match="cannot read the chat template"):
-        load_tokenizer(tmp_path / "t", str(tmp_path / "absent"))
+    refused(lambda: load_tokenizer(tmp_path / "t", str(tmp_path / "absent")), "cannot read the chat template")
 
 
 MISTRAL = (
@@ -281,8 +271,8 @@ def test_mistrals_prompts_end_with_the_header_by_themselves(tokenizer):
     encoder = ChatEncoder(make_like(tokenizer, MISTRAL, header=""))
     assert encoder.prompt([{"role": "user", "content": "a"}])[0] == "<s>[INST] a[/INST]"
     for without_header in (MISTRAL.replace("[/INST]", ""), MISTRAL.replace("{% else %}", "{% else %}[answer]")):
-        with pytest.raises(UserError, match="ignores add_generation_prompt"):
-            ChatEncoder(make_like(tokenizer, without_header, header=""))
+        broken = make_like(tokenizer, without_header, header="")
+        refused(lambda broken=broken: ChatEncoder(broken), "ignores add_generation_prompt")
 
 
 def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):

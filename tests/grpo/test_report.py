@@ -266,6 +266,8 @@ def test_the_values_of_a_plot_can_be_read(tmp_path):
     assert [text for _, _, text in loss.lines[0].spots] == ["step 1: 0.125", "step 2: 0.25", "step 4: 0.5"]
     assert loss.lines[0].spots[1][:2] == (loss.x.place(2), loss.y.place(0.25))
     assert answers.lines[0].spots[-1][2] == "step 4: 100.0%"
+    shown = [show_tick(tick, answers.is_percent) for tick in answers.y.ticks]
+    assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
 def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
@@ -287,16 +289,6 @@ def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
     text = " ".join(page_of(folder).text.split())
     shown = "in Velda: refuted Mira#0: Born in Orsen. Mira plays: unknown Nobody#7 Mira sings: unknown"
     assert text.count(shown) == 3 + 2  # best, median and worst; first and last
-
-
-def test_wilsons_interval():
-    """Wilson, 1927: 10 of 20 gives 0.299 to 0.701."""
-    assert wilson_interval(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
-    assert (
-        wilson_interval(0.0, 20)[0] == 0.0
-        and wilson_interval(1.0, 20)[1] == 1.0
-        and wilson_interval(0.0, 0) == (0.0, 1.0)
-    )
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
@@ -341,13 +333,6 @@ def test_the_ticks_of_an_axis_are_round(low, high, ticks):
 def test_an_axis_holds_any_two_numbers(low, span):
     axis = make_axis(low, low + span, 10, 90)
     assert 10 <= axis.place(low) <= axis.place(low + span) <= 90 and len(axis.ticks) <= 8
-
-
-def test_shares_go_from_0_to_100_percent(tmp_path):
-    steps = [{"step": n, "accuracy": 0.4 + n / 100, "step_time": 1.0} for n in (1, 2)]
-    (chart,) = draw_charts([Record(tmp_path, steps=steps)])
-    shown = [show_tick(tick, chart.is_percent) for tick in chart.y.ticks]
-    assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
 def test_long_curves_are_thinned_and_smoothed():

@@ -149,9 +149,10 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(chat_checkpoint, monkey
     questions = iter(["one?", "long?", "two?", ""])
     monkeypatch.setattr(chat, "answer", answer)
     monkeypatch.setattr(generate, "_read_question", lambda: next(questions))
-    chat.converse([])
-    assert asked == [["one?"], ["one?", "yes", "long?"], ["one?", "yes", "two?"]]
-    assert "stopped" in capsys.readouterr().err
+    chat.converse([{"role": "system", "content": "Be brief."}])
+    assert asked == [["Be brief.", "one?"], ["Be brief.", "one?", "yes", "long?"], ["Be brief.", "one?", "yes", "two?"]]
+    shown = capsys.readouterr().err
+    assert "system: Be brief." in shown and "an empty line ends" in shown and "stopped" in shown
 
 
 def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refused(chat_checkpoint):
@@ -163,17 +164,14 @@ def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refuse
     assert error.value.exit_code == 3 and "1024 positions" in error.value.why
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--n", "0"], "--n is 0"),
-        (["--temperature", "-1"], "temperature is -1"),
-        (["--temperature", "nan"], "temperature is nan"),
-        (["--top-p", "0"], "top_p is 0"),
-        (["--top-p", "1.5"], "top_p is 1.5"),
-        (["--max-new-tokens", "0"], "max_new_tokens is 0"),
-    ],
-)
+@pytest.mark.parametrize(("words", "part"), [
+    (["--n", "0"], "--n is 0"),
+    (["--temperature", "-1"], "temperature is -1"),
+    (["--temperature", "nan"], "temperature is nan"),
+    (["--top-p", "0"], "top_p is 0"),
+    (["--top-p", "1.5"], "top_p is 1.5"),
+    (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+])  # fmt: skip
 def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words, part):
     with pytest.raises(UserError, match=part) as error:
         generate.main(["/no/model", "--prompt", "x", *words])

@@ -87,14 +87,10 @@ def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
     assert learned(tmp_path) < -0.1
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
-        {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
-    ],
-    ids=["lora", "full"],
-)
+@pytest.mark.parametrize("keys", [
+    {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
+    {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
+], ids=["lora", "full"])  # fmt: skip
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat_checkpoint, monkeypatch, keys):
     import reward_functions
 
@@ -211,24 +207,20 @@ def test_reference_of_a_run_that_starts_from_an_adapter_includes_it(tmp_path, ch
     assert next(v for k, v in tensors.items() if k.endswith("q_proj.lora_A.weight")).shape[0] == 16
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"loss_type": "grpo"},
-        {"loss_type": "dr_grpo", "scale_rewards": False},
-        {"loss_type": "bnpo"},
-        {"epsilon_high": 0.28, "scale_rewards": "batch"},
-        {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "num_iterations": 2},
-        {"delta": 1.5, "num_iterations": 3},
-        {"mask_truncated_completions": True},
-        {"sampler_importance_sampling_correction": True},
-        {"torch_dtype": "bfloat16"},
-        {"lora_target_modules": ["q_proj", "v_proj"]},
-        {"use_bias_correction_kl": True, "num_iterations": 2},
-        {"gradient_checkpointing": True},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("keys", [
+    {"loss_type": "grpo"},
+    {"loss_type": "dr_grpo", "scale_rewards": False},
+    {"loss_type": "bnpo"},
+    {"epsilon_high": 0.28, "scale_rewards": "batch"},
+    {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "num_iterations": 2},
+    {"delta": 1.5, "num_iterations": 3},
+    {"mask_truncated_completions": True},
+    {"sampler_importance_sampling_correction": True},
+    {"torch_dtype": "bfloat16"},
+    {"lora_target_modules": ["q_proj", "v_proj"]},
+    {"use_bias_correction_kl": True, "num_iterations": 2},
+    {"gradient_checkpointing": True},
+], ids=str)  # fmt: skip
 def test_every_option_trains(tmp_path, chat_checkpoint, keys):
     lines = run(tmp_path, chat_checkpoint, **keys)
     assert len(lines) == 3 and lines[-1]["skipped_steps"] == 0
@@ -293,17 +285,13 @@ def test_the_output_directory(tmp_path, chat_checkpoint):
     assert AutoTokenizer.from_pretrained(folder / "final").chat_template
 
 
-@pytest.mark.parametrize(
-    "typo",
-    [
-        {"dataset_id_or_path": "none.jsonl"},
-        {"model_name_or_path": "none"},
-        {"question_field": "none"},
-        {"lora_target_modules": ["none"]},
-        {"reward_funcs": ["reward_functions:raises"]},
-    ],
-    ids=lambda keys: next(iter(keys)),
-)
+@pytest.mark.parametrize("typo", [
+    {"dataset_id_or_path": "none.jsonl"},
+    {"model_name_or_path": "none"},
+    {"question_field": "none"},
+    {"lora_target_modules": ["none"]},
+    {"reward_funcs": ["reward_functions:raises"]},
+], ids=lambda keys: next(iter(keys)))  # fmt: skip
 def test_a_typo_costs_no_run(tmp_path, chat_checkpoint, typo):
     """Whatever ends the new run before its first checkpoint, even its reward, the old one is there as it was."""
     run(tmp_path, chat_checkpoint, max_steps=1)

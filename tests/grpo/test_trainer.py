@@ -47,16 +47,13 @@ def updates(norm=1.0, num_backward=1, **keys):
     return made, found
 
 
-@pytest.mark.parametrize(
-    ("keys", "rates"),
-    [
-        ({}, [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
-        ({"num_iterations": 1}, [1, 0.8, 0.6, 0.4, 0.2]),
-        ({"warmup_steps": 2}, [0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-        ({"warmup_ratio": 0.15}, [0, 1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),  # 1.5, rounded up
-        ({"warmup_steps": 1, "warmup_ratio": 0.9}, [0, 1 / 2, *(n / 8 for n in range(8, 0, -1))]),
-    ],
-)
+@pytest.mark.parametrize(("keys", "rates"), [
+    ({}, [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+    ({"num_iterations": 1}, [1, 0.8, 0.6, 0.4, 0.2]),
+    ({"warmup_steps": 2}, [0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+    ({"warmup_ratio": 0.15}, [0, 1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),  # 1.5, rounded up
+    ({"warmup_steps": 1, "warmup_ratio": 0.9}, [0, 1 / 2, *(n / 8 for n in range(8, 0, -1))]),
+])  # fmt: skip
 def test_the_rate_of_each_update(keys, rates):
     """Warm-up and decay go by optimizer steps, of which each step has num_iterations."""
     made, found = updates(**keys)

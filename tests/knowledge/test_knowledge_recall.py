@@ -1,7 +1,7 @@
 """The gold paragraph among the first five results for XQuAD's 1,190 questions, in English and Chinese, from one file.
 
 Floors: what rank_bm25 (0.986 English, 0.991 Chinese) and FTS5's own tokenizers (0.987 with Porter's stemmer, 0.928
-Chinese with trigrams) reach with a file for each language. bench/knowledge.py shows what each ingredient gives.
+Chinese with trigrams) reach with a file for each language. bench/LOG.md has what each ingredient gives.
 """
 
 import json

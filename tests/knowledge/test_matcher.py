@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from cells import cells
 
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.store.result import Passage
@@ -26,39 +27,33 @@ def facts_of(text, question="", subject=""):
     return asyncio.run(by_rules(text, question, subject)).facts
 
 
-@pytest.mark.parametrize(
-    ("fact", "label"),
-    [
-        ("The capital of Norland is Velda.", S),
-        ("the capital  of norland is VELDA", S),
-        ("The capital of Norland is Orsen", R),
-        ("The capital of Norland is New Orsen", R),
-        ("The capital of Sudria is Orsen", U),  # its words are in the value
-        ("The capital of Norland is Velda, a port", U),
-        ("The capital of Norland is not Velda", U),
-        ("The capital of Norland is", U),
-        ("The capital of Westmark is Velda", U),
-        ("Velda is the capital of Norland", U),
-        ("The chemical symbol of orunium is Vd", R),
-        ("The city of Velda is in Sudria", R),
-        ("The city of Velda is old", U),
-        ("The gas used in balloons is helium", U),
-        ("The gas used in lamps is helium", R),
-        ("Mira Tolan was born in Orsen", R),
-        ("Mira Tolan was born", U),
-        ("Mira Tolan was born before Velda", U),
-        ("Jon Tolan was born in Velda", U),
-        ("Mira Tolan worked as a cook", R),
-        ("Mira Tolan worked as a", U),
-        ("Mira Tolan worked as the baker", S),
-        ("Acton makes boats", R),
-        ("The Amberleaf honours painters", R),
-        ("1984 was written by Mira Tolan", R),
-        ("", U),
-    ],
-)
-def test_a_fact_is_compared_with_the_sentence_of_its_stem(fact, label):
-    assert verdicts([fact], "Jon Orn plays.", BASE) == [label]
+FACTS = {
+    S: cells("""
+        The capital of Norland is Velda. ¦ the capital  of norland is VELDA ¦ Mira Tolan worked as the baker
+        """),
+    R: cells("""
+        The capital of Norland is Orsen ¦ The capital of Norland is New Orsen
+        The chemical symbol of orunium is Vd ¦ The city of Velda is in Sudria ¦ The gas used in lamps is helium
+        Mira Tolan was born in Orsen ¦ Mira Tolan worked as a cook ¦ Acton makes boats
+        The Amberleaf honours painters ¦ 1984 was written by Mira Tolan
+        """),
+    U: cells(
+        """
+        The capital of Sudria is Orsen ¦ The capital of Norland is Velda, a port
+        The capital of Norland is not Velda ¦ The capital of Norland is ¦ The capital of Westmark is Velda
+        Velda is the capital of Norland ¦ The city of Velda is old ¦ The gas used in balloons is helium
+        Mira Tolan was born ¦ Mira Tolan was born before Velda ¦ Jon Tolan was born in Velda
+        Mira Tolan worked as a
+        """,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("label", FACTS)
+def test_a_fact_is_compared_with_the_sentence_of_its_stem(label):
+    found = dict(zip(FACTS[label], verdicts(FACTS[label], "Jon Orn plays.", BASE), strict=True))
+    assert found == dict.fromkeys(FACTS[label], label)
 
 
 def test_a_sentence_that_is_stated_wins_over_another_value_and_names_its_passage():

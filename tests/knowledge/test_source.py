@@ -178,16 +178,6 @@ def test_arrays_that_end_too_early_or_too_late(tmp_path, content, why):
     assert why in error.value.why
 
 
-def test_elements_may_end_anywhere_in_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "CHUNK_BYTES", 3)
-    content = '[ {"title": "Ż", "text": ["a\\"]", "b"]} , 1234567 ,\n{"title":"黑豹队","text":"x"}]\n'
-    assert read(tmp_path, content.encode()) == [
-        Row(1, "Ż", ['a"]', "b"]),
-        Skip(1, "not an object: int"),
-        Row(2, "黑豹队", ["x"]),
-    ]
-
-
 def test_a_number_goes_on_in_what_is_read_next(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK_BYTES", 3)  # "[12", "345", "6]": 12 is a number, too
     assert read(tmp_path, b"[123456]") == [Skip(1, "not an object: int")]

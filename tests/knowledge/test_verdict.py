@@ -3,17 +3,13 @@
 import json
 import logging
 import sqlite3
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from grpo.base.errors import UserError
-from knowledge.facts.matcher import SentenceMatcher
 from knowledge.facts.verdict import CachedVerifier, Verdict
 from knowledge.store.result import Passage
 
@@ -53,31 +49,6 @@ def test_a_fact_is_judged_once_per_evidence_also_after_a_restart(path):
     reopened = CachedVerifier(again, path)
     assert reopened.verify(questions) == found and again.asked == []
     reopened.close()
-
-
-def test_it_survives_in_another_process(path):
-    code = (
-        "import sys; from knowledge.facts.matcher import SentenceMatcher; from knowledge.store.result import Passage\n"
-        "from knowledge.facts.verdict import CachedVerifier; v = CachedVerifier(SentenceMatcher(), sys.argv[1])\n"
-        "asked, verify = [], v.verifier.verify\n"
-        "v.verifier.verify = lambda facts: asked.extend(facts) or verify(facts)\n"
-        "v.verify([(sys.argv[2], [Passage('x#7', 'doc', sys.argv[3], 1.0)])]); print(len(asked))"
-    )
-    asked = [
-        subprocess.run(
-            [sys.executable, "-c", code, path, "Mira Tolan was born in Velda", PASSAGE.text],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for _ in range(2)
-    ]
-    assert asked == ["1", "0"]
-    cached = CachedVerifier(SimpleNamespace(name=SentenceMatcher.name), path)  # it can verify nothing
-    assert (
-        cached.verify([("Mira Tolan was born in Velda", [PASSAGE])])[0].evidence == "doc#0"
-    )  # the id of this base, not of that one
 
 
 def test_what_a_verdict_depends_on_is_in_the_key(path):
@@ -130,12 +101,9 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path, content):
     with pytest.raises(UserError) as error:
         CachedVerifier(Counting(), tmp_path / "file")
     assert error.value.exit_code == 3 and "delete" in error.value.fix and (tmp_path / "file").read_bytes() == content
-
-
-def test_another_table_of_that_name_is_refused(tmp_path):
-    sqlite3.connect(tmp_path / "file").execute("CREATE TABLE verdicts (a)")
+    sqlite3.connect(tmp_path / "other").execute("CREATE TABLE verdicts (a)")
     with pytest.raises(UserError):
-        CachedVerifier(Counting(), tmp_path / "file")
+        CachedVerifier(Counting(), tmp_path / "other")
 
 
 def test_a_locked_file_stops_nothing(path, monkeypatch, caplog):

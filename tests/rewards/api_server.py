@@ -1,5 +1,4 @@
-"""A small chat endpoint on this machine that behaves well or badly, as the test asks; also a program: `api_server.py
-DELAY_S`.
+"""A small chat endpoint on this machine that behaves well or badly, as the test asks.
 
 A behaviour is a coroutine function (server, request, writer). The first unused entry of `script` answers a request,
 then `default`.
@@ -7,7 +6,6 @@ then `default`.
 
 import asyncio
 import json
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -179,9 +177,3 @@ async def dies_midway(server: ApiServer, request: Request, writer: asyncio.Strea
     writer.write(b'HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"choices": [')
     await writer.drain()
     writer.close()
-
-
-if __name__ == "__main__":
-    with ApiServer(default=says("A", after_s=float(sys.argv[1]))) as running:
-        print(running.port, flush=True)
-        sys.stdin.read()

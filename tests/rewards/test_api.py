@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from api_server import ApiServer, chat, dies_midway, drips, fails, hangs, resets, says, sends
+from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
 from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.limits import Limits
-from rewards.api.reply import ChatReply, Trouble, read_body
+from rewards.api.reply import ChatReply
 
 
 @pytest.fixture(autouse=True)
@@ -211,28 +211,6 @@ def test_a_redirect_is_not_followed_so_that_the_prompt_stays_here():
         with pytest.raises(UserError, match="refuses"):
             ask(client_of(server), "question")
         assert not elsewhere.requests
-
-
-def test_no_body_whatever_makes_the_reader_fail():
-    for body in (
-        chat("A"),
-        {},
-        {"choices": None},
-        {"choices": [{"message": None}]},
-        {"choices": [{"message": {"content": {}}}]},
-        {"error": "x"},
-        {"error": [1]},
-        {"choices": [{"message": {"content": "\ud800"}}], "usage": {"prompt_tokens": "9", "completion_tokens": -1}},
-        None,
-        1,
-        "x",
-        True,
-        {"choices": [{"message": {"content": "A"}, "finish_reason": {}}]},
-    ):
-        outcome, usage = read_body(json.dumps(body).encode())
-        assert isinstance(outcome, ChatReply | Trouble) and usage.prompt_tokens in (0, 10)
-        if isinstance(outcome, ChatReply) and outcome.text:
-            outcome.text.encode()  # a lone surrogate could not be
 
 
 def held() -> tuple[int, int]:

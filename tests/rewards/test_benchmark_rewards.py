@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from cells import cells
 
 from grpo.base.schema import Score
 from rewards import choice
@@ -14,43 +15,26 @@ from rewards.registry import build_rewards
 ROW = {"question": "Who wrote it?", "answer": "Ada Moor"}
 
 
-@pytest.mark.parametrize(
-    ("completion", "letter"),
-    [
-        ("B", "B"),
-        (" (B)", "B"),
-        ("B) Paris", "B"),
-        ("B. Paris", "B"),
-        ("**B**", "B"),
-        ("Answer: B", "B"),
-        ("A looks right. But no.\nAnswer: B", "B"),
-        ("The answer is (B).", "B"),
-        ("the correct answer is **B**", "B"),
-        ("Answer: $B$", "B"),
-        (r"so \boxed{B}", "B"),
-        (r"so \boxed{\text{B}}", "B"),
-        (r"Answer: A ... no, \boxed{(B) Paris}", "B"),
-        ("<think>Answer: A</think><answer>B</answer>", "B"),
-        ("<think>Answer: A</think>\nAnswer: B", "B"),
-        ("First answer: A. Final answer: B", "B"),
-        ("答案：B", "B"),
-        ("答案是 B", "B"),
-        ("Option B", "B"),
-        (r"<think>\boxed{A}</think>Answer: B", "B"),
-        ("J", "J"),
-        ("Answer: F", "F"),
-        (r"so \boxed{J}", "J"),
-        ("A dog", None),  # an article, not a letter
-        ("The answer is a dog", None),
-        ("Answer: Beijing", None),
-        ("I do not know", None),
-        ("K", None),
-        ("<think>Answer: A", None),  # it ends within its thoughts
-        ("", None),
-    ],
-)
-def test_the_letter_that_is_chosen(completion, letter):
-    assert choice.chosen_letter(completion) == letter
+LETTERS = {  # None: an article, another word, or an end within the thoughts
+    "B": cells(
+        r"""
+        B ¦ B) Paris ¦ B. Paris ¦ **B** ¦ Answer: B ¦ A looks right. But no.\nAnswer: B ¦ The answer is (B).
+        the correct answer is **B** ¦ Answer: $B$ ¦ so \boxed{B} ¦ so \boxed{\text{B}}
+        Answer: A ... no, \boxed{(B) Paris} ¦ <think>Answer: A</think><answer>B</answer>
+        <think>Answer: A</think>\nAnswer: B ¦ First answer: A. Final answer: B ¦ 答案：B ¦ 答案是 B ¦ Option B
+        <think>\boxed{A}</think>Answer: B
+        """,
+        " (B)",
+    ),
+    "J": ["J", r"so \boxed{J}"],
+    "F": ["Answer: F"],
+    None: ["A dog", "The answer is a dog", "Answer: Beijing", "I do not know", "K", "<think>Answer: A", ""],
+}
+
+
+def test_the_letter_that_is_chosen():
+    for letter, completions in LETTERS.items():
+        assert not [completion for completion in completions if choice.chosen_letter(completion) != letter]
 
 
 def test_the_value_of_a_letter():

@@ -431,11 +431,3 @@ def test_a_guessed_title_counts_as_missing_unless_guesses_are_wanted(make):
     row = (GOOD, "", "Mira of Tolan")
     found = [judge_all(make(missing_title=policy), row)[0] for policy in ("zero", "unscored", "search")]
     assert [one.value for one in found] == [0.0, None, 1 / 4] and [len(one.facts) for one in found] == [0, 0, 1]
-
-
-def test_the_formula_of_the_judge_is_the_one_that_was_given(make):
-    def formula(supported, refuted, n):
-        return 0.125 * supported + 0.5 * refuted + 0.25 * (n - supported - refuted)
-
-    [found] = judge_all(make(formula=formula), (GOOD + " Mira Tolan works as a cook.", "", "Mira Tolan"))
-    assert found.value == 0.125 + 0.5

@@ -23,7 +23,7 @@ REPLIES = {
     Therefore, the grade is: A ¦ Result: CORRECT ¦ ```\nA\n``` ¦ ```text\nA\n``` ¦ ```json\n{"grade": "A"}\n```
     <grade>A</grade> ¦ \boxed{A} ¦ $\boxed{\text{A}}$ ¦ {"grade": "A"} ¦ {"Verdict": "CORRECT"}
     {"grade": "A: CORRECT"} ¦ ["A"] ¦ {"评分": "A"} ¦ {"grade": "A", "reason": "It is not B."}
-    {"judge_says": "A"} ¦ {"grade": "A" ¦ <think>B</think>A ¦ <think>\nB? No.\n</think>\n\nA
+    {"grade": "A" ¦ <think>B</think>A ¦ <think>\nB? No.\n</think>\n\nA
     It is B. No.\n</think>\nA ¦ A\n\nThe answer matches the reference. ¦ A: The answer matches.
     A\n\nIt is correct. ¦ The answer is: A ¦ 评判：正确 ¦ 判定结果：A ¦ 最终评分：A ¦ 对 ¦ A<|im_end|>
     Here is my grade:\n\nA ¦ A - the candidate matches ¦ 【A】 ¦ Judgement：A ¦ Grade:\nA
@@ -47,8 +47,8 @@ REPLIES = {
     <verdict>\nA\n</verdict> ¦ {"grade": "A", "reason": "The answer matches the reference."}
     {"reasoning": "Both name Paris.", "grade": "A"} ¦ {"grade": "A", "correct": true} ¦ {"grade": "A", "score": 1}
     {"grade": "A", "confidence": 0.0} ¦ {"is_correct": true} ¦ {"correct": true, "reason": "The answer matches."}
-    {"result": {"grade": "A"}} ¦ {"answer": "Paris", "grade": "A"} ¦ {"answer": "A"} ¦ {"grade": ["A"]}
-    Here is my grade:\n{"grade": "A"} ¦ Both name Paris.\n{"grade": "A"}\nThat is all.
+    {"answer": "Paris", "grade": "A"} ¦ {"answer": "A"} ¦ {"grade": ["A"]}
+    Here is my grade:\n{"grade": "A"}
     ```json\n{\n  "grade": "A",\n  "explanation": "Both name Paris."\n}\n```
     Sure, here is the JSON:\n```json\n{"verdict": "CORRECT"}\n```
     <think>\nIs it B? The year is wrong... no, it is right.\n</think>\n\nA
@@ -114,6 +114,7 @@ REPLIES = {
     ),
     None: cells(
         r"""
+    {"judge_says": "A"} ¦ {"result": {"grade": "A"}} ¦ Both name Paris.\n{"grade": "A"}\nThat is all.
     A+ ¦ B+ ¦ C# ¦ Grade: A- ¦ **B+** ¦ (A-) ¦ A– ¦ Grade: B-\nThe answer is incomplete. ¦ {"grade": "B+"}
     So, a city. ¦ I would grade this. ¦ The final answer is A. ¦ Should be A or B ¦ 答案正确吗？ ¦ 选择A或B
     A: The candidate does not know. ¦ A\nNo answer was given. ¦ A: it doesn't answer the question.
@@ -143,7 +144,7 @@ REPLIES = {
     B\nIt is A. ¦ B: not wrong ¦ C: The answer is correct. ¦ C: CORRECT ¦ C\nGrade: A
     INCORRECT: the answer matches. ¦ Incorrect? No, correct. ¦ Grade: A. Verdict: INCORRECT
     The answer is correct. Grade: B ¦ The answers do not match.\nGrade: A ¦ These match.\nGrade: B
-    {"grade": "A", "is_correct": false} ¦ {"grade": "B", "correct": true} ¦ {"grade": "A", "score": 0}
+    {"grade": "A", "is_correct": false} ¦ {"grade": "B", "correct": true}
     {"grade": "A", "answer": "B"} ¦ {"grade": "A", "reason": "The answer is wrong."}
     {"grade": "A", "explanation": "It does not match."} ¦ {"grade": "A"} {"grade": "B"}
     [{"grade": "A"}, {"grade": "B"}] ¦ {"correct": false} ¦ {"grade": ""} ¦ {"grade": "A|B|C"} ¦ {"grade": 1}

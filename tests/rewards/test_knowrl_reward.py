@@ -157,9 +157,7 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
         ("factuality", FORMULAS["knowrl"], True),
     ],
 )
-def test_each_version_has_its_formula_and_weighs_contradiction_as_the_table_says(
-    base, monkeypatch, name, formula, weighs
-):
+def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, name, formula, weighs):
     loaded, formulas = [], []
 
     def load(model, *, device, threshold, weigh_contradiction):

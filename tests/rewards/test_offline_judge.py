@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from cells import cells
 
 from rewards.exact import normalise
 from rewards.outcome.judge import OfflineJudge
@@ -37,34 +38,17 @@ def test_offline_judge(answer, truths, outcome):
     assert verdict.outcome == outcome and verdict.reason
 
 
-@pytest.mark.parametrize(
-    "answer, truth",
-    [
-        ("1.5", "15"),
-        ("15", "1.5"),
-        ("1/2", "12"),
-        ("-5", "5"),
-        ("10:30", "1030"),
-        ("2.4 million", "24 million"),
-        ("Johnson", "Johnson & Johnson"),
-        ("Duran", "Duran Duran"),
-        ("before 1949", "1949"),
-        ("over 1,000", "1,000"),
-        ("more than one thousand people", "1000"),
-        ("1949年之前", "1949年"),
-        ("1949年以后", "1949年"),
-        ("14 March", "14 March 2018"),
-        ("2018-03-14", "2018-04-13"),
-        ("one million", "one thousand"),
-        ("240万", "24万"),
-        ("12 April 1962", "April 1962"),
-        ("12!", "12"),
-        ("n!", "n"),
-        ("It is 12!", "12"),
-        ("5²", "52"),
-        ("the 18th", "18"),
-    ],
-)
-def test_another_number_is_never_paid(answer, truth):
+NUMBERS = cells("""
+    1.5 | 15 ¦ 15 | 1.5 ¦ 1/2 | 12 ¦ -5 | 5 ¦ 10:30 | 1030 ¦ 2.4 million | 24 million
+    Johnson | Johnson & Johnson ¦ Duran | Duran Duran ¦ before 1949 | 1949 ¦ over 1,000 | 1,000
+    more than one thousand people | 1000 ¦ 1949年之前 | 1949年 ¦ 1949年以后 | 1949年 ¦ 14 March | 14 March 2018
+    2018-03-14 | 2018-04-13 ¦ one million | one thousand ¦ 240万 | 24万 ¦ 12 April 1962 | April 1962 ¦ 12! | 12
+    n! | n ¦ It is 12! | 12 ¦ 5² | 52 ¦ the 18th | 18
+    """)
+
+
+@pytest.mark.parametrize("pair", NUMBERS)
+def test_another_number_is_never_paid(pair):
+    answer, truth = pair.split(" | ")
     assert normalise(answer) != normalise(truth)
     assert asyncio.run(OfflineJudge().judge("Which?", answer, [truth])).outcome == "wrong"

@@ -1,0 +1,55 @@
+"""One flipped byte of final/: weights are refused, and nothing else ends in a traceback.
+
+Digests of the other files are not compared, so that a user may edit them: a chat template, a generation's settings.
+"""
+
+import json
+import random
+import shutil
+
+import pytest
+from running import is_message, write_config
+
+WEIGHTS = {"lora": "adapter_model.safetensors", "full": "model.safetensors"}
+PLACES = 15  # flipped bytes of each run's final/; the first five are in the weights
+
+
+@pytest.fixture(scope="module", params=WEIGHTS)
+def trained(request, processes, chat_checkpoint, tmp_path_factory):
+    """A finished run: its folder, and its file of weights."""
+    folder = tmp_path_factory.mktemp(request.param)
+    keys = {"max_steps": 1, **({"lora_r": 0} if request.param == "full" else {})}
+    assert processes.train(write_config(folder, chat_checkpoint, **keys)).code == 0
+    return folder, WEIGHTS[request.param]
+
+
+def places(final, weights: str) -> list[tuple[str, int]]:
+    """Files and offsets: the header's length, the header, and the data of the weights; then the other files."""
+    rng = random.Random(weights)
+    size = (final / weights).stat().st_size
+    header = int.from_bytes((final / weights).read_bytes()[:8], "little")
+    found = [(weights, place) for place in (1, 8 + header // 3, 8 + header // 2, 8 + header + 5, size - 1)]
+    others = sorted(path.name for path in final.iterdir() if path.name != weights)
+    while len(found) < PLACES:
+        name = others[len(found) % len(others)]
+        found.append((name, rng.randrange((final / name).stat().st_size)))
+    return found
+
+
+@pytest.mark.parametrize("number", range(PLACES))
+def test_a_flipped_byte_of_a_result_is_told_or_harmless(processes, trained, tmp_path, number):
+    folder, weights = trained
+    shutil.copytree(folder / "run", tmp_path / "run")
+    name, place = places(tmp_path / "run" / "final", weights)[number]
+    path = tmp_path / "run" / "final" / name
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0b100101
+    path.write_bytes(data)
+    child = processes.start("grpo.evaluate", tmp_path / "run", "--data", folder / "questions.jsonl", "max_samples=2")
+    code = child.wait()
+    assert "Traceback" not in child.stderr and "internal error" not in child.stderr, (name, place, child.stderr)
+    if name == weights:
+        assert code == 6 and is_message(child.stderr) and f"{weights} has another sha256" in child.stderr
+    else:
+        assert json.loads(child.stdout)["num_questions"] == 2 if code == 0 else is_message(child.stderr)
+        assert code in (0, 3, 6), (name, place)

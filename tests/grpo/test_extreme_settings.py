@@ -1,0 +1,58 @@
+"""Every numeric key at its ends: it is accepted as it is written, or refused by its name, and never a traceback."""
+
+import math
+from typing import get_args, get_type_hints
+
+import pytest
+
+from grpo.base.errors import UserError
+from grpo.config.load import load_config
+from grpo.config.options import SftConfig, TrainConfig
+
+NEEDED = ("model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o")
+EXTREMES = (
+    "0",
+    "-1",
+    "-0.0",
+    "1e-320",
+    "1e-46",
+    "0.5",
+    "1e38",
+    "1e39",
+    "1e400",
+    str(2**63),
+    "9" * 400,
+    ".nan",
+    "-.inf",
+)
+EXTREMES += ("true", "1e", "{a: 1}", "", "null")
+
+
+def numeric(kind: type) -> list[str]:
+    hints = get_type_hints(kind)
+    return [name for name, hint in hints.items() if {int, float, list[float]} & {hint, *get_args(hint)}]
+
+
+KEYS = [(kind, name) for kind in (TrainConfig, SftConfig) for name in numeric(kind)]
+
+
+def load(kind: type, *overrides: str):
+    needed = [*NEEDED, "reward_funcs=[math]"] if kind is TrainConfig else NEEDED
+    return load_config(None, [*needed, *overrides], kind)[0]
+
+
+@pytest.mark.parametrize(("kind", "name"), KEYS, ids=str)
+def test_a_number_is_taken_as_written_or_refused_by_name(kind, name):
+    usual = getattr(load(kind), name)
+    for written in EXTREMES:
+        try:
+            found = getattr(load(kind, f"{name}={written}"), name)
+        except UserError as error:
+            assert error.exit_code == 2 and name in error.why and len(error.why) < 2000, (written, error)
+            continue
+        if written == "null":
+            assert found == usual
+            continue
+        for item in found if isinstance(found, tuple) else (found,):
+            assert math.isfinite(item) and type(item) in (int, float), (written, found)
+            assert item == float(written), (written, found)

@@ -1,0 +1,73 @@
+"""What a command writes besides its result, and where: the old file or the new one, and never over its own input."""
+
+import json
+import os
+
+import pytest
+from commands import run_command
+
+ROW = {"completion": r"\boxed{4}", "answer": "4"}
+OLD = '{"completion": "of an earlier day"}\n'
+FAILURES = {  # what ends `score` before, or while, it writes
+    "a row without a completion": ([ROW, {"answer": "4"}], "math", None),
+    "a reward that raises": ([ROW], "./mine.py:f", None),
+    "a full disk": ([ROW] * 200, "math", 2000),
+    "a kill before the new file is in place": ([ROW], "math", "write-out.jsonl"),
+}
+
+
+def limit(bytes_):
+    def set_limit():
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+
+    return set_limit
+
+
+@pytest.mark.parametrize("case", [None, *FAILURES])
+def test_score_replaces_its_output_whole_or_not_at_all(tmp_path, case):
+    rows, reward, how = FAILURES.get(case, ([ROW, ROW], "math", None))
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.py").write_text("def f(completions, **columns):\n    return 1 / 0\n")
+    out.write_text(OLD)
+    before = {"write-out.jsonl": lambda: os.environ.update(FAILPOINT=how)}.get(how, how and limit(how))
+    reward = reward.replace("./", f"{tmp_path}/")
+    done = run_command("rewards.score", "--reward", reward, source, "--output", out, before=before)
+    if case is None:
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["rewards"] for line in out.read_text().splitlines()] == [{"math": 1.0}] * 2
+    else:
+        assert done.returncode == (-9 if "kill" in case else 6 if "disk" in case else done.returncode or 1), done.stderr
+        assert done.returncode != 0 and out.read_text() == OLD and "Traceback" not in done.stderr
+    if how is None:
+        assert sorted(path.name for path in tmp_path.glob("*.tmp")) == []
+
+
+@pytest.mark.parametrize("source_is_output", [False, True])
+def test_score_may_replace_its_own_input(tmp_path, source_is_output):
+    """It has been read by then; a row that cannot be read leaves it as it is."""
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps(ROW) + "\n" + ("{\n" if source_is_output else ""))
+    before = source.read_text()
+    done = run_command("rewards.score", "--reward", "math", source, "--output", source)
+    assert (done.returncode != 0) == source_is_output and (source.read_text() == before) == source_is_output
+
+
+@pytest.mark.parametrize("name", ["itself", "another spelling", "a symlink", "a hard link", "the output"])
+def test_the_list_of_skipped_rows_never_overwrites_the_source(tmp_path, name):
+    source, out, link = tmp_path / "source.jsonl", tmp_path / "out.db", tmp_path / "link"
+    (tmp_path / "sub").mkdir()
+    source.write_text('{"title": "A", "text": "a"}\n{broken\n')
+    content = source.read_bytes()
+    if name == "a symlink":
+        link.symlink_to(source)
+    elif name == "a hard link":
+        link.hardlink_to(source)
+    skipped = {"itself": source, "another spelling": tmp_path / "sub" / ".." / "source.jsonl", "the output": out}
+    done = run_command("knowledge.build", source, out, "--skipped", skipped.get(name, link))
+    assert done.returncode == 2 and "--skipped names" in done.stderr
+    assert source.read_bytes() == content and not out.exists()
