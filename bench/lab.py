@@ -11,6 +11,9 @@ it must? A trained model is compared with two that are not, at the same share of
   readily the model declines, and nothing else.
 - threshold: the cold start, answering where its own answer is most probable. So much the model knows of itself.
 
+`within a word` is the AUROC among questions to which the model would give the same answer. Whoever only learns which
+answers are usually guesses gets 0.5.
+
 When a run is done, its row goes to FOLDER/rows.jsonl; after a kill, the same command goes on where it stopped.
 --thresholds trains nothing: from which probability of being right on does the expected gradient teach to answer?
 """
@@ -34,7 +37,7 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
-from grpo.evaluation.refusals import auroc, mean_risk, risk_at
+from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.model.policy import load_for_inference
 from grpo.sft import sft
 from grpo.train import train
@@ -67,6 +70,7 @@ PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys
     "1e-3": ["learning_rate=1e-3"],
     "240 steps": ["max_steps=240"],
 }
+BASE = ["learning_rate=1.2e-4", "max_steps=80"]  # of every arm, before its own keys
 
 
 def keys_of(arm: str) -> list[str]:
@@ -102,17 +106,17 @@ class Runs:
         """Train an arm, or the cold start, and return its model. What the commands say goes to log.txt."""
         output = self.folder / arm
         output.mkdir(parents=True, exist_ok=True)
-        keys = [*self.keys, f"output_dir={output}", *keys_of(arm), *self.quick]
+        keys = [*self.keys, f"output_dir={output}"]
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(open(output / "log.txt", "w", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(log))
             stack.enter_context(contextlib.redirect_stderr(log))
             if arm == COLD_START:
-                sft(*load_config(self.sft, keys, SftConfig))
+                sft(*load_config(self.sft, [*keys, *self.quick], SftConfig))
             else:
                 start = self.folder / COLD_START / "final"
                 keys += [f"model_name_or_path={start}", "cold_start=null", "eval_max_samples=16"]
-                train(*load_config(self.grpo, keys))
+                train(*load_config(self.grpo, [*keys, *BASE, *keys_of(arm), *self.quick]))
         return output / "final"
 
     def ask(self, model: Path) -> dict[str, list]:
@@ -144,7 +148,8 @@ def examine(policy, rows: Sequence[Row]) -> dict[str, list]:
     ]
     right = [recalled.endswith(f" {row['answer']}.") for recalled, row in zip(said, rows, strict=True)]
     return {
-        "kinds": [row["familiarity"] for row in rows],
+        "people": [row["title"] for row in rows],
+        "said": [recalled.rstrip(".").rpartition(" ")[2] for recalled in said],
         "declines": [round(float(value), 4) for value in declines],
         "right": list(map(int, right)),
         "sequence": [round(logp, 4) for logp in sequence],
@@ -173,11 +178,28 @@ def measures(row: Row, cold: Row) -> dict[str, float]:
         "forced right": float(right.mean()),
         "AUROC": area,
         "gain": area - auroc(cold_logits, ~cold_right),
+        "within a word": auroc_within(logits, ~right, np.array(row["said"])),
         "AURC": mean_risk(logits, right),
         "wrong": share_wrong(logits, right),
         "constant": share_wrong(with_constant(cold_logits, coverage), cold_right),
         "threshold": risk_at(-np.array(cold["sequence"]), cold_right, coverage),
     }
+
+
+def gain_interval(row: Row, cold: Row) -> tuple[float, float]:
+    """Return the 95 % interval of the gain, by bootstrap over people, since questions about one are alike."""
+    of_person: dict[str, list[int]] = {}
+    for place, person in enumerate(row["people"]):
+        of_person.setdefault(person, []).append(place)
+    places = list(of_person.values())
+    sides = [(np.array(side["declines"]), np.array(side["right"], bool)) for side in (row, cold)]
+
+    def gain(chosen: np.ndarray) -> float:
+        at = np.concatenate([places[person] for person in chosen])
+        after, before = (auroc(logits[at], ~right[at]) for logits, right in sides)
+        return after - before
+
+    return interval(gain, len(places))
 
 
 def answered(logits: np.ndarray) -> np.ndarray:
@@ -217,17 +239,22 @@ def cold_starts(rows: Sequence[Row]) -> dict[tuple, Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Make the Markdown table: a line for each world and arm."""
+    """Make the Markdown table: a line for each world and arm. The gain of one seed has an interval over people."""
     cold = cold_starts(rows)
     found: dict[tuple, list[dict]] = {}
+    intervals = {}
     for row in rows:
-        values = measures(row, cold[row["world"], row["seed"]])
-        found.setdefault((row["world"], row["arm"]), []).append(values)
+        key, start = (row["world"], row["arm"]), cold[row["world"], row["seed"]]
+        found.setdefault(key, []).append(measures(row, start))
+        intervals[key] = gain_interval(row, start)
     lines = []
     for key, of_seeds in found.items():
-        cells = [spread([values[name] for values in of_seeds]) for name in values]
-        lines.append([*key, str(len(of_seeds)), *cells])
-    return markdown_table(["world", "arm", "seeds", *values], lines)
+        cells = {name: spread([values[name] for values in of_seeds]) for name in of_seeds[0]}
+        if len(of_seeds) == 1:
+            low, high = intervals[key]
+            cells["gain"] += f" ({low:.3f} to {high:.3f})"
+        lines.append([*key, str(len(of_seeds)), *cells.values()])
+    return markdown_table(["world", "arm", "seeds", *cells], lines)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -244,17 +271,14 @@ def spread(values: Sequence[float]) -> str:
 
 
 def boundary_plot(path: Path, rows: Sequence[Row]) -> None:
-    """Plot the log-odds of declining of each question after training against before: the first run of each world."""
+    """Plot the log-odds of declining of each question after training against before: the last run of each world."""
     from matplotlib.figure import Figure
 
     cold = cold_starts(rows)
-    first: dict[str, Row] = {}
-    for row in rows:
-        if row["arm"] != COLD_START:
-            first.setdefault(row["world"], row)
-    figure = Figure(figsize=(4.5 * len(first), 4.5), dpi=150, layout="constrained")
-    panels = figure.subplots(1, len(first), squeeze=False)[0]
-    for panel, (world, row) in zip(panels, first.items(), strict=True):
+    last = {row["world"]: row for row in rows if row["arm"] != COLD_START}
+    figure = Figure(figsize=(4.5 * len(last), 4.5), dpi=150, layout="constrained")
+    panels = figure.subplots(1, len(last), squeeze=False)[0]
+    for panel, (world, row) in zip(panels, last.items(), strict=True):
         before = np.array(cold[world, row["seed"]]["declines"])
         after, right = np.array(row["declines"]), np.array(row["right"], bool)
         panel.set(title=world, xlabel="log-odds of declining, cold start", ylabel=f"after {row['arm']}")

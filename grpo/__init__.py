@@ -28,13 +28,13 @@ Read in this order, together with MATH.md:
     loss.py          the clipped objective and its relatives
     trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
     sampling/        batched generation over a key-value cache
-    model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out
+    model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out, the memory that a step needs
     attention/       attention inside a micro-batch, and of one new token per sequence
     device/          the choice between fused kernels and torch's operations
-    data/            files to prompts
+    data/            files to prompts; small worlds made from scratch
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
-    run/             what surrounds the algorithm: output directory, log, checkpoints, memory
+    run/             what surrounds the algorithm: output directory, log, checkpoints, resuming
     diagnosis/       what the numbers of a run say: their meanings, and rules for known failures
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page

@@ -8,7 +8,7 @@ import pytest
 from bench.exam import logit
 from bench.real_model import supervised
 from grpo.base.storage import write_lines
-from grpo.evaluation.refusals import auroc, interval, mean_risk, risk_at
+from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from knowledge.almanac import REFUSAL, Fact, conversations
 
 
@@ -17,6 +17,13 @@ def test_auroc_counts_pairs_and_half_of_the_ties():
     assert auroc(scores, wrong) == (1 + 1 + 0.5 + 1) / 4
     assert auroc(-scores, wrong) == 1 - auroc(scores, wrong)
     assert math.isnan(auroc(scores, np.ones(4, bool)))
+
+
+def test_auroc_within_kinds_ignores_what_tells_kinds_apart():
+    kinds = np.array(["a", "a", "b", "b"])
+    scores, wrong = np.array([1.0, 2.0, 11.0, 12.0]), np.array([True, False, True, True])
+    assert auroc(scores, wrong) == 2 / 3
+    assert auroc_within(scores, wrong, kinds) == 0  # the only pair of one kind is in the wrong order
 
 
 def test_the_risk_is_the_share_of_wrong_answers_among_the_lowest_scores():

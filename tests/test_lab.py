@@ -42,16 +42,18 @@ def test_an_arm_with_a_part_that_there_is_not_is_named(capsys):
 
 
 def row(declines, right, **more):
-    return {"world": "w", "seed": 1, "arm": "a", "declines": declines, "right": right, "sequence": right} | more
+    people = [f"person {place // 2}" for place in range(len(right))]
+    values = {"declines": declines, "right": right, "sequence": right, "people": people, "said": people}
+    return {"world": "w", "seed": 1, "arm": "a"} | values | more
 
 
 def test_the_measures_of_a_run_by_hand():
     """Two known and two unknown questions. Before, each is declined half of the time; then three times in four if
     unknown, so 0.25 of 0.75 answers are wrong."""
     cold = row([0.0] * 4, [1, 1, 0, 0], sequence=[-1.0, -2.0, -3.0, -4.0])
-    found = lab.measures(row([0.0, 0.0, np.log(3), np.log(3)], [1, 1, 0, 0]), cold)
+    found = lab.measures(row([0.0, 0.0, np.log(3), np.log(3)], [1, 1, 0, 0], said=["a", "a", "a", "b"]), cold)
     assert found["answers"] == pytest.approx(3 / 8) and found["forced right"] == 0.5
-    assert (found["AUROC"], found["gain"]) == (1.0, 0.5)
+    assert (found["AUROC"], found["within a word"], found["gain"]) == (1.0, 1.0, 0.5)
     assert found["wrong"] == pytest.approx(1 / 3) and found["constant"] == pytest.approx(0.5)
     assert found["threshold"] == 0.0, "two of the four are answered, the most probable"
 
@@ -70,6 +72,14 @@ def test_a_line_of_the_table_is_the_mean_over_seeds():
         rows.append(row([0.0, logit], [1, 0], seed=seed))
     last = lab.table(rows).splitlines()[-1].split(" | ")
     assert last[:3] == ["| w", "a", "2"] and last[5].startswith("0.750 ["), "AUROC 0.5 and 1"
+
+
+def test_the_gain_of_one_seed_has_an_interval_over_people():
+    """Two questions about each of 100 people, of whom 75 have both in order after training, and 25 neither."""
+    right = [1, 0] * 100
+    after = [0.0, 1.0] * 75 + [1.0, 0.0] * 25
+    low, high = lab.gain_interval(row(after, right), row([0.0] * 200, right))
+    assert low < 0.25 < high and high - low == pytest.approx(2 * 1.96 * (0.75 * 0.25 / 100) ** 0.5, rel=0.2)
 
 
 # --- Thresholds ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Measure whether a score, such as the log-odds of declining, ranks what would be answered wrong above what is known.
 
     auroc      the probability that a question that would be answered wrong has a higher score than one answered right
+    within     the same among questions of one kind, such as one recalled answer: what telling kinds apart does not give
     risk_at    the share of wrong answers if a model answers this share of the questions (its coverage), from the lowest
                score on: models that decline more or less often can be compared at the same coverage
     mean_risk  the mean of this share over all coverages (AURC, 1805.08206)
@@ -23,6 +24,18 @@ def auroc(scores: np.ndarray, is_positive: np.ndarray) -> float:
         return math.nan
     differences = above[:, None] - below
     return float(((differences > 0) + 0.5 * (differences == 0)).mean())
+
+
+def auroc_within(scores: np.ndarray, is_positive: np.ndarray, kinds: np.ndarray) -> float:
+    """Return the AUROC within each kind of question, weighted by its pairs. NaN if no kind has both."""
+    total = weights = 0.0
+    for kind in np.unique(kinds):
+        chosen = kinds == kind
+        pairs = float(is_positive[chosen].sum() * (~is_positive[chosen]).sum())
+        if pairs:
+            total += pairs * auroc(scores[chosen], is_positive[chosen])
+            weights += pairs
+    return total / weights if weights else math.nan
 
 
 def risk_at(scores: np.ndarray, is_right: np.ndarray, coverage: float) -> float:
