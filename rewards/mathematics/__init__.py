@@ -21,7 +21,6 @@ rational.py      rational numbers within limits
 powers.py        powers, roots and logarithms
 functions.py     all other functions
 
-Not claimed: times of day (9 AM for 9:00), sums of units (5 h 30 min for 5.5 h), sines of angles other than multiples
-of 30° and 45°, arcsines as angles, identities written in another way (4+3 = 7 for 3+4 = 7), (y, x) = (2, 1) for (1, 2).
+Not claimed: times of day (9 AM for 9:00), sines of angles other than multiples of 30° and 45°, arcsines as angles.
 These equal only the same text.
 """

@@ -17,7 +17,7 @@ from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.labels import Label, is_phrase
 from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
 from rewards.mathematics.numeral import read_numeral
-from rewards.mathematics.quantity import Scalar, read_quantity
+from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.rational import Unreadable
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
@@ -96,7 +96,10 @@ class _AnswerReader:
         for part in filter(None, map(stripped, without_integers(parts))):
             items += self.both_signs(part)
         items = joined(with_shared_label(items), separators)
-        return _bag(items, tokens, is_ordered=is_series(items, separators))
+        bag = _bag(items, tokens, is_ordered=is_series(items, separators))
+        are_amounts = set(separators) == {"and"} and all(isinstance(item, Scalar) for item in items)
+        total = sum_of(items) if are_amounts else None
+        return Either((bag, total)) if total else bag
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""

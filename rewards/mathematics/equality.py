@@ -209,14 +209,16 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
 def _same_chain(answer: Shape, truth: Shape) -> bool:
     r"""Tell whether both say the same of the same things. A chain that holds answers each of its sides.
 
-    Of two identities only the same texts are the same: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2.
+    Sides are made of the same numbers and names: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. Those of = and ≠ may
+    change places.
     """
     if not isinstance(truth, Chain):
         return answer.holds and any(same(side, truth) for side in answer.sides)
     if not isinstance(answer, Chain) or answer.signs != truth.signs:
         return False
-    is_identity = "=" in answer.signs and all(isinstance(side, Scalar) for side in answer.sides)
-    return not is_identity and _in_order(answer.sides, truth.sides)
+    if set(answer.signs) in ({"="}, {"≠"}):
+        return sorted(answer.parts) == sorted(truth.parts) and _in_any_order(answer.sides, truth.sides)
+    return answer.parts == truth.parts and _in_order(answer.sides, truth.sides)
 
 
 Comparison = Callable[..., bool]

@@ -3,12 +3,14 @@ r"""Read one value with its unit, noun or currency.
 It may be `\$1{,}234.50`, `12\text{ cm}^2`, `90^\circ`, `5\%`, `about 3 million`.
 
 Currency, degrees, percent and units are dropped; a known unit is remembered, so that 12 cm and 12 m can be told apart,
-and so is a noun, so that 3 cats and 4 dogs are not 4 cats and 3 dogs, and 20% off is not 20% more. A percent sign is
-never a factor: 5\% is 5 and not 0.05. After a word that changes the meaning ("5 or more", "12 pm") nothing is dropped.
+and so is a noun, so that 3 cats and 4 dogs are not 4 cats and 3 dogs, and 20% off is not 20% more. Amounts in several
+units are added: 5 hours 30 minutes. A percent sign is never a factor: 5\% is 5 and not 0.05. After a word that changes
+the meaning ("5 or more", "12 pm") nothing is dropped.
 """
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -26,6 +28,7 @@ _POWER = r"\^(?:\{-?n\}|-?n)"
 _TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
 _PAIR = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
 _CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
+_COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
 
@@ -73,6 +76,31 @@ class Scalar:
 
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
+    if not _COMPOUND.fullmatch(_shape(tokens)):
+        return _amount(tokens, algebra)
+    total = sum_of([_amount(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
+    if total is None:
+        raise Unreadable("several amounts")
+    return total
+
+
+def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
+    """Return 5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
+    parts = [part.if_unit or part for part in parts]
+    unit = parts[0].unit
+    total, limit = 0, math.inf
+    for part in parts:
+        if unit is None or part.unit is None or part.unit.powers != unit.powers or part.noun:
+            return None
+        size = (part.value.number or 0) * part.unit.size
+        if not 0 < size < limit:
+            return None
+        total, limit = total + size, part.unit.size
+    return Scalar(parts[0].value.algebra.number(total / unit.size), unit)
+
+
+def _amount(tokens: Tokens, algebra: Algebra) -> Scalar:
+    """Read one number and its unit."""
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
     if is_range_or_code(number):

@@ -1,10 +1,11 @@
 r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`.
 
-What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs.
+What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs: `7 = 4+3`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from string import ascii_lowercase
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.expression import expression_or_none
@@ -12,8 +13,10 @@ from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.regions import complement
 from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
-from rewards.mathematics.tokens import Tokens, is_letter, is_mark
+from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
 
+_OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
+_JOINTS = frozenset((r"\frac", *"{}()/*"))
 _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
@@ -40,8 +43,7 @@ class RelationReader:
         """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
         label, names = read_label(left), self.side(left)
         if label is None and isinstance(names, Row) and all(map(_is_variable_value, names.items)):
-            letters = [token.text for token in left if is_letter(token)]  # (x, y) = (1, 2), but (y, x) is not (1, 2)
-            return Named(Label(" ".join(letters)), self.side(right)) if letters == sorted(letters) else None
+            return self.point(left, right)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
@@ -52,6 +54,16 @@ class RelationReader:
         keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
         return Relation("=", difference) if sign == "=" and difference.variables and keeps_its_variables else None
 
+    def point(self, left: Tokens, right: Tokens) -> Named:
+        """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
+        value = self.side(right)
+        letters = [token.text for token in left if is_letter(token)]
+        are_neighbours = "".join(sorted(letters)) in ascii_lowercase
+        if are_neighbours and isinstance(value, Row) and len(value.items) == len(letters):
+            letters, items = zip(*sorted(zip(letters, value.items, strict=True)), strict=True)
+            value = replace(value, items=items)
+        return Named(Label(" ".join(letters)), value)
+
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
@@ -59,11 +71,11 @@ class RelationReader:
         return Named(label, rest.sides[-1]) if label and rest.holds and signs[0] == "=" else self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        """Return the sides and signs unchanged, and whether all of them are equal."""
+        """Return the sides and signs, what identities are made of, and whether all sides are equal."""
         first, *others = values = tuple(map(self.side, sides))
         are_scalars = all(isinstance(value, Scalar) for value in values)
         holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
-        return Chain(tuple(signs), values, holds)
+        return Chain(tuple(signs), values, tuple(map(_parts, sides)) if are_scalars else (), holds)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
@@ -116,6 +128,14 @@ class RelationReader:
     def value(self, side: Tokens) -> Quotient | None:
         """Return the value of a side; None if it has none."""
         return expression_or_none(side, self.algebra)
+
+
+def _parts(side: Tokens) -> tuple[str, ...]:
+    """Return the numbers, names and signs of a side, sorted; nothing for a number by itself: 3/2, -1.5."""
+    is_number = all(token.kind == "number" or token.text in _OF_FRACTIONS for token in side)
+    if is_number and not is_sum(side):
+        return ()
+    return tuple(sorted(token.text for token in side if token.text not in _JOINTS))
 
 
 def _is_term_with_value(left: Quotient, right: Quotient) -> bool:

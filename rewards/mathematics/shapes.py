@@ -97,6 +97,7 @@ class Chain:
 
     signs: tuple[str, ...]
     sides: "tuple[Shape, ...]"
+    parts: tuple[tuple[str, ...], ...]  # what each side is made of, where all are numbers: log, 4, 8
     holds: bool = False
 
 
