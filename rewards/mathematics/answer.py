@@ -97,8 +97,8 @@ class _AnswerReader:
             items += self.both_signs(part)
         items = joined(with_shared_label(items), separators)
         bag = _bag(items, tokens, is_ordered=is_series(items, separators))
-        are_amounts = set(separators) == {"and"} and all(isinstance(item, Scalar) for item in items)
-        total = sum_of(items) if are_amounts else None
+        are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
+        total = sum_of(items) if are_amounts and set(separators) == {"and"} else None
         return Either((bag, total)) if total else bag
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
