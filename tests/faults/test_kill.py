@@ -12,31 +12,12 @@ from running import ROOT, lines, state, weights, write_config
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 
-KILLS = [
-    "step-sampled:3",
-    "step-graded:2",
-    "step-updated:3",
-    "log-append:1",
-    "log-append:3",
-    "log-appended:2",
-    "save-begun:1",
-    "save-begun:3",
-    "save-tensors:2",
-    "save-written:2",
-    "save-complete:1",
-    "save-complete:3",
-    "save-renamed:2",
-    "save-retiring:1",
-    "write-run_state.json:1",
-    "write-run_state.json:4",
-    "write-config.resolved.yaml:1",
-    "write-step-000002.jsonl:1",
-    "save-replacing:2",
-    "save-begun:5",  # final/
-    "save-written:5",
-    "save-complete:5",
-    "save-replacing:5",
-]
+KILLS = """
+    step-sampled:3 step-graded:2 step-updated:3 log-append:1 log-append:3 log-appended:2 save-begun:1 save-begun:3
+    save-tensors:2 save-written:2 save-complete:1 save-complete:3 save-renamed:2 save-retiring:1 save-replacing:2
+    write-run_state.json:1 write-run_state.json:4 write-config.resolved.yaml:1 write-step-000002.jsonl:1
+    save-begun:5 save-written:5 save-complete:5 save-replacing:5
+""".split()  # the last four are of final/
 
 
 @pytest.fixture(scope="module")

@@ -134,12 +134,6 @@ def passages(*texts: str) -> list[Passage]:
     return [Passage(f"doc#{i}", "doc", text, 1.0) for i, text in enumerate(texts)]
 
 
-def with_scores(monkeypatch, verifier, *scores: tuple[float, float]):
-    """The verdict when the model gives these (entailment, contradiction) for the passages in turn."""
-    monkeypatch.setattr(verifier, "probabilities", lambda pairs: [(e, c, 1 - e - c) for e, c in scores])
-    return verifier.verify([("a fact", passages(*map(str, range(len(scores)))))])[0]
-
-
 def test_right_verdicts_with_evidence(verifier):
     texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
     asked = [
@@ -274,12 +268,6 @@ def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
     counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
     assert len(counts) == 2 and len(set(counts)) == 1
-
-
-def test_knowrls_rule_is_there_for_its_presets(monkeypatch, entailment_model):
-    verifier = EntailmentVerifier.load(str(entailment_model), device="cpu", weigh_contradiction=False)
-    assert with_scores(monkeypatch, verifier, (0.31, 0.68)).label == "supported"
-    assert with_scores(monkeypatch, verifier, (0.29, 0.68)).label == "refuted"
 
 
 def test_the_name_tells_weights_threshold_and_rule(entailment_model, verifier, copy):

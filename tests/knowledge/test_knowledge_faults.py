@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 
 import pytest
 from commands import next_commands
@@ -18,7 +17,6 @@ from grpo.base.errors import UserError
 from knowledge.errors import KnowledgeBusy
 from knowledge.store import recognise
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.index import FORMAT_VERSION
 from knowledge.store.tokens import TOKENS_VERSION
 from knowledge.verify import verify
@@ -262,12 +260,6 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
             locker.kill()
             locker.wait()
         assert base.lookup("Alex").how == "exact" and hasty.search("Salt March")
-
-
-def test_each_base_waits_for_a_lock_as_long_as_it_was_told(ours):
-    for seconds in (0.05, 2.0):
-        with closing(ReadOnlyDatabase(ours, busy_timeout_s=seconds)) as database:
-            assert database.rows("PRAGMA busy_timeout") == [(seconds * 1000,)]
 
 
 # KnowRL's own file is in WAL mode, as its DocDB leaves it

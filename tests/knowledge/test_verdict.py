@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,24 +66,6 @@ def test_what_a_verdict_depends_on_is_in_the_key(path):
     same = Counting()
     CachedVerifier(same, path).verify([("a fact", [replace(PASSAGE, id="elsewhere#9", score=7.0)])])
     assert same.asked == []
-
-
-def test_threads_and_several_caches_on_one_file(path):
-    caches = [CachedVerifier(Counting(), path) for _ in range(2)]
-    failures = []
-
-    def work(number: int) -> None:
-        for i in range(50):
-            [found] = caches[number % 2].verify([(f"fact {(number + i) % 40}", [PASSAGE])])
-            if (found.label, found.evidence) != ("supported", "doc#0"):
-                failures.append(found)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures and sqlite3.connect(path).execute("SELECT count(*) FROM verdicts").fetchone() == (40,)
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800 lone", "'; DROP TABLE verdicts; --", "x" * 100_000, "🙂"])

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from api_server import ApiServer, fails, replies_with, says
+from api_server import ApiServer, replies_with, says
 from asking import FAST, at_any_pace
+from cells import cells
 from making import make_answers, real_data
 
 from grpo.base.schema import Score
@@ -101,6 +102,15 @@ def test_truth_table(answer, truth, outcome, wanted):
         assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
 
 
+NO_TEXT = [*cells("… ¦ : ¦ ?! ¦ 。 ¦ — ¦ *"), "\n\n", "\u200b", "\u3164\u2800", "\u0301"]
+
+
+@pytest.mark.parametrize("answer", NO_TEXT)
+def test_an_answer_without_a_letter_or_digit_earns_nothing_even_from_a_generous_judge(answer):
+    score, asked = grade(knowrl, "correct", block(answer))
+    assert (score.value, asked) == (-1.0, 0)
+
+
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 @pytest.mark.parametrize(
     "completion", ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"]
@@ -110,17 +120,14 @@ def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completi
     assert (score.value, score.outcome, asked) == (-1.0, "wrong", 0)
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "<answer>Paris</answer><answer>London</answer>",
-        "<think>a</think><think>b</think><answer>Paris</answer>",
-        "<answer>Paris</answer></answer>",
-        "<answer>Paris</answer><think>a</think>",
-        "<think>a<answer>Paris</think></answer>",
-        "<think><think>a</think><answer>Paris</answer>",
-    ],
-)
+SHAPES = cells("""
+    <answer>Paris</answer><answer>London</answer> ¦ <think>a</think><think>b</think><answer>Paris</answer>
+    <answer>Paris</answer></answer> ¦ <answer>Paris</answer><think>a</think> ¦ <think>a<answer>Paris</think></answer>
+    <think><think>a</think><answer>Paris</answer> ¦ <think>a</think></think><answer>Paris</answer>
+    """)
+
+
+@pytest.mark.parametrize("completion", SHAPES)
 def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_default_alone(completion):
     assert grade(knowrl, "correct", completion) == (
         Score(-1.0, "not exactly one think block and one answer block", "wrong"),
@@ -160,25 +167,15 @@ def test_keywords_are_words():
     assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
-ALTERNATIVES = [
-    *("Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "Paris | London"),
-    *("1. Paris\n2. London", "1. Paris 2. London", "1) Paris 2) London", "- Paris\n- London", "北京或者上海"),
-    *("Paris / London / Rome", "I believe that the capital is Paris, or else it may well be London"),
+ALTERNATIVES = cells(
+    r"""
+    Paris or London ¦ Either Paris or London ¦ Paris / London ¦ Paris/London ¦ Paris; London ¦ Paris | London
+    1. Paris\n2. London ¦ 1. Paris 2. London ¦ 1) Paris 2) London ¦ - Paris\n- London ¦ 北京或者上海
+    Paris / London / Rome ¦ I believe that the capital is Paris, or else it may well be London ¦ Paris或者London
+    """,
     " or ".join(["Paris", "London", "Rome"] * 20),
-]
-
-
-NONE_LISTED = [
-    "Paris",
-    "AC/DC",
-    "120 km/h",
-    "1/2/2003",
-    "Oregon",
-    "March 13, 2018",
-    "Simon & Garfunkel",
-    "- Paris",
-    "n/a",
-]
+)
+NONE_LISTED = cells("Paris ¦ AC/DC ¦ 120 km/h ¦ 1/2/2003 ¦ Oregon ¦ March 13, 2018 ¦ Simon & Garfunkel ¦ - Paris ¦ n/a")
 
 
 def test_an_answer_that_lists_alternatives():
@@ -285,22 +282,6 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
         judge.close()
         scorer.close()
     return [completion.scores["correctness"] for completion in group.completions]
-
-
-def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
-    with ApiServer(default=fails(503, retry_after="3600")) as server:
-        scores = run_in_scorer(
-            model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"]
-        )
-        assert [score.value for score in scores] == [None, None, -1.0]
-
-
-def test_a_reply_with_the_article_a_pays_nothing_where_the_original_paid_two(monkeypatch):
-    cases = {"NOT CORRECT": -1.0, "That is a wrong answer": None, "A correct answer would be Paris": None}
-    for reply, value in cases.items():
-        with ApiServer(default=says(reply)) as server:
-            (score,) = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
-            assert score.value == value and ("no verdict" in score.reason) == (value is None)
 
 
 def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came(monkeypatch):

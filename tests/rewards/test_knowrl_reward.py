@@ -1,29 +1,23 @@
 """KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
 
 import asyncio
-import json
 import math
 from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
-from making import make_answers, of_each
+from making import build_base, fill, grade_groups, make_answers, of_each
 
-from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import load_config
-from grpo.diagnosis.health import Health
 from grpo.run.metrics import completion_metrics
-from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.store.source import Source
 from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
 from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
-from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
 SUPPORTED, REFUTED = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
@@ -51,14 +45,8 @@ class FixedJudge:
 
 @pytest.fixture
 def base(tmp_path):
-    articles = tmp_path / "articles.jsonl"
-    rows = [
-        {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."},
-        {"title": "Oriel Vance", "text": "Oriel Vance was born in Quent."},
-    ]
-    articles.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
-    return tmp_path / "kb.db"
+    mira = "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."
+    return build_base(tmp_path, {"Mira Tolan": mira, "Oriel Vance": "Oriel Vance was born in Quent."})
 
 
 def options(base, *overrides):
@@ -265,17 +253,10 @@ def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completi
         assert places == [[SUPPORTED], [REFUTED]]
 
 
-def test_a_wrong_answer_never_beats_a_refusal(grade):
-    facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
-    assert grade("knowrl", "wrong", facts, "Quent")[0].value < 0 < grade("knowrl", None, facts, "I don't know")[0].value
-
-
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
-    scorer = Scorer(build_rewards(["knowrl"], options(base))[-1:])
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
     group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
-    scorer.grade([group])
-    scorer.close()
+    grade_groups(build_rewards(["knowrl"], options(base))[-1:], group)
     assert of_each(group, "reward") == [2.0, 1.0, -1.0]
 
 
@@ -349,32 +330,10 @@ def served(base, server, *more):
 def graded(rewards, answers):
     """One group of these answers, graded as in training."""
     texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
-    group = Group(
-        Prompt(0, "", (1,), ROW), [Completion([1], [0.0], [0.0], "stop", text, advantage=0.0) for text in texts]
-    )
-    scorer = Scorer(rewards)
-    try:
-        scorer.grade([group])
-    finally:
-        scorer.close()
+    group = make_answers(ROW, *texts)
+    fill(group, advantage=[0.0] * len(texts))
+    grade_groups(rewards, group)
     return group
-
-
-def test_a_dead_decomposer_shows_and_stops_the_run_though_few_answers_need_it(base, monkeypatch):
-    """One of eight answers is wrong: of all completions 12.5 % are unscored, of what the decomposer was asked all."""
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
-    with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["knowrl", "format"], served(base, server))
-        group = graded(rewards, ["Velda"] * 7 + ["Quent"])
-    assert [completion.scores["knowrl"].value for completion in group.completions] == [2.0] * 7 + [None]
-    found = completion_metrics([group], ["knowrl", "format"])
-    assert found["rewards/knowrl/unscored_frac"] == 1.0 and found["rewards/format/unscored_frac"] == 0.0
-    health = Health(lambda text: None, max_unscored=0.2)
-    health.check(1, found)
-    health.check(2, found)
-    with pytest.raises(UserError) as caught:
-        health.check(3, found)
-    assert caught.value.exit_code == SERVICE and "rewards/knowrl" in caught.value.what
 
 
 def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch):
@@ -392,14 +351,6 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
     assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
     assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
-
-
-def test_max_unscored_1_goes_on_without_a_decomposer(base, monkeypatch):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
-    with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["knowrl"], served(base, server, "max_unscored=1.0"))[-1:]
-        group = graded(rewards, [f"Quent {i}" for i in range(40)])
-    assert {completion.scores["knowrl"].value for completion in group.completions} == {None}
 
 
 def prepare(base, server):
