@@ -70,34 +70,6 @@ def test_every_failpoint_of_the_program_is_killed_at():
     assert not {place for place in places if f'"{place}:' not in tested}
 
 
-def test_kills_one_after_the_other(processes, chat_checkpoint, undisturbed, tmp_path):
-    """Every resumed run is killed again, at another boundary, until one comes through."""
-    config, kills = write_config(tmp_path, chat_checkpoint), 0
-    for place in (
-        "save-renamed:1",
-        "step-updated:1",
-        "save-written:1",
-        "log-append:1",
-        "save-retiring:1",
-        "save-complete:1",
-    ):
-        kills += processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place).code == -signal.SIGKILL
-    assert kills == 6
-    assert processes.train(config, "resume_from_checkpoint=true").code == 0
-    assert same(weights(tmp_path / "run"), undisturbed[0])
-
-
-def test_every_random_generator_goes_on_where_it_was(processes, chat_checkpoint, tmp_path):
-    """A reward that draws from Python's, NumPy's and torch's generators gives the same values after a kill."""
-    keys = {"reward_funcs": ["fakes:drawn"], "per_device_train_batch_size": 4}
-    assert processes.train(write_config(tmp_path, chat_checkpoint, "whole", **keys)).code == 0
-    config = write_config(tmp_path, chat_checkpoint, "parts", **keys)
-    assert processes.train(config, FAILPOINT="step-graded:3").code == -signal.SIGKILL
-    assert processes.train(config, "resume_from_checkpoint=true").code == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    assert without_times(lines(tmp_path / "whole")) == without_times(lines(tmp_path / "parts"))
-
-
 def test_a_torn_line_of_metrics_is_dropped(processes, chat_checkpoint, undisturbed, tmp_path):
     config = write_config(tmp_path, chat_checkpoint)
     assert processes.train(config, FAILPOINT="step-sampled:4").code == -signal.SIGKILL

@@ -10,17 +10,11 @@ from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
+from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv(KEY_NAME, KEY)
-
 
 PERMANENT = {
     "401": fails(401),

@@ -10,18 +10,13 @@ from email.utils import formatdate
 
 import pytest
 from api_server import ApiServer, Behaviour, fails, says
-from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete
+from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.client import reply_cache
 from rewards.api.limits import Limits, RateLimit, Slots
 from rewards.api.question import cache_key
 from rewards.api.reply import ChatReply, retry_after_s
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv(KEY_NAME, KEY)
 
 
 def test_retry_after_is_obeyed_within_the_deadline():

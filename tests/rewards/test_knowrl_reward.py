@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
+from asking import SetJudge
 from making import build_base, fill, grade_groups, make_answers, of_each
 
 from grpo.base.errors import PREFLIGHT, UserError
@@ -16,31 +17,11 @@ from knowledge.facts.matcher import SentenceMatcher
 from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
-from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
 SUPPORTED, REFUTED = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
 UNKNOWN = "Mira Tolan met many friends."
-
-
-class FixedJudge:
-    """A judge whose verdict is known."""
-
-    def __init__(self, outcome):
-        self.outcome, self.asked = outcome, []
-
-    async def judge(self, question, answer, truths, falsehoods=()):
-        self.asked.append(question)
-        return Judgement(self.outcome, "as told")
-
-    def check_sync(self):
-        pass
-
-    def metrics(self):
-        return {}
-
-    close = check_sync
 
 
 @pytest.fixture
@@ -69,7 +50,7 @@ def grade(base, monkeypatch):
     """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
 
     def run(version, outcome, thoughts, answer, settings=(), **row):
-        judge = FixedJudge(outcome)
+        judge = SetJudge(outcome)
         monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
         reward = build_rewards([version], options(base, *settings))[-1]
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
@@ -171,8 +152,7 @@ LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "
 @pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
 def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
-    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
-    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: FixedJudge("wrong"))
+    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: SetJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
         settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
@@ -200,9 +180,7 @@ def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
     assert reward.needs == columns
 
 
-def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "some-key")
-    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
+def test_a_reward_is_slow_if_it_waits_for_a_model(base):
     for settings, slow in (
         ((), (False, False, False)),
         (("judge=api", "judge_model=m"), (True, True, True)),
@@ -317,9 +295,6 @@ def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
 
 
-FACTS_KEY = "OPENAI_API_KEY_FACTSCORE"
-
-
 def served(base, server, *more):
     """The options of a run whose decomposer is this server."""
     return options(
@@ -336,13 +311,12 @@ def graded(rewards, answers):
     return group
 
 
-def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch):
+def test_the_unscored_share_is_the_worst_of_the_services_asked(base):
     """Four wrong answers, one of which the decomposer fails: a quarter, though it is an eighth of the completions."""
 
     def facts(request):
         return "Sure!" if "Orun" in request.body["messages"][1]["content"] else f"- {SUPPORTED}"
 
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=replies_with(facts)) as server:
         rewards = build_rewards(["knowrl"], served(base, server))[-1:]
         group = graded(rewards, ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
@@ -369,8 +343,7 @@ def prepare(base, server):
         ["Sure!", '["Paris lies on the Seine."]'],
     ],
 )
-def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_preflight_has_a_text_taken_apart(base, script):
     with ApiServer(*map(says, script), default=fails(400)) as server:
         prepare(base, server)
         assert len(server.requests) == len(script)
@@ -378,8 +351,7 @@ def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
 
 
 @pytest.mark.parametrize("name", ["factuality", "binary_rar"])
-def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, monkeypatch, name):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, name):
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
         reward = build_rewards([name], served(base, server))[-1]
@@ -390,8 +362,7 @@ def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, mo
 
 
 @pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"])
-def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, monkeypatch, name):
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, name):
     with ApiServer(default=says("B")) as server:
         settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")
         reward = build_rewards([name], options(base, *settings))[-1]
@@ -400,8 +371,7 @@ def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(b
         reward.close()
 
 
-def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base, monkeypatch):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base):
     with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
         rewards = build_rewards(["knowrl"], served(base, server, "decomposer_max_tokens=77"))[-1:]
         rewards[0].prepare([ROW], lambda text: None)
@@ -410,8 +380,7 @@ def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_
 
 
 @pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])
-def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, monkeypatch, reply):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, reply):
     with ApiServer(default=says(reply)) as server, pytest.raises(UserError) as caught:
         prepare(base, server)
     assert caught.value.exit_code == PREFLIGHT and "decomposer" in caught.value.what

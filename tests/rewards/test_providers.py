@@ -4,18 +4,13 @@ import json
 
 import pytest
 from api_server import ApiServer, chat
-from asking import KEY, KEY_NAME, ask
+from asking import KEY_NAME, ask
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, read_endpoint
 from rewards.api.question import Question
 from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, read_body, read_status
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv(KEY_NAME, KEY)
 
 
 def error(message, **more):
