@@ -197,23 +197,22 @@ def test_any_other_reply_is_no_list(reply):
     assert parse_reply(reply) is None
 
 
-@pytest.mark.parametrize(
-    "reply, rest",
-    [
-        ("A", "A"),
-        ("<think>B</think>A", "A"),
-        ("<think>it says </think> here</think>\nA", "A"),
-        ("<thinking>\nB\n</thinking>\n\nA", "A"),
-        ("◁think▷B◁/think▷A", "A"),
-        ("<|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A", "A"),
-        ("B, or so.\n</think>\nA", "A"),
-        ("<think>B", ""),
-        ("<think>B</think>", ""),
-        ("It quotes </think>A", "It quotes </think>A"),
-    ],
-)
-def test_a_models_thoughts_are_no_part_of_its_reply(reply, rest):
-    assert without_thoughts(reply) == rest
+THOUGHTFUL = {
+    "A": cells(
+        r"""
+    A ¦ <think>B</think>A ¦ <think>it says </think> here</think>\nA ¦ <thinking>\nB\n</thinking>\n\nA
+    ◁think▷B◁/think▷A ¦ B, or so.\n</think>\nA
+    <|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A
+    """
+    ),
+    "": cells("<think>B ¦ <think>B</think>"),
+    "It quotes </think>A": ["It quotes </think>A"],
+}
+
+
+@pytest.mark.parametrize("rest", THOUGHTFUL)
+def test_a_models_thoughts_are_no_part_of_its_reply(rest):
+    assert {without_thoughts(reply) for reply in THOUGHTFUL[rest]} == {rest}
 
 
 def test_a_models_facts_go_through_the_same_gate():
@@ -281,34 +280,26 @@ def test_the_text_cannot_end_its_quotation():
 THREE = "She was born in Velda.  She bakes bread in Orun. She was born in Velda.\n\nNo!"
 
 
-@pytest.mark.parametrize(
-    "reply, sentences",
-    [
-        ("- [2] Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("[2] Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("1. [2]: Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("- Mira Tolan bakes bread. [2]", ["She bakes bread in Orun."]),
-        (
-            "- [1, 2] Mira Tolan born in Velda bakes bread.",
-            ["She was born in Velda.", "She bakes bread in Orun.", "She was born in Velda."],
-        ),
-        ('["[2] Mira Tolan bakes bread."]', ["She bakes bread in Orun."]),
-        ("- [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.", ["She bakes bread in Orun."]),
-        ("- [1] Mira Tolan was born in Velda.", ["She was born in Velda."] * 2),
-        ("- Mira Tolan bakes bread.", []),
-        ("- [0] Mira Tolan bakes bread.", []),
-        ("- [5] Mira Tolan bakes bread.", []),
-        ("- [999] Mira Tolan bakes bread.", []),
-        ("- [1] Mira Tolan bakes bread.", []),
-        ("- [4] Mira Tolan bakes bread.", []),
-    ],
-)
+BORN, BAKES = THREE[:22], THREE[24:48]
+SAID = {  # replies -> the sentences that state the fact
+    (BAKES,): cells(r"""
+    - [2] Mira Tolan bakes bread. ¦ [2] Mira Tolan bakes bread. ¦ 1. [2]: Mira Tolan bakes bread.
+    - Mira Tolan bakes bread. [2] ¦ ["[2] Mira Tolan bakes bread."]
+    - [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.
+    """),
+    (BORN, BAKES, BORN): ["- [1, 2] Mira Tolan born in Velda bakes bread."],
+    (BORN, BORN): ["- [1] Mira Tolan was born in Velda."],
+    (): [f"-{number} Mira Tolan bakes bread." for number in ("", " [0]", " [5]", " [999]", " [1]", " [4]")],
+}
+
+
+@pytest.mark.parametrize(("reply", "sentences"), [(reply, said) for said, replies in SAID.items() for reply in replies])
 def test_a_model_says_by_number_where_each_fact_is_stated(reply, sentences):
     """A sentence with the same words states it, too. A number that is missing, out of range or wrong says nothing."""
     ask, calls = model_saying(reply)
     [claim] = ask(THREE, "", MIRA).facts
     assert "[" not in claim.fact
-    assert [THREE[start:end] for start, end in dict.fromkeys(claim.sentences)] == sentences
+    assert [THREE[start:end] for start, end in dict.fromkeys(claim.sentences)] == list(sentences)
     request = calls[0][0][1]["content"]
     assert "[1] She was born in Velda.  [2] She bakes" in request and "\n\n[4] No!" in request
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cells import cells
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, buckets, label_columns
@@ -165,15 +166,9 @@ def test_swapped_label_names_are_noticed(copy, swapped):
     assert "another order" in refused(copy).why
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["LABEL_0", "LABEL_1", "LABEL_2"],
-        ["entailment", "not_entailment", "neutral"],
-        ["entailment", "neutral", "Neutral"],
-    ],
-)
-def test_missing_label_names_are_refused(copy, names):
+@pytest.mark.parametrize("labels", cells("L0 L1 L2 ¦ entailment no neutral ¦ entailment neutral Neutral"))
+def test_missing_label_names_are_refused(copy, labels):
+    names = labels.split()
     edit_config(copy, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
     error = refused(copy)
     assert names[0] in error.what and "id2label" in error.fix

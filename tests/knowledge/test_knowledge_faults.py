@@ -127,33 +127,12 @@ def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
         assert base.lookup("Mahatma Gandhi").how == "exact"
 
 
-def problems_of(path) -> list[str]:
-    try:
-        return verify(path).problems
-    except UserError as error:
-        return [error.what]
-
-
 def test_documents_without_a_title_or_a_text_are_told_and_do_no_harm(ready_made, tmp_path):
     found = verify(
         ready_made(tmp_path / "base.db", {"Alex": "He was born.", "": "Nobody.", "Ż": " ", "Ź": "A letter."})
     )
     assert found.warnings == ["2 documents without title or text"]
     assert not found.problems and (found.documents, found.passages) == (4, 3)
-
-
-def test_a_zeroed_page_is_found_and_never_crashes_a_search(ours, tmp_path):
-    whole, path = ours.read_bytes(), tmp_path / "zeroed.db"
-    for page in range(1, len(whole) // 4096):
-        path.write_bytes(whole[: page * 4096] + bytes(4096) + whole[(page + 1) * 4096 :])
-        assert problems_of(path), page
-        try:
-            with KnowledgeBase.open(path) as base:
-                base.search("Salt March band Oslo alphabet")
-                base.search("born", titles=["Alex"])
-                base.lookup("nobody at all")
-        except UserError as error:
-            assert error.exit_code == 3
 
 
 def looks_up(path) -> list:

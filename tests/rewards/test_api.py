@@ -45,13 +45,9 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
         assert codes == [SERVICE, SERVICE]
         assert len(server.requests) == 1  # the second question was not even sent
         assert ("quota" in message) == (name in ("quota", "payment", "quota in a 200"))
-
-
-@pytest.mark.parametrize("name", PERMANENT)
-def test_the_same_failure_before_the_first_step_has_exit_code_3(name):
-    with ApiServer(default=PERMANENT[name]) as server, pytest.raises(UserError) as caught:
-        check(client_of(server))
-    assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 1
+        with pytest.raises(UserError) as caught:
+            check(client_of(server))
+        assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
 
 
 RETRIED = {
