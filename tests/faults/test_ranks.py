@@ -15,18 +15,12 @@ from safetensors.torch import load_file
 from grpo.run import checkpoint
 
 
-def start(processes, config, *overrides, setup="", **environment):
-    """Both ranks of a run."""
-    shared = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(),
-        "GLOO_SOCKET_IFNAME": "lo",
-        **environment,
-    }
+def start(processes, config, *overrides, of_rank_1=(), **more):
+    """Both ranks of a run. of_rank_1: overrides of the second alone."""
+    more |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
     return [
-        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
-        for rank in range(2)
+        processes.start("grpo.train", config, *overrides, *own, RANK=str(rank), LOCAL_RANK=str(rank), **more)
+        for rank, own in enumerate(((), of_rank_1))
     ]
 
 

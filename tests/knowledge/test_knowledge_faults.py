@@ -149,10 +149,9 @@ def sixty(make_base):
     )
 
 
-def test_no_truncated_file_is_ever_served(sixty, ready_made, tmp_path):
-    other = ready_made(tmp_path / "knowrl.db", {f"Title {n}": f"word{n} " * 300 for n in range(60)})
+def test_no_truncated_file_is_ever_served(sixty, knowrl_sixty, tmp_path):
     rng, path = random.Random(2), tmp_path / "cut.db"
-    for source in (sixty, other):
+    for source in (sixty, knowrl_sixty):
         whole = source.read_bytes()
         for length in [0, 1, 50, 99, 100, 512, 4096, len(whole) - 1, *rng.sample(range(len(whole)), 60)]:
             path.write_bytes(whole[:length])

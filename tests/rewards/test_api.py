@@ -146,10 +146,6 @@ def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch
 
 UNUSABLE = {
     "null content": says(None),
-    "empty content": says(" "),
-    "content no text": says([1]),
-    "no text part": says([{"type": "reasoning", "text": "A"}]),
-    "thoughts alone": says("<think>A</think>"),
     "thoughts without an end": says("<think>A"),
     "thoughts in a field": says(None, reasoning_content="A"),
     "cut": says("A", "length"),

@@ -187,7 +187,7 @@ def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_
 
 
 def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path):
-    (tmp_path / "mine.py").write_text("def brevity(completion_ids, **_): return [0] * len(completion_ids)")
+    (tmp_path / "mine.py").write_text("def brevity(completion_ids, **_): return [len(ids) for ids in completion_ids]")
     source = write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}])
     with pytest.raises(UserError, match="there is no tokenizer") as caught:
         main(["--reward", f"{tmp_path}/mine.py:brevity", str(source)])
