@@ -2,7 +2,7 @@
 
 import os
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cells import cells
@@ -206,35 +206,15 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
 # Threads and processes
 
 
-def run_threads(number: int, work) -> list:
-    results: list = [None] * number
-
-    def call(place: int) -> None:
-        try:
-            results[place] = work(place)
-        except Exception as error:
-            results[place] = error
-
-    threads = [threading.Thread(target=call, args=(place,)) for place in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
-
-
 def test_threads_get_the_same_answers(base):
-    queries = ["Salt March", "band from Oslo", "唐朝", "Polish alphabet"]
-    expected = [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
+    def answers() -> list:
+        queries = ["Salt March", "band from Oslo", "唐朝", "Polish alphabet"]
+        return [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
 
-    def work(place: int):
-        got = [
-            [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
-            for _ in range(20)
-        ]
-        return got == [expected] * 20
-
-    assert run_threads(12, work) == [True] * 12
+    expected = answers()
+    with ThreadPoolExecutor(12) as pool:
+        found = [pool.submit(answers) for _ in range(240)]
+    assert all(one.result() == expected for one in found)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")

@@ -127,20 +127,6 @@ def test_a_write_that_fails_leaves_the_file_to_others_and_the_cache_working(path
     assert other.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
 
 
-def test_all_that_a_verdict_says_is_kept(path):
-    for label, evidence in (("supported", "doc#1"), ("refuted", "doc#0"), ("unknown", None)):
-        verdict = Verdict(label, evidence, 0.625, 0.125, "because")
-
-        class Says:
-            name = f"says/{label}"
-
-            def verify(self, questions, verdict=verdict):
-                return [verdict for _ in questions]
-
-        for _ in range(2):
-            assert CachedVerifier(Says(), path).verify([("a fact", [PASSAGE, OTHER])]) == [verdict]
-
-
 def test_known_and_new_facts_come_back_in_the_order_of_the_questions(path):
     cached = CachedVerifier(Counting(), path)
     cached.verify([(f"fact {i}", [PASSAGE]) for i in (1, 3)])

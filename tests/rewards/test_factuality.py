@@ -7,6 +7,7 @@ import random
 import re
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -290,15 +291,10 @@ def test_a_verifier_that_fails_is_heard_of(make):
 
 
 def test_several_loops_may_use_one_judge(make):
-    judge, found = make(), []
-    threads = [
-        threading.Thread(target=lambda: found.extend(judge_all(judge, (GOOD, "", "Mira Tolan")))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [one.value for one in found] == [1 / 4] * 4
+    judge = make()
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(judge_all, judge, (GOOD, "", "Mira Tolan")) for _ in range(4)]
+    assert [call.result()[0].value for call in calls] == [1 / 4] * 4
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):

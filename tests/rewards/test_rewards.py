@@ -338,21 +338,6 @@ def test_a_group_is_ready_when_all_its_grades_are_there(kind):
     scorer.close()
 
 
-def test_a_group_function_is_called_once_for_each_group_also_if_its_completions_are_all_there():
-    """As in an evaluation, whose groups are finished before they are graded."""
-    seen = []
-
-    def whole(prompts, completions, **columns):
-        seen.append(completions)
-        return [float(len(completion)) for completion in completions]
-
-    scorer, old, new = Scorer([Reward("all", function=whole)]), _group("a", "bb"), _group("cccc", "ddd")
-    scorer.grade([old])
-    scorer.grade([new])
-    scorer.close()
-    assert seen == [["a", "bb"], ["cccc", "ddd"]] and rewards_of(old, new) == [[1.0, 2.0], [4.0, 3.0]]
-
-
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
     rewards = [Reward("a", grade=lambda text, row: Score(1.0)), Reward("b", grade=lambda text, row: Score(0.5))]
     for weights, value in (([2, -4], 0.0), ([0, 1], 0.5), (None, 1.5)):
