@@ -8,6 +8,7 @@ import csv
 import gzip
 import itertools
 import json
+from dataclasses import asdict
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ import pytest
 from fuzzing import refuses_or
 
 from grpo.data.rows import fingerprint, read_rows
-from grpo.evaluation.compare import compare, read_answers, to_json
+from grpo.evaluation.compare import compare, read_answers
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.store.result import Passage
 
@@ -135,7 +136,7 @@ def test_a_comparison_with_a_wild_answer_is_made_or_refused(tmp_path, name):
         write_json_lines(tmp_path / "b", [*good[:2], good[2] | {name: wild}])
         found = refuses_or(lambda: compare(*(read_answers(tmp_path / f"{side}.json") for side in "ab")), {3})
         if found:
-            assert found.num_questions in (2, 3) and json.dumps(to_json(found, "a", "b"), allow_nan=False)
+            assert found.num_questions in (2, 3) and json.dumps(asdict(found), allow_nan=False)
 
 
 # --- facts -----------------------------------------------------------------------------------------------------------
