@@ -188,17 +188,9 @@ def _has_nouns(bag: Bag) -> bool:
 def _same_set(answers: Shapes, truths: Shapes) -> bool:
     """Tell whether each member of the one is in the other."""
     answers, truths = _with_nouns(answers), _with_nouns(truths)
-    are_right = all(_is_one_of(answer, truths) for answer in answers)
-    are_complete = all(_is_given(truth, answers) for truth in truths)
+    are_right = all(any(_same_member(answer, truth) for truth in truths) for answer in answers)
+    are_complete = all(any(_same_member(answer, truth) for answer in answers) for truth in truths)
     return are_right and are_complete
-
-
-def _is_one_of(answer: Member, truths: Sequence[Member]) -> bool:
-    return any(_same_member(answer, truth) for truth in truths)
-
-
-def _is_given(truth: Member, answers: Sequence[Member]) -> bool:
-    return any(_same_member(answer, truth) for answer in answers)
 
 
 def _is_assignment(value: Shape) -> bool:
