@@ -118,7 +118,7 @@ class Optimizer:
         if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
         for number, group in enumerate(self.adamw.param_groups):
-            for name, value in self.adamw.state.get(group["params"][0], {}).items():
+            for name, value in self.adamw.state[group["params"][0]].items():
                 tensors[f"{number}.{name}"] = value
         return tensors
 
@@ -126,17 +126,11 @@ class Optimizer:
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Restore what `state` returned."""
         self.flat.copy_(tensors[MASTER])
-        if self.scales_loss and "scale" in tensors:
+        if self.scales_loss:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
         for number, group in enumerate(self.adamw.param_groups):
-            leaf = group["params"][0]
-            found = {
-                name.partition(".")[2]: value.to(leaf.device, copy=True)
-                for name, value in tensors.items()
-                if name.startswith(f"{number}.")
-            }
-            if found:
-                self.adamw.state[leaf] = found
+            for name, value in self.adamw.state[group["params"][0]].items():
+                value.copy_(tensors[f"{number}.{name}"])
 
 
 def all_finite(values: torch.Tensor) -> bool:

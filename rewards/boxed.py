@@ -81,7 +81,7 @@ def equivalent(answer: str, truth: str) -> bool:
 def verdict(completion: str, truth: str) -> tuple[Verdict, str]:
     """Return verdict and reason for a completion; "unscorable" if the ground truth holds nothing to compare with."""
     gold = gold_answer(truth)
-    if not _is_readable(gold):
+    if len(gold) <= MAX_ANSWER_CHARS and not has_content(tokenize(gold)):
         return "unscorable", f"the ground truth holds no answer: {_excerpt(truth)}"
     answer, problem = _find_box(completion)
     if answer is None:
@@ -153,10 +153,6 @@ def _is_visible(content: str) -> bool:
     if len(content.strip()) > MAX_ANSWER_CHARS:
         return True
     return any(token.text not in "{}" for token in tokenize(content))
-
-
-def _is_readable(gold: str) -> bool:
-    return len(gold) > MAX_ANSWER_CHARS or has_content(tokenize(gold))
 
 
 def _excerpt(text: str) -> str:

@@ -24,7 +24,7 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables
@@ -80,6 +80,7 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
+    reader.check_correction()
     values, notices = reader.values, list(reader.notices.values())
     for instead, unused in reader.unused.items():
         verb = "is" if len(unused) == 1 else "are"
@@ -178,6 +179,18 @@ class _Reader:
             self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
         elif name not in VALUES and not (name in SECTIONS and value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
+
+    def check_correction(self) -> None:
+        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
+        correction = "sampler_importance_sampling_correction"
+        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
+        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
+            self.values[correction] = False
+        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
+            entry = self.names.get(name)
+            if entry and entry.value not in available:
+                written = entry.text or entry.value
+                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
 
     def _choose_reading(self, name: str) -> str:
         """Return the key that a name in sections stands for; without one, the name itself."""

@@ -1,7 +1,7 @@
 """What the numbers of a run say: while it trains, and when what it has written is read back. Read in this order:
 
 glossary.py  every metric, defined once
-reasons.py   why most completions earn little
+reasons.py   why most completions earn little, and what helps
 rules.py     one rule per known failure: what it looks like, what it means, what helps
 health.py    the rules applied after every step of a run; ends one that cannot go on
 reader.py    a file that a run, or somebody else, has written: only values that are safe to compute with

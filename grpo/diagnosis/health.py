@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
-from grpo.base.schema import Group, completions_of
+from grpo.base.schema import Completion, Group, completions_of
 from grpo.diagnosis.glossary import Metrics
 from grpo.diagnosis.reasons import Grades, dominant_reason
 from grpo.diagnosis.record import read_metrics
@@ -70,7 +70,7 @@ class Diagnosis:
     def _ask(self, rules: Iterable[Rule]) -> list[Symptom]:
         step = self.history.steps[-1]["step"]
         texts = {rule: rule(self.history) for rule in rules}
-        found = [Symptom(rule, step, text, advice(rule)) for rule, text in texts.items() if text]
+        found = [Symptom(rule, step, text, advice(rule, self.history)) for rule, text in texts.items() if text]
         new = [symptom for symptom in found if symptom.rule not in self.last_seen]
         self.last_seen |= {symptom.rule: step for symptom in found}
         self.symptoms += new
@@ -103,11 +103,7 @@ class Health:
                 "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,
             )
-        grades = [
-            {name: (score.value, score.reason) for name, score in completion.scores.items()}
-            for completion in completions_of(groups)
-        ]
-        symptoms = self.diagnosis.check(step, metrics, grades)
+        symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
         if step == 1 and self.diagnosis.first_step:
             self.say(f"step 1: {self.diagnosis.first_step}")
         self._announce(symptoms)
@@ -146,3 +142,8 @@ class Health:
                 "if titles are missing, set missing_title_policy in another run",
                 SERVICE,
             )
+
+
+def grades_of(completion: Completion) -> Grades:
+    """Return what each reward gave for a completion, and why."""
+    return {name: (score.value, score.reason) for name, score in completion.scores.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo.diagnosis.glossary import Metrics
+from grpo.diagnosis.reasons import MOST, Reason
 
 RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part
@@ -31,7 +32,7 @@ class History:
     """
 
     steps: list[Metrics] = field(default_factory=list)
-    reason: str = ""
+    reason: Reason | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def recent(self, name: str, number: int = RECENT) -> list[float]:
@@ -50,8 +51,7 @@ class History:
             return None
         first, last = _finite(steps[:TREND], name), _finite(steps[-TREND:], name)
         since = int(steps[-TREND]["step"])
-        error = math.sqrt(sum(statistics.variance(values) / len(values) for values in (first, last)))
-        return Trend(statistics.fmean(first), statistics.fmean(last), error, since)
+        return Trend(statistics.fmean(first), statistics.fmean(last), _standard_error(first, last), since)
 
     def since(self, number: int = RECENT) -> str:
         """Return "since step N", where N is the first of the last `number` steps."""
@@ -62,6 +62,14 @@ class History:
         names = [name for name in self.steps[-1] if name.endswith("/unscored_frac") and name.startswith("rewards/")]
         shares = {name.split("/", 1)[1].rpartition("/")[0]: self.recent(name, number) for name in names}
         return {name: statistics.fmean(values) for name, values in shares.items() if values and min(values) > 0}
+
+    def remedy(self) -> str:
+        """Return what helps against the reason that most completions share; "" if there is none."""
+        if self.reason and not self.reason.is_scored:
+            return f"{self.reason.remedy}."
+        if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
+            return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
+        return f"{self.reason.remedy}." if self.reason else ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,10 @@ class Trend:
 Rule = Callable[[History], str | None]
 
 
+def _standard_error(*samples: Sequence[float]) -> float:
+    return math.sqrt(sum(statistics.variance(values) / len(values) for values in samples))
+
+
 def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
     """Return a metric of each step; [] if a step lacks it, or has a value that is not finite."""
     values = [step.get(name) for step in steps]
@@ -99,14 +111,19 @@ def first_step(history: History) -> str:
     """Say in one line how the completions of the first step fared."""
     step, found = history.steps[-1], []
     if step.get("completions/clipped_ratio"):
-        found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are cut off at max_completion_length")
+        fate = "cut off and masked" if history.config.get("mask_truncated_completions") else "cut off"
+        found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are {fate} at max_completion_length")
     if history.reason:
-        found.append(history.reason)
+        found.append(str(history.reason))
     found += [f"{name} cannot score {share:.0%}" for name, share in history.unscorable(1).items()]
     if step.get("micro_batches") == 0:
         found.append("nothing is trained on")
     elif step.get("frac_reward_zero_std"):
         found.append(f"{step['frac_reward_zero_std']:.0%} of the groups have equal rewards and teach nothing")
+    if not math.isfinite(step.get("grad_norm", 0.0)) and history.config.get("torch_dtype") != "float16":
+        found.append("the update is skipped, as its gradient is not finite")
+    if remedy := history.remedy():
+        found.append(f"to do: {remedy.removesuffix('.')}")
     return "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
 
 
@@ -125,9 +142,8 @@ def not_finite(history: History) -> str | None:
 def nothing_learned(history: History) -> str | None:
     """No completion has an advantage, or none is trained on, so no update moves the policy.
 
-    To do: remove the reason that most completions share: show the format with an example in system_prompt, or teach it
-    first (cold_start); name the columns; raise max_completion_length. Or choose questions that the model sometimes gets
-    right. `python -m rewards.score` grades completions that you choose.
+    To do: grade some completions by hand with `python -m rewards.score`; give partial credit, or choose questions that
+    the model sometimes gets right.
     """
     is_idle = history.lasts("advantage_abs_mean", lambda size: size == 0, SURE)
     if not is_idle and not history.lasts("micro_batches", lambda number: number == 0, SURE):
@@ -282,6 +298,7 @@ RULES: tuple[Rule, ...] = (
     entropy_died,
 )
 ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
+FOR_A_REASON = (nothing_learned, no_signal, learned_nothing)  # what helps depends on why the completions earn little
 
 
 def meaning(rule: Rule) -> str:
@@ -289,9 +306,10 @@ def meaning(rule: Rule) -> str:
     return " ".join(inspect.getdoc(rule).partition("To do:")[0].split())
 
 
-def advice(rule: Rule) -> str:
-    """Return what helps, from a rule's docstring."""
-    return " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
+def advice(rule: Rule, history: History) -> str:
+    """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
+    remedy = history.remedy() if rule in FOR_A_REASON else ""
+    return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
 
 
 def _percent(values: Sequence[float]) -> str:

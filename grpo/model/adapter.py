@@ -35,12 +35,6 @@ PLAIN_KEYS = set(
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
 DAMAGED = (OSError, ValueError, SafetensorError, TypeError, AttributeError, ArithmeticError, RecursionError, re.error)
 MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter into its base with PEFT first"
-PICKLED_FILE = "adapter_model.bin"  # the older format of PEFT
-CONVERSION = (
-    'python -c "import torch, safetensors.torch as s; '
-    f"s.save_file({{k: v.contiguous() for k, v in torch.load('{PICKLED_FILE}', weights_only=True).items()}}, "
-    f"'{WEIGHTS_FILE}')\""
-)
 
 
 @dataclass(frozen=True)
@@ -62,13 +56,6 @@ def is_adapter(folder: Path) -> bool:
 
 def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
-    if (folder / PICKLED_FILE).exists() and not (folder / WEIGHTS_FILE).exists():
-        raise UserError(
-            f"{folder} holds no {WEIGHTS_FILE}",
-            f"found {PICKLED_FILE}; pickled weights can run code and are not read",
-            f"convert them, in that folder: {CONVERSION}",
-            PREFLIGHT,
-        )
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         if extras := _extras(config):
@@ -173,15 +160,9 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
         "lora_alpha": rank * scale,
         "lora_dropout": dropout,
         "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
         "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
         "rank_pattern": other,
         "alpha_pattern": {module: r * scale for module, r in other.items()},
-        "modules_to_save": None,
-        "use_rslora": False,
-        "use_dora": False,
-        "init_lora_weights": True,
     }
     tensors = {}
     for module, (A, B) in adapter.pairs.items():

@@ -156,8 +156,8 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = build.weight(width), eps
 
-    def forward(self, x: torch.Tensor, room: Room | None = None) -> torch.Tensor:
-        return self.after_adding(x, None, room)[0]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after_adding(x, None)[0]
 
     def after_adding(
         self, x: torch.Tensor, residual: torch.Tensor | None, room: Room | None = None

@@ -15,23 +15,20 @@ import shutil
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from safetensors.torch import save_file
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
-from grpo.base.progress import counted
 from grpo.base.storage import write_json
 from grpo.model.decoder import FAMILIES, ModelConfig
+from grpo.model.weights import write_tensors
 
 SUFFIX = ".gguf"
 SHARD_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
-MAX_COUNT = 5_000_000  # entries of a list in the header; a vocabulary has fewer
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a value, by its type
 STRING, ARRAY = 8, 9
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
@@ -107,47 +104,28 @@ def _publish(unfinished: Path, folder: Path) -> None:
 
 
 def check_header(path: Path) -> None:
-    """Walk through the metadata of a file, and raise ValueError if it promises more than there can be.
-
-    Every length in it must fit into the file, or gguf's reader could count for ever.
-    """
+    """Raise an error if a list in the metadata is longer than the file: gguf's reader would count for ever."""
     with path.open("rb") as file:
-        magic, version, num_tensors, num_values = _unpack(file, "<4sIQQ")
+        magic, _, _, num_values = _unpack(file, "<4sIQQ")
         if magic != b"GGUF":
             raise ValueError("it does not begin with GGUF")
-        if version not in (2, 3):
-            raise ValueError(f"it is of version {version}; 2 and 3 are known")
-        if max(num_tensors, num_values) > MAX_COUNT:
-            raise ValueError("it promises more tensors or values than a model can have")
         for _ in range(num_values):
-            _skip_string(file)
+            _skip_value(file, STRING)
             _skip_value(file, *_unpack(file, "<I"))
-        for _ in range(num_tensors):
-            _skip_string(file)
-            (num_axes,) = _unpack(file, "<I")
-            if num_axes > 4:
-                raise ValueError(f"a tensor has {num_axes} axes")
-            _unpack(file, f"<{num_axes}QIQ")
 
 
 def _skip_value(file: BinaryIO, kind: int) -> None:
     if kind == STRING:
-        _skip_string(file)
+        _skip(file, *_unpack(file, "<Q"))
     elif kind == ARRAY:
         item, count = _unpack(file, "<IQ")
-        if count > MAX_COUNT or item == ARRAY:
-            raise ValueError(f"a list of {count:,} entries of type {item}")
-        if item == STRING:
-            for _ in range(count):
-                _skip_string(file)
-        else:
+        if item in SIZES:
             _skip(file, count * SIZES[item])
+        else:
+            for _ in range(count):
+                _skip_value(file, item)
     else:
         _skip(file, SIZES[kind])
-
-
-def _skip_string(file: BinaryIO) -> None:
-    _skip(file, *_unpack(file, "<Q"))
 
 
 def _skip(file: BinaryIO, num_bytes: int) -> None:
@@ -157,10 +135,7 @@ def _skip(file: BinaryIO, num_bytes: int) -> None:
 
 
 def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
-    data = file.read(struct.calcsize(layout))
-    if len(data) < struct.calcsize(layout):
-        raise ValueError("it ends within its header")
-    return struct.unpack(layout, data)
+    return struct.unpack(layout, file.read(struct.calcsize(layout)))
 
 
 def _convert(path: Path, folder: Path) -> None:
@@ -185,7 +160,7 @@ def _convert(path: Path, folder: Path) -> None:
     lost = f": {rounded} tensors were rounded when it was made, and stay so" if rounded else ""
     print(escape(f"converting {path}, once, into {cache()}{lost}"), file=sys.stderr)
     folder.mkdir(parents=True)
-    _write_shards(_tensors(reader, model), folder, len(reader.tensors))
+    _write_tensors(reader, model, folder)
     written = {key: value for key, value in config.to_dict().items() if not key.startswith("_")}
     write_json(folder / "config.json", written)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
@@ -206,37 +181,25 @@ def _check_family(path: Path, reader: Any, family: str) -> None:
         )
 
 
-def _tensors(reader: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors, one at a time, under the names that transformers' model has for them."""
+def _write_tensors(reader: Any, model: Any, folder: Path) -> None:
+    """Write the tensors under the names that transformers' model has for them."""
     from gguf import dequantize
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
     family = model.config.model_type
     processor = TENSOR_PROCESSORS.get(family, TensorProcessor)(config=model.config.to_dict())
     names = get_gguf_hf_weights_map(model, processor)
-    for tensor in reader.tensors:
-        if tensor.name not in names:
-            raise ValueError(f"its tensor {tensor.name} belongs to no {family}")
+    if foreign := [tensor.name for tensor in reader.tensors if tensor.name not in names]:
+        raise ValueError(f"its tensor {foreign[0]} belongs to no {family}")
+    found = {names[tensor.name]: tensor for tensor in reader.tensors}
+
+    def dtype(tensor: Any) -> torch.dtype:
+        return EXACT.get(tensor.tensor_type.name, torch.float32)
+
+    def read(name: str) -> torch.Tensor:
+        tensor = found[name]
         weights = processor.process(dequantize(tensor.data, tensor.tensor_type), tensor.name).weights
-        yield names[tensor.name], torch.tensor(weights, dtype=EXACT.get(tensor.tensor_type.name, torch.float32))
+        return torch.tensor(weights, dtype=dtype(tensor))
 
-
-def _write_shards(tensors: Iterator[tuple[str, torch.Tensor]], folder: Path, total: int) -> None:
-    """Write safetensors files of about SHARD_BYTES each, and their index."""
-    shard, files, size, written = {}, {}, 0, 0
-
-    def flush() -> None:
-        name = f"model-{len(set(files.values())) + 1:05d}.safetensors"
-        save_file(shard, folder / name, {"format": "pt"})
-        files.update(dict.fromkeys(shard, name))
-        shard.clear()
-
-    for name, tensor in counted(tensors, total, "converting", "tensors"):
-        if size >= SHARD_BYTES:
-            flush()
-            size = 0
-        shard[name] = tensor
-        size += tensor.nbytes
-        written += tensor.nbytes
-    flush()
-    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": written}, "weight_map": files})
+    sizes = {name: int(tensor.n_elements) * dtype(tensor).itemsize for name, tensor in found.items()}
+    write_tensors(sizes, read, folder, SHARD_BYTES)

@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or shards with an index)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -29,15 +29,8 @@ def read_model_config(folder: Path) -> ModelConfig:
     """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
     path = folder / "config.json"
     if not path.exists():
-        found = "no such folder"
-        if folder.is_dir():
-            found = ", ".join(sorted(path.name for path in folder.iterdir())[:NAMES_SHOWN])
-        raise UserError(
-            f"{folder} is not a checkpoint",
-            f"it has no config.json (found: {found})",
-            "set model_name_or_path to a Hugging Face checkpoint folder or hub id",
-            PREFLIGHT,
-        )
+        fix = "set model_name_or_path to a Hugging Face checkpoint folder or hub id"
+        raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
@@ -117,17 +110,24 @@ def save_checkpoint(
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
     named, found = named_tensors(model), projections(model)
+
+    def read(name: str) -> torch.Tensor:
+        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
+        return _merged(named[name], linear, part).to(dtype).contiguous().cpu()
+
     sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in named.items()}
-    shards = _shards(sizes, shard_bytes)
-    index = {}
-    with counting(len(named), f"writing {folder}", "tensors") as add:
+    write_tensors(sizes, read, folder, shard_bytes)
+
+
+def write_tensors(
+    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write the tensors of these names and bytes to one file, or to shards with an index; one shard is in memory."""
+    shards, index = _shards(sizes, shard_bytes), {}
+    with counting(len(sizes), f"writing {folder}", "tensors") as add:
         for number, shard in enumerate(shards, 1):
             file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            tensors = {}
-            for name in shard:
-                linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-                tensors[name] = _merged(named[name], linear, part).to(dtype).contiguous().cpu()
-            save_file(tensors, folder / file, {"format": "pt"})
+            save_file({name: read(name) for name in shard}, folder / file, {"format": "pt"})
             index.update(dict.fromkeys(shard, file))
             add(len(shard))
     if len(shards) > 1:
@@ -176,13 +176,8 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _indexed_files(index: Path) -> list[str]:
-    """Return the shards that an index names; UserError (exit 3) if one lies outside of the index's folder."""
+    """Return the shards that an index names, all of them looked for in its own folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        outside = [file for file in files if file != Path(file).name]
-    if outside:
-        raise UserError(
-            f"{index} names a file outside of its folder", f"{outside[0]!r}", "do not use this checkpoint", PREFLIGHT
-        )
-    return files
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({Path(file).name for file in files})

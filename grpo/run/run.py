@@ -297,6 +297,8 @@ class Run:
         """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
         folder = self._find_checkpoint()
         if folder is None:
+            if self.ranks.is_main:
+                self.dir.update(step=0, last_checkpoint=None)
             return {}
         for notice in check_changes(folder, self.config, self.ranks.world):
             self.say(f"note: {notice}")

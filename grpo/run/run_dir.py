@@ -88,15 +88,15 @@ class RunDir:
             if is_new_lock:
                 (self.path / ".lock").unlink()  # a refused directory stays as it was
             raise
-        earlier = read_mapping(self.path / STATE_FILE).get("id") if resume else None
-        is_id = isinstance(earlier, str) and re.fullmatch("[0-9a-f]{21}", earlier)
+        earlier = read_mapping(self.path / STATE_FILE) if resume else {}
+        is_id = re.fullmatch("[0-9a-f]{21}", str(earlier.get("id")))
         self.state = {
-            "id": earlier if is_id else uuid.uuid4().hex[:21],  # for trackers; swanlab wants 21 characters
+            "id": earlier["id"] if is_id else uuid.uuid4().hex[:21],  # for trackers; swanlab wants 21 characters
             "status": "running",
             "exit_code": None,
             "reason": "",
-            "step": 0,
-            "last_checkpoint": None,
+            "step": earlier.get("step", 0),
+            "last_checkpoint": earlier.get("last_checkpoint"),
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started": _now(),

@@ -4,23 +4,17 @@ So the host checks only once in several steps which sequences have ended. A row 
 ended.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
-from typing import Protocol
 
 import torch
 
 from grpo.attention.decode import DecodeAttention
+from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import uses_kernels
 from grpo.model.decoder import Decoder
 from grpo.sampling.decode_step import Slots, decode_step
-
-
-class Recorded(Protocol):
-    """A captured graph: `replay` runs the recorded operations again."""
-
-    def replay(self) -> None: ...
 
 
 class DecodeGraphs:
@@ -32,11 +26,11 @@ class DecodeGraphs:
         slots: Slots,
         eos_ids: Sequence[int],
         kernel: str = "sdpa",
-        capture: Callable[..., Recorded] | None = None,
+        capture: CudaCapture | None = None,
     ):
         self.model, self.slots, self.kernel, self.capture = model, slots, kernel, capture
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
-        self.graphs: dict[tuple, Recorded] = {}  # (number of rows, sampling parameters) -> graph
+        self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
     def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
@@ -59,7 +53,7 @@ class DecodeGraphs:
         attend = DecodeAttention.over_all_positions(self.slots.cache, self.slots.position_B[:rows], self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
-    def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Recorded:
+    def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> torch.cuda.CUDAGraph:
         """Capture a step as a graph. All rows count as ended meanwhile, so the warm-up changes nothing."""
         ended_B = self.slots.ended_B.clone()
         self.slots.ended_B.fill_(True)

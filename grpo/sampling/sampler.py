@@ -40,25 +40,15 @@ class _Sequence:
 class Sampler:
     """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together. prefill_tokens: prompt tokens per prefill pass. check_every: decode steps
-    between two checks for ended sequences (None: 16 on a GPU, where a check waits for the device, else 1). use_graphs:
-    keep the slots from one call to the next, and on a GPU decode with CUDA graphs (None: only on a GPU).
+    max_slots: sequences decoded together.
     """
 
-    def __init__(
-        self,
-        model: Decoder,
-        eos_ids: Sequence[int],
-        max_slots: int = 256,
-        prefill_tokens: int = 16384,
-        check_every: int | None = None,
-        use_graphs: bool | None = None,
-    ):
-        self.model, self.eos_ids = model, tuple(eos_ids)
+    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256):
+        self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
         self.on_cuda = torch.device(model.build.device).type == "cuda"
-        self.max_slots, self.prefill_tokens = max_slots, prefill_tokens
-        self.check_every = check_every or (16 if self.on_cuda else 1)
-        self.uses_graphs = self.on_cuda if use_graphs is None else use_graphs
+        self.prefill_tokens = 16384  # prompt tokens per prefill pass
+        self.check_every = 16 if self.on_cuda else 1  # decode steps between two looks, which wait for the device
+        self.uses_graphs = self.on_cuda  # keeps the slots from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
 

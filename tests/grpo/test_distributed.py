@@ -32,18 +32,17 @@ ranks.close()
 """
 
 
-def test_two_ranks():
+def start_two(*command):
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK],
-            env={**os.environ, **shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen([sys.executable, "-c", *command], env={**os.environ, **shared, "RANK": str(rank)}, **pipes)
         for rank in range(2)
     ]
-    answers = [json.loads(child.communicate(timeout=300)[0]) for child in children]
+
+
+def test_two_ranks():
+    answers = [json.loads(child.communicate(timeout=300)[0]) for child in start_two(RANK)]
     sums = [3.0, 0.2, 2.0**-39]  # in float64: in float32 0.1 + 0.1 were 0.20000000298
     both = [[3.0, -30.0], sums, -1.0, 2.0, [{"rank": 0}, {"rank": 1}], [1.0, -1.0, 2.0, -2.0]]
     assert answers == [[2, True, True, *both], [2, False, True, *both]]
@@ -125,16 +124,7 @@ except distributed.UserError as error:
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_dies_before_it_is_connected_is_not_waited_for(dead):
     """The other one gives up after MEET, not after TIMEOUT."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", DIES, str(dead)],
-            env={**os.environ, **shared, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    children = start_two(DIES, str(dead))
     said = [child.communicate(timeout=300)[1] for child in children]
     assert children[dead].returncode == -9 and children[1 - dead].returncode == 1
     assert re.search("1 error: (another process of this run has ended|rank 1 .* has not met)", said[1 - dead])
@@ -174,13 +164,10 @@ def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(
 
 
 def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
-    from grpo.base.errors import UserError
-    from grpo.device.distributed import _peers
-
-    with pytest.raises(UserError, match="another process of this run has ended") as error, _peers():
+    with pytest.raises(UserError, match="another process of this run has ended") as error, distributed._peers():
         raise RuntimeError("[gloo] Connection closed by peer\nmore")
     assert error.value.exit_code == 1 and error.value.why == "[gloo] Connection closed by peer"
-    with pytest.raises(RuntimeError, match="shapes differ"), _peers():
+    with pytest.raises(RuntimeError, match="shapes differ"), distributed._peers():
         raise RuntimeError("shapes differ")
 
 

@@ -124,13 +124,6 @@ def test_large_offsets_change_nothing():
         assert torch.equal(plain[0], moved[0]) and (plain[1] - moved[1]).abs().max() < 1e-7
 
 
-def test_cut_lies_between_kept_and_dropped():
-    logits = torch.tensor([[3.0, 2.0, 1.0, 0.0, -5.0]])
-    _, _, cut = draw(logits, torch.tensor([0.5]), SamplingParams(1, 1.0, 1.0, 2))
-    full = logits.log_softmax(-1)[0]
-    assert full[2] < cut[0] < full[1]
-
-
 def test_uniforms_are_uniform_and_uncorrelated():
     u = uniforms(torch.arange(1000)[:, None].expand(-1, 200).reshape(-1), torch.arange(200).repeat(1000)).view(
         1000, 200

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from making import write_rows
 from torch import nn
 
 from grpo.optim import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
@@ -87,30 +88,23 @@ def test_a_run_in_float16(tmp_path, chat_checkpoint):
     """Two whole steps with finite gradients, and the log-probs of sampler and trainer closer than bfloat16's."""
     from grpo.train import main
 
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        "".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(8))
-    )
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "model_name_or_path": str(chat_checkpoint),
-                "dataset_id_or_path": str(rows),
-                "output_dir": str(tmp_path / "run"),
-                "reward_funcs": ["reward_functions:early_letters"],
-                "max_steps": 2,
-                "num_generations": 4,
-                "per_device_train_batch_size": 8,
-                "max_completion_length": 8,
-                "torch_dtype": "float16",
-                "learning_rate": 1e-3,
-                "report_to": ["none"],
-                "disable_tqdm": True,
-            }
-        )
-    )
-    main([str(config)])
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
+    keys = {
+        "model_name_or_path": chat_checkpoint,
+        "dataset_id_or_path": write_rows(tmp_path / "rows.jsonl", rows),
+        "output_dir": tmp_path / "run",
+        "reward_funcs": "reward_functions:early_letters",
+        "max_steps": 2,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 8,
+        "torch_dtype": "float16",
+        "learning_rate": 1e-3,
+        "report_to": "none",
+        "disable_tqdm": "true",
+    }
+    (tmp_path / "c.yaml").write_text("\n".join(f"{name}: {value}" for name, value in keys.items()))
+    main([str(tmp_path / "c.yaml")])
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     norms = [step["grad_norm"] for step in steps if "grad_norm" in step]
     assert len(norms) == 2 and all(0 < norm < 1e3 for norm in norms)

@@ -77,6 +77,8 @@ def test_a_file_with_all_keys_of_trl_at_their_defaults_is_read(tmp_path, names):
         config, _ = dump(tmp_path, defaults_of(getattr(trl, name)), kind)
         if name == "GRPOConfig":
             assert not config.sampler_importance_sampling_correction  # use_vllm is false
+            cap = defaults_of(trl.GRPOConfig)["vllm_importance_sampling_clip_max"]
+            assert config.sampler_importance_sampling_cap == cap
 
 
 def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
@@ -137,10 +139,25 @@ def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
     assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
 
 
-def test_trls_correction_for_vllm_is_not_this_one_and_says_so(tmp_path):
-    config, notices = load(tmp_path, "use_vllm: true\nvllm_importance_sampling_correction: true")
-    assert not config.sampler_importance_sampling_correction
-    assert "sampler_importance_sampling_correction" in notices[0]
+@pytest.mark.parametrize(
+    ("text", "cap", "problem"),
+    [
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: 3.0", 3.0, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: null", 1e30, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: token_truncate", 2.0, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: sequence_mask", 0, "_truncate"),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_min: 0.5", 0, "upper bound only"),
+        ("vllm_importance_sampling_correction: false\nvllm_importance_sampling_mode: sequence_mask", 2.0, ""),
+        ("sampler_importance_sampling_correction: true\nuse_vllm: false", 2.0, ""),
+    ],
+)
+def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, cap, problem):
+    if problem:
+        assert problem in why(tmp_path, text)
+    else:
+        config, _ = load(tmp_path, text)
+        assert config.sampler_importance_sampling_cap == cap
+        assert config.sampler_importance_sampling_correction is ("correction: true" in text)
 
 
 def is_known(name, kind):

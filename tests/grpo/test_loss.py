@@ -19,6 +19,15 @@ from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
+OPTIONS = [
+    {},
+    {"epsilon_high": 0.28},
+    {"delta": 1.5},
+    {"beta": 0.1},
+    {"beta": 0.1, "use_bias_correction_kl": True},
+    {"importance_sampling_level": "sequence"},
+    {"importance_sampling_level": "sequence", "beta": 0.04},
+]
 
 
 def make_groups(lengths=LENGTHS, truncated=(), seed=0, judged=False):
@@ -80,18 +89,7 @@ def test_hand_worked_grpo():
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"epsilon_high": 0.28},
-        {"delta": 1.5},
-        {"beta": 0.1},
-        {"beta": 0.1, "use_bias_correction_kl": True},
-        {"importance_sampling_level": "sequence", "beta": 0.04},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("truncated", [(), ((0, 1), (1, 3))], ids=["whole", "truncated"])
 @pytest.mark.parametrize("judged", [False, True], ids=["completion", "sentence"])
 def test_equals_the_slow_twin(loss_type, options, truncated, judged):
@@ -279,19 +277,8 @@ def test_sampler_correction_weighs_the_policy_gradient_alone():
     assert float(loss.detach()) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"epsilon_high": 0.28},
-        {"delta": 1.5},
-        {"beta": 0.07},
-        {"beta": 0.07, "use_bias_correction_kl": True},
-        {"importance_sampling_level": "sequence", "epsilon": 0.03},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_equals_trl(loss_type, options):
     """TRL's own compute_loss on the same log-probs, where trl is installed."""
     trl = pytest.importorskip("trl")

@@ -156,26 +156,6 @@ def test_a_step_of_which_nothing_counts_has_no_weights(loss_type):
     assert weights_of_step(loss_type, True, groups=groups) == [0.0, 0.0]
 
 
-def test_weights_sum_to_what_they_average_over():
-    """With weights that sum to 1 the loss is a mean; dr_grpo's sum is the share of the longest possible length that was
-    used."""
-    groups = [make_group((1,), range(3), range(5)), make_group((1,), range(1), range(7))]
-
-    def sums(loss_type):
-        weights = weights_of_step(loss_type, False, groups=groups)
-        return sum(weight * length for weight, length in zip(weights, (3, 5, 1, 7), strict=True))
-
-    assert sums("grpo") == pytest.approx(1) and sums("dapo") == pytest.approx(1) and sums("bnpo") == pytest.approx(1)
-    assert sums("dr_grpo") == pytest.approx(16 / 40)
-
-
-def test_bnpo_weighs_by_its_micro_batch():
-    groups = [make_group((1,), range(3), range(5)), make_group((1,), range(1), range(7))]
-    assert weights_of_step("bnpo", False, groups=groups) == [1 / 16, 1 / 16, 1 / 16, 1 / 16]
-    groups = [make_group((1,), range(3), range(1)), make_group((1,), range(1), range(7))]
-    assert weights_of_step("bnpo", False, groups=groups) == [1 / 8, 1 / 8, 1 / 16, 1 / 16]
-
-
 def test_bnpo_counts_a_micro_batch_of_which_nothing_is_trained():
     """Of two, the second is all truncated: the mean over both has its 0."""
     reasons = {"finish_reason": ["stop", "stop"]}, {"finish_reason": ["length", "length"]}

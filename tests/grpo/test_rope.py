@@ -1,7 +1,5 @@
 """Rotary tables by the formula, and against transformers' for every setting that a checkpoint may have."""
 
-import math
-
 import pytest
 import torch
 
@@ -57,57 +55,40 @@ def test_a_quarter_turn_takes_the_first_half_to_the_second():
     assert turned.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
 
 
+YARNS = [
+    {},
+    {"factor": 0.5},
+    {"factor": None},
+    {"beta_fast": 8, "beta_slow": 2},
+    {"beta_fast": 8, "beta_slow": 2, "truncate": False},
+    {"original_max_position_embeddings": 128},
+    {"rope_theta": 1e6},
+    {"rope_theta": 10.0, "original_max_position_embeddings": 256},  # all but the first turn more than once
+    {"attention_factor": 0.7},
+    {"attention_factor": 1.0},
+    {"mscale": 0.7},
+    {"mscale_all_dim": 0.7},
+    {"mscale": 0.7, "mscale_all_dim": 0.3},
+    {"mscale": 0.7, "mscale_all_dim": 0.3, "attention_factor": 1.5},
+]
+LLAMAS = [
+    {},
+    {"low_freq_factor": 2.0, "high_freq_factor": 3.0},
+    {"original_max_position_embeddings": 200},
+    {"factor": 2.0},
+]
+OTHERS = [{"rope_type": "default", "rope_theta": 5e3}, {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}]
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        {},
-        {"factor": 0.5},
-        {"factor": None},
-        {"beta_fast": 8, "beta_slow": 2},
-        {"beta_fast": 8, "beta_slow": 2, "truncate": False},
-        {"original_max_position_embeddings": 128},
-        {"rope_theta": 1e6},
-        {"rope_theta": 10.0, "original_max_position_embeddings": 256},  # all but the first turn more than once
-        {"attention_factor": 0.7},
-        {"attention_factor": 1.0},
-        {"mscale": 0.7},
-        {"mscale_all_dim": 0.7},
-        {"mscale": 0.7, "mscale_all_dim": 0.3},
-        {"mscale": 0.7, "mscale_all_dim": 0.3, "attention_factor": 1.5},
-    ],
-    ids=str,
+    "rope", [*({**YARN, **x} for x in YARNS), *({**LLAMA3, **x} for x in LLAMAS), *OTHERS], ids=str
 )
-def test_yarn_equals_transformers(change):
+def test_tables_equal_transformers(rope):
     """attention_factor comes before mscale, which needs its partner; a factor that is not given is the ratio of the
     contexts."""
-    raw = config(rope_parameters={**YARN, **change})
-    wanted = theirs(config(rope_parameters={**YARN, **change}))
-    for ours, other in zip(rope_tables(read_rope(raw), HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
-        assert (ours - other).abs().max() <= 1e-4
-
-
-def test_yarns_amplitude_by_hand():
-    """cos(0) is the amplitude: 0.1 ln 4 + 1 for a context of four times the length, its ratio for two mscales."""
-    hand = {
-        (): 0.1 * math.log(4) + 1,
-        (("mscale", 2.0), ("mscale_all_dim", 0.5)): (0.2 * math.log(4) + 1) / (0.05 * math.log(4) + 1),
-        (("attention_factor", 0.25),): 0.25,
-    }
-    for change, wanted in hand.items():
-        cos, _ = rope_tables(read_rope({"rope_scaling": {**YARN, **dict(change)}}), HEAD, 1, torch.float64, "cpu")
-        assert cos[0, 0].item() == pytest.approx(wanted, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{}, {"low_freq_factor": 2.0, "high_freq_factor": 3.0}, {"original_max_position_embeddings": 200}, {"factor": 2.0}],
-    ids=str,
-)
-def test_llama3_equals_transformers(change):
-    raw = config(rope_parameters={**LLAMA3, **change})
-    wanted = theirs(config(rope_parameters={**LLAMA3, **change}))
-    for ours, other in zip(rope_tables(read_rope(raw), HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
-        assert (ours - other).abs().max() <= 1e-4
+    tables = rope_tables(read_rope(config(rope_parameters=dict(rope))), HEAD, POSITIONS, torch.float32, "cpu")
+    for ours, wanted in zip(tables, theirs(config(rope_parameters=dict(rope))), strict=True):
+        assert (ours - wanted).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("kind", ["yarn", "llama3"])

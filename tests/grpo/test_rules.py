@@ -126,17 +126,36 @@ NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}
 IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
 
 
-@pytest.mark.parametrize(("completions", "reason"), [
-    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)"),
-    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)"),
-    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)"),
-    ([NO_TAGS] * 3 + [{}] * 5, ""),
-    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function returned None (mine:f)"),
-    ([{"math": (1.0, "1 is 1")}] * 2, ""),
-    ([], ""),
+@pytest.mark.parametrize(("completions", "reason", "remedy"), [
+    ([NO_TAGS] * 8, "8 of 8 completions: no <answer> (format)", "cold_start"),
+    ([NO_TAGS] * 4 + [IN_ORDER] * 4, "4 of 8 completions: no <answer> (format)", "example"),
+    ([NO_TAGS] * 3 + [IN_ORDER] * 5, "5 of 8 completions: 0 (mine:f)", "by hand"),
+    ([NO_TAGS] * 3 + [{}] * 5, None, None),
+    ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
+    ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
+    ([{"math": (1.0, "1 is 1")}] * 2, None, None),
+    ([], None, None),
 ])  # fmt: skip
-def test_the_reason_that_most_completions_share(completions, reason):
-    assert dominant_reason(completions) == reason
+def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
+    found = dominant_reason(completions)
+    assert (found is None) == (reason is None)
+    assert found is None or (reason in str(found) and remedy in found.remedy)
+
+
+def test_what_helps_fits_the_reason():
+    """Where most completions are cut off, it is the limit."""
+
+    def told(**changes):
+        diagnosis = Diagnosis(History(config={"max_completion_length": 48}))
+        for step in range(1, 4):
+            diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
+        return diagnosis
+
+    completion = {"format": (-1.0, "no <think>")}
+    by_tags, by_limit = told(), told(**{"completions/clipped_ratio": 0.6})
+    (symptom,) = by_tags.symptoms
+    assert "8 of 8 completions: no <think> (format)" in symptom.text and "cold_start" in symptom.advice
+    assert "max_completion_length (now 48)" in by_limit.symptoms[0].advice
 
 
 @pytest.mark.parametrize(("metrics", "words"), [
@@ -145,6 +164,7 @@ def test_the_reason_that_most_completions_share(completions, reason):
     ({"micro_batches": 0}, "nothing is trained on"),
     ({"frac_reward_zero_std": 0.5}, "50% of the groups have equal rewards"),
     ({"rewards/format/unscored_frac": 0.25}, "format cannot score 25%"),
+    ({"grad_norm": math.nan}, "the update is skipped"),
 ])  # fmt: skip
 def test_the_first_step_is_described_in_one_line(metrics, words):
     diagnosis = Diagnosis()

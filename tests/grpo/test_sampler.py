@@ -57,10 +57,12 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
         {"max_slots": 7, "prefill_tokens": 4},
         {"check_every": 5},
         {"max_slots": 6, "check_every": 4},
-        {"use_graphs": True},
-        {"use_graphs": True, "max_slots": 7, "check_every": 3},
+        {"uses_graphs": True},
+        {"uses_graphs": True, "max_slots": 7, "check_every": 3},
     ):
-        again = Sampler(model, [2, 7], **options).sample(PROMPTS, 4, sampling, seeds)
+        sampler = Sampler(model, [2, 7])
+        vars(sampler).update(options)
+        again = sampler.sample(PROMPTS, 4, sampling, seeds)
         assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in together]
     alone = Sampler(model, [2, 7]).sample([PROMPTS[2]], 4, sampling, seeds[8:12])
     assert [c.ids for c in alone[0]] == [c.ids for c in together[2]]

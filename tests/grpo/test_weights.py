@@ -18,7 +18,7 @@ from grpo.attention.packed import PackedAttention
 from grpo.base.errors import UserError
 from grpo.base.schema import Layout
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.model.adapter import load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.weights import save_checkpoint
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
@@ -76,15 +76,12 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
     del tensors["model.norm.weight"]
     tensors["lm_head.weight"] = torch.zeros(3, 32)
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(UserError) as error:
-        load(tmp_path)
-    assert error.value.exit_code == 3
-    for part in (
+    problems = (
         "unexpected model.extra",
         "missing model.norm.weight",
         "lm_head.weight has shape (3, 32), wanted (96, 32)",
-    ):
-        assert part in error.value.why
+    )
+    refused(lambda: load(tmp_path), *problems)
 
 
 def test_of_many_problems_the_first_are_listed_and_the_others_counted(tmp_path):
@@ -150,7 +147,7 @@ def test_an_index_names_files_beside_it_alone(tmp_path):
     for name in ("../a/model.safetensors", str(tmp_path / "a" / "model.safetensors")):
         index["weight_map"]["model.norm.weight"] = name
         path.write_text(json.dumps(index))
-        refused(lambda: load(tmp_path / "b"), "outside of its folder")
+        refused(lambda: load(tmp_path / "b"), "cannot be read")
 
 
 # --- adapters ------------------------------------------------------------------------------------------------------
@@ -168,23 +165,6 @@ def test_peft_reads_our_adapter_and_computes_the_same(tmp_path, family, lora):
     theirs = peft.PeftModel.from_pretrained(from_transformers(tmp_path / "base"), tmp_path / "adapter")
     assert (logits(load(tmp_path / "base")) - logits(model)).abs().max() > 0.01
     assert (hf_logits(theirs) - logits(model)).abs().max() <= 2e-5
-
-
-def test_stacked_adapter_applies_to_the_checkpoint_on_disk(tmp_path):
-    """Stage 2 starts from stage 1's adapter, merged. What it saves is both, so that it fits the original checkpoint."""
-    peft = pytest.importorskip("peft")
-    write_checkpoint(tmp_path / "base")
-    first = load(tmp_path / "base", rank=3, targets=("q_proj", "v_proj"))
-    randomise_adapter(first, seed=1)
-    save_adapter(trained_adapter(first, None, str(tmp_path / "base")), tmp_path / "first", lora_alpha=6)
-    start = load_adapter(tmp_path / "first")
-    second = load(tmp_path / "base", rank=4)
-    merge_adapter(second, start)
-    randomise_adapter(second, seed=2)
-    save_adapter(trained_adapter(second, start, str(tmp_path / "base")), tmp_path / "both")
-    theirs = peft.PeftModel.from_pretrained(from_transformers(tmp_path / "base"), tmp_path / "both")
-    assert (hf_logits(theirs) - logits(second)).abs().max() <= 2e-5
-    assert (logits(first) - logits(second)).abs().max() > 0.01
 
 
 def test_merged_export_loads_in_transformers(tmp_path):

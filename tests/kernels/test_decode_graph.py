@@ -52,6 +52,13 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, k
     ]
 
 
+def over_slots(model, eos, **options):
+    """A sampler that keeps its slots, as on a GPU."""
+    sampler = Sampler(model, eos)
+    vars(sampler).update(uses_graphs=True, **options)
+    return sampler
+
+
 FIRST, SEEDS, LIMITS = [5, 40, 3, 20, 60], [11, 12, 13, 14, 15], [20, 1, 7, 20, 13]
 
 
@@ -135,7 +142,7 @@ def test_cuts_are_not_captured_without_kernels(model):
 
 def test_another_way_to_draw_has_a_graph_of_its_own(model):
     """An evaluation between two steps of training, with the sampler of both."""
-    sampler, recorder = Sampler(model, [2], max_slots=6, use_graphs=True), Recorder()
+    sampler, recorder = over_slots(model, [2], max_slots=6), Recorder()
     sampler.prepare(6, 20, 9)
     sampler.graphs.capture = recorder
     for sampling in (SamplingParams(9), SamplingParams(9, 0.0), SamplingParams(9, 3.0), SamplingParams(9)):
@@ -149,10 +156,7 @@ def test_another_way_to_draw_has_a_graph_of_its_own(model):
 def test_the_samplers_slots_are_kept_and_grow(model):
     """One sampler over static slots, call after call: prompts of several tokens, refilled slots, other lengths, what
     was there before."""
-    prompts, sampler = (
-        [[5, 9, 6], [40], [3, 3, 3, 7, 8]],
-        Sampler(model, [2, 7], max_slots=4, check_every=3, use_graphs=True),
-    )
+    prompts, sampler = [[5, 9, 6], [40], [3, 3, 3, 7, 8]], over_slots(model, [2, 7], max_slots=4, check_every=3)
     for sampling, count in (
         (SamplingParams(9), 3),
         (SamplingParams(5, 0.0), 1),
@@ -167,7 +171,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 
 
 def test_streaming_over_static_slots(model):
-    tokens = list(Sampler(model, [2], use_graphs=True).stream([5, 9, 6], SamplingParams(12), 3))
+    tokens = list(over_slots(model, [2]).stream([5, 9, 6], SamplingParams(12), 3))
     assert tokens == list(Sampler(model, [2]).stream([5, 9, 6], SamplingParams(12), 3))
 
 
@@ -186,7 +190,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)
     prompts = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1]]
-    sampler = Sampler(model, [2], max_slots=9, check_every=4)
+    sampler = over_slots(model, [2], max_slots=9, check_every=4)
     done = sampler.sample(prompts, 4, sampling, list(range(12)))
     assert sampler.graphs.graphs
     sampler.graphs.capture = None

@@ -15,7 +15,7 @@ WIDTH, RANK = 512, 64
 @pytest.mark.parametrize("decoding", [False, True])
 def test_the_slope_on_the_exact_change(device, decoding):
     """Rounding hides a change below a step of the output, but not on average; over 1024 x 512 outputs the slope's
-    standard error is about 0.01. A product that rounds its base term first keeps a few per cent of the change."""
+    standard error is about 0.01. A weight that the change is merged into loses much of it."""
     generator = torch.Generator().manual_seed(0)
     build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, torch.bfloat16, device)
     layer = LoraLinear(WIDTH, {"o_proj": WIDTH}, False, build)
@@ -36,6 +36,9 @@ def test_the_slope_on_the_exact_change(device, decoding):
     exact = layer.lora.scale * (x.double() @ A.double().T) @ B.double().T
     slope = float(((outputs() - before) * exact).sum() / exact.square().sum())
     assert 0.95 <= slope <= 1.05
+    weight, change = layer.base("o_proj")[0].double(), layer.lora.scale * B.double() @ A.double()
+    merged = (weight + change).bfloat16().double()
+    assert ((merged - weight) * change).sum() < 0.9 * change.square().sum()
 
 
 def test_the_gradient_of_a_prompts_last_token_is_summed_in_float32(device):

@@ -10,14 +10,13 @@ from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
 from rewards.mathematics.key import has_content
 from rewards.mathematics.tokens import tokenize
 
-COMMANDS = r"""
-\frac \sqrt \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
-\end{pmatrix} \\ \ \boxed{ \$ \overline{3} ^\circ
-"""
 PIECES = (
-    *COMMANDS.split(),
+    *r"""
+    \frac \sqrt \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
+    \end{pmatrix} \\ \ \boxed{ \$ \overline{3} ^\circ 1 2 12 0.5 1,234 1e9 9^{9 x y n e i A (B) is million five sqrt
+    √ é 元
+    """.split(),
     *"{}{}()[]^_!|&%$°=<>,;:.+-*/'½²－…\x00\ud800",
-    *"1 2 12 0.5 1,234 1e9 9^{9 x y n e i A (B) is million five sqrt √ é 元".split(),
     *(" ", " cm", " or ", " and "),
 )
 latex_like = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
