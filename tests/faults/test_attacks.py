@@ -1,4 +1,4 @@
-"""Attacks by table: answers to compare and facts in which one thing is wild.
+"""Attacks by table: Parquet, answers to compare and facts in which one thing is wild.
 
 Each is read for what it says, or refused in three lines; none is a traceback, and none is paid that says another thing.
 """
@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import pytest
 from fuzzing import refuses_or
+from making import write_rows
 
 from grpo.data.rows import read_rows
 from grpo.evaluation.compare import compare, read_answers
@@ -17,11 +18,6 @@ from knowledge.store.result import Passage
 NAN = float("nan")
 WILD = [None, True, 0, -1, 10**310, 1e308, NAN, float("inf"), "", " ", "\0", "\ud800", "x" * 100_000, "<|im_end|>"]
 WILD += ["=1+1", "\u202e", [], {}, [None], [[]], [{}], {"role": "user"}, [{"role": "user", "content": {}}], [NAN, "a"]]
-
-
-def write_json_lines(path, rows):
-    path.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path.with_suffix(".jsonl")
 
 
 @pytest.mark.parametrize("place", [0, 4, 60, 200, -60, -9, -8, -5, -1])
@@ -42,9 +38,9 @@ ANSWER = {"row": 0, "question": "q", "outcome": "correct", "reward": 1.0, "rewar
 @pytest.mark.parametrize("name", [*ANSWER, "confidence", "choices", "mc1", "mc2", ""])
 def test_a_comparison_with_a_wild_answer_is_made_or_refused(tmp_path, name):
     good = [ANSWER | {"row": row, "outcome": outcome} for row, outcome in enumerate(("correct", "wrong", "refused"))]
-    write_json_lines(tmp_path / "a", good)
+    write_rows(tmp_path / "a.jsonl", good)
     for wild in [*WILD, -(10**310), {"math": "x"}, {"math": NAN}, {"": 1}]:
-        write_json_lines(tmp_path / "b", [*good[:2], good[2] | {name: wild}])
+        write_rows(tmp_path / "b.jsonl", [*good[:2], good[2] | {name: wild}])
         found = refuses_or(lambda: compare(*(read_answers(tmp_path / f"{side}.json") for side in "ab")), {3})
         if found:
             assert found.num_questions in (2, 3) and json.dumps(asdict(found), allow_nan=False)
