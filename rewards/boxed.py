@@ -13,7 +13,6 @@ from typing import Literal
 from rewards.exact import after_solution
 from rewards.mathematics.algebra import Algebra
 from rewards.mathematics.answer import read_answer
-from rewards.mathematics.application import mark_applications
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
 from rewards.mathematics.rational import Unreadable
@@ -72,7 +71,6 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
-    answer_tokens, truth_tokens = mark_applications(answer_tokens, truth_tokens)
     algebra = Algebra()
     try:
         return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra))

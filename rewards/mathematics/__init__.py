@@ -12,7 +12,6 @@ regions.py       sets of real numbers in one normal form: unions, differences, c
 relations.py     sides and the signs between them: equations, inequalities, chains
 labels.py        the left side of an equation, where it is a name
 choice.py        a letter of multiple choice
-clock.py         a time of day
 numeral.py       a whole number in another base
 quantity.py      a number and its unit
 expression.py    tokens to an exact value
@@ -20,6 +19,8 @@ equality.py      when two shapes are the same
 algebra.py       the values: quotients of polynomials in atoms, and the rules of these: √3 · √3 = 3
 rational.py      rational numbers within limits
 powers.py        powers, roots and logarithms
-trigonometry.py  sine, cosine and their kin
 functions.py     all other functions
+
+Not claimed: times of day (9 AM for 9:00), sines of angles other than multiples of 30° and 45°, arcsines as angles.
+These equal only the same text.
 """

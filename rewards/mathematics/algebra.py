@@ -9,7 +9,7 @@ and two quotients are equal when their cross products are the same polynomial. T
     "i"                  i^2 = -1
     "(1+x)"              a sum under a root: (1+x)^1 is multiplied out
     "abs(x)"             abs(x)^2 = x^2, and √(x^2) = abs(x); otherwise √(xy) = √x·√y, as if variables were positive
-    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see trigonometry.py
+    "sin(x)"             sin(x)^2 = 1 - cos(x)^2, see functions.py
 
 Nothing is rounded. All work is limited: beyond the limits `Unreadable` is raised and the caller compares texts instead.
 """
@@ -25,7 +25,6 @@ Monomial = tuple[tuple[str, Fraction], ...]  # sorted by atom, no exponent 0
 Polynomial = dict[Monomial, Fraction]  # no coefficient 0
 Rational = int | Fraction
 
-DEGREE = "°"
 CONSTANTS = frozenset(("π", "e", "i"))
 ONE: Polynomial = {(): Fraction(1)}
 MAX_TERMS = 400  # of a polynomial
@@ -175,21 +174,6 @@ class Quotient:
             return _print(self.top, Fraction(1))
         lead = self.bottom[min(self.bottom)]
         return f"{_print(self.top, lead)}/({_print(self.bottom, lead)})"
-
-    def without(self, unit: str) -> "Quotient | None":
-        """Return the value with the factor `unit` taken from the terms that have it.
-
-        None if no term has it, or one has a power of it, or it stands below the line.
-        """
-        if any(unit in dict(monomial) for monomial in self.bottom):
-            return None
-        kept: Polynomial = {}
-        for monomial, c in self.top.items():
-            powers = dict(monomial)
-            if powers.pop(unit, 1) != 1:
-                return None
-            kept = self.algebra.sum(kept, {tuple(powers.items()): c})
-        return None if kept == self.top else self.algebra.quotient(kept, self.bottom)
 
 
 def _approximate(polynomial: Polynomial) -> float:

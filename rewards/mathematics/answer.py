@@ -5,12 +5,14 @@ It may be `x \in [0,1)`, `3 \text{ or } -5`, `\textbf{(B)}\ 12`, a matrix, a sen
 Every text has a shape. What cannot be read as mathematics, or exceeds a limit, is `Text` and equals only the same text.
 """
 
-from rewards.mathematics import regions
+import re
+from dataclasses import replace
+
+from rewards.mathematics import regions, units
 from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.application import mark_applications
 from rewards.mathematics.choice import split_choice
-from rewards.mathematics.clock import read_clock
-from rewards.mathematics.expression import CLOSERS, expression_or_none
-from rewards.mathematics.functions import call
+from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.labels import Label, is_phrase
 from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
@@ -28,7 +30,6 @@ from rewards.mathematics.shapes import (
     Either,
     Grid,
     Named,
-    Ratio,
     Row,
     Shape,
     Text,
@@ -51,6 +52,8 @@ MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
 _MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix".split())
+_PADDED = re.compile("0[0-9]")  # of a time: 9:05
+_TIME = re.compile("[0-9]{1,2} : [0-9]{2}")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these is the answer itself
@@ -70,7 +73,7 @@ for _key, _others in _WORDS.items():
 
 def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
     """Return the shape of an answer."""
-    return _AnswerReader(algebra).answer(stripped(tokens))
+    return _AnswerReader(algebra).answer(stripped(mark_applications(tokens)))
 
 
 class _AnswerReader:
@@ -87,28 +90,16 @@ class _AnswerReader:
             return Choice(letter, self.answer(body) if body else None)
         parts, _ = split(tokens, (";",))
         if len(parts) > 1:
-            items = [self.answer(stripped(part)) for part in parts if part]
-            return self.bag(items, tokens, is_ordered=True)
-        return self.comma_list(tokens)
-
-    def comma_list(self, tokens: Tokens) -> Shape:
+            return _bag([self.answer(stripped(part)) for part in parts if part], tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
-        for part in map(stripped, without_integers(parts)):
-            if part:
-                items += self.both_signs(part)
+        for part in filter(None, map(stripped, without_integers(parts))):
+            items += self.both_signs(part)
         items = joined(with_shared_label(items), separators)
-        bag = self.bag(items, tokens, is_ordered=is_series(items, separators))
+        bag = _bag(items, tokens, is_ordered=is_series(items, separators))
         are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
         total = sum_of(items) if are_amounts and set(separators) == {"and"} else None
         return Either((bag, total)) if total else bag
-
-    def bag(self, items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
-        if len(items) == 1:
-            return items[0]
-        if not 0 < len(items) <= MAX_ITEMS:
-            return Text(text_key(tokens))
-        return Bag(tuple(items), is_ordered=is_ordered)
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
@@ -124,8 +115,7 @@ class _AnswerReader:
         words, rest = _split_words_and_colon(tokens)
         if words:
             key = text_key(words)
-            answer = self.named(key, rest)
-            return answer or Named(Label(key, is_words=True), self.item(stripped(rest)))
+            return self.answer(rest) if key in _UNNAMED else Named(Label(key, is_words=True), self.item(rest))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":
@@ -134,29 +124,19 @@ class _AnswerReader:
             return self.point(sides[0]) or self.side(sides[0])
         if not all(sides):
             return self.side(tokens)
-        if signs[0] == "=":
-            answer = self.named(text_key(sides[0]), tokens[len(sides[0]) + 1 :])
-            if answer:
-                return answer
+        if signs[0] == "=" and text_key(sides[0]) in _UNNAMED:
+            return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
         return self.relations.read(sides, signs)
 
     def point(self, tokens: Tokens) -> Shape | None:
-        """Read P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
-        if len(tokens) < 2 or not enclosed(tokens[1:]):
-            return None
-        name = tokens[0].text
-        if len(name) > 1 or not name.isupper():
+        """Read P(3, -4) as P = (3, -4), C(5, 2) as 10 as well; None unless a capital names a tuple of numbers."""
+        if len(tokens) < 2 or not enclosed(tokens[1:]) or not re.fullmatch("[A-Z]", tokens[0].text):
             return None
         value = self.side(tokens[1:])
         if not isinstance(value, Row) or not all(map(_is_constant, value.items)):
             return None
-        point = Named(Label(name), value)
-        chosen = _chosen(value) if name == "C" else None
-        return Either((point, chosen)) if chosen else point
-
-    def named(self, key: str, tokens: Tokens) -> Shape | None:
-        """Read what is called the answer; None if the words name anything else."""
-        return self.answer(stripped(tokens)) if key in _UNNAMED else None
+        point = Named(Label(tokens[0].text), value)
+        return Either((point, self.quantity(tokens))) if tokens[0].text == "C" else point
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Shape:
@@ -165,69 +145,71 @@ class _AnswerReader:
         try:
             if self.nesting > MAX_NESTING or not tokens:
                 return Text(text_key(tokens))
-            return self.shape(tokens)
+            return self.shape(tokens) or self.quantity(tokens)
         finally:
             self.nesting -= 1
 
-    def shape(self, tokens: Tokens) -> Shape:
+    def shape(self, tokens: Tokens) -> Shape | None:
+        """Read brackets, a matrix, a union or a ratio; None for anything else."""
         if enclosed(tokens):
-            return self.brackets(tokens) or self.quantity(tokens)
+            return self.brackets(tokens)
         if tokens[-1].kind == "end":
-            return self.multiple(tokens) or self.quantity(tokens)
+            return self.multiple(tokens)
         unions = [_union_sign(tokens, at) for at in range(len(tokens))]
         for sign in "∪∖∩":
             parts, found = split(unions, (sign,))
             if found and all(parts):
                 return _combined(sign, [self.side(part) for part in parts])
-        return self.ratio(tokens) or self.quantity(tokens)
+        return self.ratio(tokens)
 
     def ratio(self, tokens: Tokens) -> Shape | None:
-        """Read `2:3`, `3 to 4`, or a time of day; None if this is anything else."""
-        clock = read_clock(tokens)
-        has_half = tokens[-1].kind == "word"
-        if clock is not None and has_half:
-            return clock  # with AM or PM
-        parts, colons = split(tokens, (":",))
-        if colons and all(parts):
-            return Ratio(tuple(map(self.side, parts)), clock)
+        """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
         parts, _ = split(tokens, ("to",))
         if len(parts) == 2 and all(expression_or_none(part, self.algebra) for part in parts):
-            return Ratio(tuple(map(self.side, parts)), is_range=True)
-        return None
+            return _proportion(list(map(self.side, parts)))
+        parts, _ = split(tokens, (":",))
+        if len(parts) == 1 or not all(parts):
+            return None
+        if any(_PADDED.match(part[0].text) for part in parts):
+            return Text(text_key(tokens))
+        items = list(map(self.side, parts))
+        ratio = _proportion(items)
+        if len(items) > 2 or not all(map(_is_nonzero, items)) or _TIME.fullmatch(" ".join(texts_of(tokens))):
+            return ratio
+        share = items[0].value / items[1].value
+        is_bare = not (items[0].unit or items[1].unit or share.is_whole)
+        return Either((ratio, Scalar(share, units.RATIO))) if is_bare else ratio
 
     def brackets(self, tokens: Tokens) -> Shape | None:
         """Read what the brackets around all the tokens make of their content; None if they only group."""
         opener, closer = tokens[0].text, tokens[-1].text
         inner = list(tokens[1:-1])
-        if tokens[0].kind == "begin":
-            return self.environment(opener, inner)
+        if opener in _MATRICES:
+            return self.matrix(opener, inner)
+        if opener == "cases":
+            return self.system(inner)
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
         if opener == "{":
-            is_condition = "|" in split(inner, "|")[1]
-            value = self.braces(inner) if is_condition else self.answer(inner)
+            value = self.braces(inner) if "|" in split(inner, "|")[1] else self.answer(inner)
             return None if isinstance(value, Text) else value
-        parts, _ = split(inner, (";",))
-        if len(parts) == 1:
+        parts, semicolons = split(inner, (";",))
+        if not semicolons:
             parts, _ = split(inner, (",",))
-        is_list = len(parts) > 1 and all(parts)
-        if is_list and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
+        if len(parts) > 1 and all(parts) and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
             return self.row(opener, closer, parts)
-        if CLOSERS[opener] != closer or opener not in ("(", "["):
-            return None
-        value = self.answer_within(inner)
+        value = self.part(inner) if opener + closer in ("()", "[]") else None
         return None if isinstance(value, Text) else value
 
     def row(self, opener: str, closer: str, parts: list[Tokens]) -> Shape:
         """Read a tuple or an interval; [[1,2],[3,4]] is a matrix."""
-        row = Row(opener, closer, tuple(map(self.answer_within, parts)))
-        if row == regions.LINE:
-            return REALS
-        rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == "["]
-        has_equal_rows = len(rows) == len(parts) and len(set(map(len, rows))) == 1
-        return Grid(tuple(rows)) if opener == "[" and has_equal_rows else row
+        row = Row(opener, closer, tuple(map(self.part, parts)))
+        rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == opener == "["]
+        if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
+            return Grid(tuple(rows))
+        return REALS if row == regions.LINE else row
 
-    def answer_within(self, tokens: Tokens) -> Shape:
+    def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
         values = self.both_signs(stripped(tokens)) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
@@ -236,55 +218,35 @@ class _AnswerReader:
         """Read a set, by its members or by a condition on one variable: {x | x > 3}."""
         parts, found = split(inner, "|:")
         if found and len(parts) == 2 and _ranges_over_reals(parts[0]):
-            variable = parts[0][0].text
             condition = self.answer(parts[1])
-            is_about_it = isinstance(condition, Named) and condition.label and condition.label.key == variable
+            is_about_it = isinstance(condition, Named) and condition.label == Label(parts[0][0].text)
             return condition.value if is_about_it else Text(text_key(inner))
-        if not inner:
-            return EMPTY
-        listed = self.answer(inner)
-        if listed == EMPTY:
+        listed = self.answer(inner) if inner else EMPTY
+        if inner and listed == EMPTY:
             return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
-    def environment(self, name: str, inner: Tokens) -> Shape | None:
-        if name in _MATRICES:
-            return self.matrix(name, inner)
-        return self.system(inner) if name == "cases" else None
-
-    def matrix(self, environment: str, inner: Tokens) -> Shape:
-        rows = []
-        for row in filter(None, split(inner, (r"\\",))[0]):
-            entries, _ = split(row, "&")
-            rows.append(tuple(map(self.side, entries)))
-        return Grid(tuple(rows), is_determinant=environment in ("vmatrix", "Vmatrix"))
+    def matrix(self, environment: str, inner: Tokens) -> Grid:
+        rows = [split(row, "&")[0] for row in split(inner, (r"\\",))[0] if row]
+        entries = tuple(tuple(map(self.side, row)) for row in rows)
+        return Grid(entries, is_determinant=environment in ("vmatrix", "Vmatrix"))
 
     def system(self, inner: Tokens) -> Bag | None:
         """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
-        if any(token.text == "&" for token in inner):
-            return None
-        rows, _ = split(inner, (r"\\",))
-        items = [self.item(row) for row in map(stripped, rows) if row]
-        names = {item.label.key for item in items if isinstance(item, Named) and item.label}
-        return Bag(tuple(items)) if 1 < len(items) == len(names) else None
+        rows = map(stripped, split(inner, (r"\\",))[0])
+        system = Bag(tuple(self.item(row) for row in rows if row))
+        return system if len(system.items) > 1 and system.is_assignment else None
 
-    def multiple(self, tokens: Tokens) -> Shape | None:
+    def multiple(self, tokens: Tokens) -> Grid | None:
         """Read a number times a matrix; None if this is anything else."""
-        kinds = [token.kind for token in tokens]
-        start = kinds.index("begin") if "begin" in kinds else 0
+        start = next((at for at, token in enumerate(tokens) if token.kind == "begin"), 0)
         factor = expression_or_none(tokens[:start], self.algebra)
-        if factor is None or not enclosed(tokens[start:]):
+        grid = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
+        if factor is None or not isinstance(grid, Grid) or grid.is_determinant:
             return None
-        grid = self.side(tokens[start:])
-        if not isinstance(grid, Grid) or grid.is_determinant:
+        if not all(isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row):
             return None
-        entries = sum(grid.rows, ())
-        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in entries):
-            return None
-        rows = []
-        for row in grid.rows:
-            rows.append(tuple(Scalar(factor * entry.value) for entry in row))
-        return Grid(tuple(rows))
+        return Grid(tuple(tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows))
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
@@ -293,24 +255,31 @@ class _AnswerReader:
         if len(tokens) > 1 and are_verdicts(set(texts_of(tokens))):  # T F T is no product
             return Text(key)
         try:
-            numeral = read_numeral(tokens, self.algebra)
-            if numeral is not None:
-                return numeral
-            return read_quantity(tokens, self.algebra)
+            return read_numeral(tokens, self.algebra) or read_quantity(tokens, self.algebra)
         except Unreadable:
             return Text(key)
 
 
+def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
+    if len(items) == 1:
+        return items[0]
+    return Bag(tuple(items), is_ordered=is_ordered) if 0 < len(items) <= MAX_ITEMS else Text(text_key(tokens))
+
+
+def _proportion(items: list[Shape]) -> Row:
+    """Return a ratio with its first part as 1: 2:4 is 1:2."""
+    if all(map(_is_nonzero, items)):
+        first = items[0].value
+        items = [replace(item, value=item.value / first, if_unit=None) for item in items]
+    return Row(":", ":", tuple(items))
+
+
+def _is_nonzero(item: Shape) -> bool:
+    return isinstance(item, Scalar) and bool(item.value.top)
+
+
 def _is_constant(item: Shape) -> bool:
     return isinstance(item, Scalar) and not item.value.variables
-
-
-def _chosen(pair: Row) -> Scalar | None:
-    """Return C(5,2) as a binomial coefficient; None if it can be only a point."""
-    try:
-        return Scalar(call("binom", *(item.value for item in pair.items)))
-    except (Unreadable, TypeError):  # TypeError: not two numbers
-        return None
 
 
 def _has_both_signs(tokens: Tokens) -> bool:
@@ -335,7 +304,7 @@ def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
         return [], tokens
     words = parts[0]
     is_label = is_phrase(words) and all(token.kind in ("word", "name") for token in words)
-    return (words, parts[1]) if is_label else ([], tokens)
+    return (words, stripped(parts[1])) if is_label else ([], tokens)
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:

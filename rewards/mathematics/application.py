@@ -1,53 +1,24 @@
 r"""Decide whether a letter before brackets is a function or a factor.
 
-The answer and the truth decide together: f(x+1) is a function of x+1, while x(x+1) and 2\pi r(r+h) are products.
-
-In doubt it is a function, that is: a symbol of its own for each argument. A product taken for a function misses a right
-answer; a function taken for a product would make every function linear and pay for wrong ones.
+f(x+1) is a function of x+1, while x(x+1) and 2\pi r(r+h) are products. In doubt it is a function, that is: a symbol of
+its own for each argument. A product taken for a function misses a right answer; a function taken for a product would
+make every function linear and pay for wrong ones.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from rewards.mathematics.key import text_key
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, texts_of
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
-_ALWAYS_FUNCTIONS = frozenset("fΓζ")
-_COEFFICIENTS = frozenset("abckmnrstxyze")  # before a sum these are factors; others only if they stand alone as well
+_FACTORS = frozenset("abcdeghkmnpqrstvwxyzAMPRλμρ")  # before a sum, unless the sum is of what they are functions of
 # what letters are usually functions of; those in the table, of these letters only
 _FUNCTIONS_OF = {**dict.fromkeys("abcm", "nt"), **dict.fromkeys("dknte", "")}
 _VARIABLES = "nstxz"
-_GREEK_FUNCTIONS = frozenset("δηθρσφχψΘΦΨ")  # of any letters
 
 
-class Use(NamedTuple):
-    """A name before brackets, and what is in them."""
-
-    at: int  # its place in the tokens
-    name: str  # with its subscript and primes
-    argument: tuple[Token, ...]
-    is_inverse: bool  # f^{-1}(x)
-
-    @property
-    def letters(self) -> set[str]:
-        """Return the letters in the brackets."""
-        return {token.text for token in self.argument if is_letter(token)}
-
-
-def mark_applications(answer: Tokens, truth: Tokens) -> tuple[list[Token], list[Token]]:
-    """Return both texts with kind "applied" for each name that is a function of what the brackets behind it hold."""
-    texts = [list(_uses(answer)), list(_uses(truth))]
-    alone = {*_names_alone(answer, texts[0]), *_names_alone(truth, texts[1])}
-    names = {use.name for use in chain(*texts)}
-    functions = {name for name in names if not _is_factor(name, texts, name in alone)}
-    marked = [list(answer), list(truth)]
-    for tokens, uses in zip(marked, texts, strict=True):
-        for use in uses:
-            if use.name in functions:
-                tokens[use.at] = tokens[use.at]._replace(kind="applied")
-    return marked[0], marked[1]
+def mark_applications(tokens: Tokens) -> list[Token]:
+    """Return the tokens with kind "applied" for each letter that is a function of what the brackets behind it hold."""
+    return [token._replace(kind="applied") if _is_applied(tokens, at) else token for at, token in enumerate(tokens)]
 
 
 def end_of_name(tokens: Tokens, at: int) -> int:
@@ -71,57 +42,28 @@ def end_of_exponent(tokens: Tokens, at: int) -> int:
     return start + 1
 
 
-def _uses(tokens: Tokens) -> Iterator[Use]:
-    for at, token in enumerate(tokens):
-        if not is_letter(token) or (at and is_mark(tokens[at - 1], "^_")):  # 2^n(n+1)
-            continue
-        end = end_of_name(tokens, at)
-        opening = end_of_exponent(tokens, end)
+def _is_applied(tokens: Tokens, at: int) -> bool:
+    if not is_letter(tokens[at]) or (at and is_mark(tokens[at - 1], "^_")):  # 2^n(n+1)
+        return False
+    end = end_of_name(tokens, at)
+    opening = end_of_exponent(tokens, end)
+    if opening >= len(tokens) or tokens[opening].text not in ("(", "["):
+        return False
+    if opening > end:
         is_inverse = "".join(texts_of(tokens[end:opening])) in ("^{-1}", "^-1")
-        is_power = opening > end and not is_inverse and token.text not in _ALWAYS_FUNCTIONS
-        if is_power or opening >= len(tokens) or tokens[opening].text not in ("(", "["):
-            continue
-        closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
-        is_closed = tokens[closing].kind == "close"
-        argument = tuple(tokens[opening + 1 : closing]) if is_closed else ()
-        yield Use(at, text_key(tokens[at:end]), argument, is_inverse)
+        return is_inverse or tokens[at].text == "f"
+    closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
+    argument = tokens[opening + 1 : closing] if tokens[closing].kind == "close" else []
+    return not _is_factor(texts_of(tokens[at:end]), argument)
 
 
-def _names_alone(tokens: Tokens, uses: Sequence[Use]) -> Iterator[str]:
-    """Yield the names that stand before no brackets."""
-    applied = {use.at for use in uses}
-    for at, token in enumerate(tokens):
-        if is_letter(token) and at not in applied:
-            yield text_key(tokens[at : end_of_name(tokens, at)])
-
-
-def _is_factor(name: str, texts: Sequence[Sequence[Use]], stands_alone: bool) -> bool:
-    """Tell whether a name is a factor wherever it stands: before one sum, which is no list of arguments."""
-    uses = [use for use in chain(*texts) if use.name == name]
-    if name[0] in _ALWAYS_FUNCTIONS or "'" in name or any(use.is_inverse for use in uses):
-        return False
-    if name == "π" or any(name in use.letters for use in uses):  # x(x+1)
+def _is_factor(name: Sequence[str], argument: Tokens) -> bool:
+    """Tell whether a name multiplies what is in the brackets: a sum that does not look like an argument."""
+    letters = {token.text for token in argument if is_letter(token)}
+    if name == ["π"] or (len(name) == 1 and name[0] != "f" and name[0] in letters):  # x(x+1)
         return True
-    if any(len(_arguments(name, text)) > 1 for text in texts):  # x(t+1) - x(t-1)
+    if "'" in name or name[0] not in _FACTORS or "," in texts_of(argument) or not is_sum(argument):
         return False
-    if not stands_alone and name[0] not in _COEFFICIENTS:
-        return False
-    return all(_adds(use) and not _is_usual(use) for use in uses)
-
-
-def _arguments(name: str, uses: Sequence[Use]) -> set[str]:
-    """Return what a name is applied to in one text."""
-    return {text_key(use.argument) for use in uses if use.name == name}
-
-
-def _adds(use: Use) -> bool:
-    return is_sum(use.argument) and not any(is_mark(token, ",") for token in use.argument)
-
-
-def _is_usual(use: Use) -> bool:
-    """Tell whether the name is a usual one for functions of what is in the brackets: A(x+1), P(A+B), not v_0(1+t)."""
-    letter = use.name.removesuffix(" _ n")  # T_n(x+1)
-    if letter in _GREEK_FUNCTIONS or "".join(use.letters).isupper():
-        return bool(use.letters)
-    variables = set(_FUNCTIONS_OF.get(letter, _VARIABLES))
-    return len(letter) == len(use.letters) == 1 and use.letters <= variables
+    usual = _FUNCTIONS_OF.get(name[0], _VARIABLES) if len(name) == 1 else ""
+    is_usual = "".join(letters).isupper() or (len(letters) == 1 and letters <= set(usual))  # A(x+1), P(A+B)
+    return not is_usual

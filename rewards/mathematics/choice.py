@@ -13,12 +13,10 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """
     if len(tokens) > 1 and tokens[0].word in _LEADS:
         tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
-    if not tokens:
+    in_brackets = len(tokens) > 1 and tokens[0].text == "("
+    if not tokens or tokens[in_brackets].text not in _LETTERS:
         return None
-    in_brackets = tokens[0].text == "("
-    letter, *rest = tokens[in_brackets:] or [tokens[0]]
-    if letter.text not in _LETTERS:
-        return None
+    letter, *rest = tokens[in_brackets:]
     if not rest:
         return letter.text, []
     end, *behind = rest
@@ -26,30 +24,18 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     if end.text != ")" and (in_brackets or not has_point):
         return None
     body = stripped(behind)
-    has_others = any(_is_choice_mark(body, at) for at in range(len(body)))
+    ends = [after.text in (")", ".", ":") for after in body[1:]] or [True]
+    has_others = any(token.text in _LETTERS and is_end for token, is_end in zip(body, ends, strict=False))
     return None if has_others or _goes_on(behind) else (letter.text, body)
 
 
 def _goes_on(tokens: Tokens) -> bool:
-    """Tell whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2.
-
-    "(B) -1" is choice B, minus one.
-    """
+    """Tell whether the letter is a factor or a term in what follows: (B)+1, (B)x, (B)^2. "(B) -1" is B, minus one."""
     if not tokens:
         return False
     first = tokens[0]
     if is_mark(first, "+-±∓"):
-        is_sign = first.spaced and len(tokens) > 1 and not tokens[1].spaced
-        return not is_sign
+        return not first.spaced or len(tokens) == 1 or tokens[1].spaced
     if first.kind in ("name", "open"):
         return not first.spaced
     return is_mark(first, "*/^_!'=<>≤≥≠≈∈∪∖")
-
-
-def _is_choice_mark(tokens: Tokens, at: int) -> bool:
-    """Tell whether another choice starts here."""
-    if tokens[at].text not in _LETTERS:
-        return False
-    if at + 1 == len(tokens):
-        return len(tokens) == 1
-    return tokens[at + 1].text in (")", ".", ":")

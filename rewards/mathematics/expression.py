@@ -14,7 +14,7 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.algebra import Algebra, Quotient, Rational
 from rewards.mathematics.application import end_of_exponent, end_of_name
 from rewards.mathematics.functions import call
 from rewards.mathematics.key import text_key
@@ -37,7 +37,7 @@ CLOSERS = {
 _END = Token("end of text", "")
 _GROUPS = frozenset(("{", "(", "["))
 _MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
-_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS | symbols.BIG_OPERATORS
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom", r"\derivative")) | symbols.ACCENTS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
@@ -74,6 +74,7 @@ class _ExpressionReader:
     def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0):
         self.tokens, self.algebra = list(tokens), algebra
         self.at, self.depth, self.open_bars = 0, depth, 0
+        self.degree: Quotient | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
@@ -167,7 +168,7 @@ class _ExpressionReader:
             elif sign == "!":
                 value = call("factorial", value)
             else:
-                value = value * self.algebra.atom("°")
+                value = value * self.degree
         return value
 
     def exponent(self) -> Quotient:
@@ -197,7 +198,7 @@ class _ExpressionReader:
         if token.kind == "number":
             return self.number(token)
         if is_letter(token):
-            return self.name(token)
+            return self.name()
         if token.kind == "applied":
             return self.application()
         if token.kind == "function":
@@ -207,9 +208,11 @@ class _ExpressionReader:
         if is_mark(token, "|"):
             return self.absolute_value()
         if token.text == r"\frac":
-            return self.derivative() or self.fraction()
+            return self.argument() / self.argument()
         if token.text in symbols.BIG_OPERATORS:
             return self.big_operator(token.text)
+        if token.text == r"\derivative":
+            return self.derivative()
         if token.text == r"\binom":
             return call("binom", self.argument(), self.argument())
         if token.text == r"\sqrt":
@@ -218,22 +221,12 @@ class _ExpressionReader:
             return self.algebra.atom(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
 
-    def fraction(self) -> Quotient:
-        return self.argument() / self.argument()
-
-    def derivative(self) -> Quotient | None:
-        r"""Read `\frac{dy}{dx}` as one symbol, and so `\frac{d}{dx} x^2`; None for any other fraction."""
-        above_end = closing_bracket(self.tokens, self.at)
-        end = closing_bracket(self.tokens, above_end + 1) if above_end + 1 < len(self.tokens) else self.at
-        above, below = self.tokens[self.at : above_end + 1], self.tokens[above_end + 1 : end + 1]
-        if not _is_differential(above) or not _is_differential(below) or len(below) == 3:
-            return None
-        self.at = end + 1
-        name = f"{text_key(above)}/{text_key(below)}"
-        if len(above) > 3:
-            return self.algebra.atom(name)
-        operand = self.factor() if self.peek().text in _GROUPS else self.product()
-        return self.algebra.applied(name, operand)
+    def derivative(self) -> Quotient:
+        r"""Read `\frac{dy}{dx}` as one symbol; `\frac{d}{dx}` has no value."""
+        above, below = self.label(), self.label()
+        if above in ("d", r"\partial"):
+            raise Unreadable("an operator")
+        return self.algebra.atom(f"{above}/{below}")
 
     def big_operator(self, name: str) -> Quotient:
         r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""
@@ -264,28 +257,23 @@ class _ExpressionReader:
         self.at += 3
         return value + top / bottom
 
-    def name(self, token: Token) -> Quotient:
-        label = token.text
-        while self.accept("'"):
-            label += "'"
-        if self.accept("_"):
-            label += f"_{self.label()}"
-        return self.algebra.atom(label)
+    def name(self) -> Quotient:
+        start = self.at - 1
+        self.at = end_of_name(self.tokens, start)
+        return self.algebra.atom(text_key(self.tokens[start : self.at]))
 
     def application(self) -> Quotient:
         """Read a function about which nothing is known as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
         start = self.at - 1
-        end = end_of_name(self.tokens, start)
-        opening = end_of_exponent(self.tokens, end)
-        name = text_key(self.tokens[start:opening])
+        opening = end_of_exponent(self.tokens, end_of_name(self.tokens, start))
         closing = closing_bracket(self.tokens, opening)
-        parts, _ = split(self.tokens[opening + 1 : closing], (",",))
-        self.at = opening
-        self.take()
-        arguments = [self.part_of_argument(part) for part in parts]
-        self.at = closing
-        if self.take().kind != "close":
+        if self.tokens[closing].kind != "close":
             raise Unreadable("unbalanced brackets")
+        self.at = closing + 1
+        name = text_key(self.tokens[start:opening])
+        arguments = [self.part_of_argument(part) for part in split(self.tokens[opening + 1 : closing], (",",))[0]]
+        if name == "C" and len(arguments) == 2:
+            return call("binom", *arguments)
         return self.algebra.applied(name, self.algebra.atom(name), *arguments)
 
     def part_of_argument(self, tokens: Tokens) -> Quotient:
@@ -298,15 +286,11 @@ class _ExpressionReader:
     def label(self) -> str:
         """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
         start = self.at
-        if self.peek().text == "{":
-            closing = closing_bracket(self.tokens, start)
-            if self.tokens[closing].text != "}":
-                raise Unreadable("unbalanced braces")
-            self.at = closing + 1
-            return text_key(self.tokens[start : self.at])
-        if self.peek().kind not in ("name", "word", "number"):
+        if self.peek().text != "{" and self.peek().kind not in ("name", "word", "number"):
             raise Unreadable("a label expected")
-        self.take()
+        self.at = closing_bracket(self.tokens, start) + 1
+        if self.peek(-1).text != "}" and self.at > start + 1:
+            raise Unreadable("unbalanced braces")
         return text_key(self.tokens[start : self.at])
 
     def list_in(self, opener: str) -> list[Quotient]:
@@ -321,13 +305,9 @@ class _ExpressionReader:
 
     def group(self, opener: str) -> Quotient:
         value, *others = self.list_in(opener)
-        if others:
-            raise Unreadable("a list, not a value")
-        if opener in (r"\lfloor", r"\lceil"):
-            return call(opener.removeprefix("\\l"), value)
-        if opener not in _GROUPS:
-            raise Unreadable("a set or a vector, not a value")
-        return value
+        if others or opener not in _MULTIPLYING_GROUPS:
+            raise Unreadable("a list, a set or a vector, not a value")
+        return value if opener in _GROUPS else call(opener.removeprefix("\\l"), value)
 
     def absolute_value(self) -> Quotient:
         self.open_bars += 1
@@ -371,21 +351,18 @@ class _ExpressionReader:
                 base = self.exponent()
             else:
                 raise Unreadable(f"{name} with a subscript")
-        if self.peek().text in _GROUPS:
-            arguments = self.list_in(self.take().text)
-        else:
-            argument = self.factor()
-            while self.starts_factor() and self.peek().kind != "function":
-                argument = argument * self.factor()
-            arguments = [argument]
+        degree, self.degree = self.degree, self.algebra.atom("π") / 180
+        arguments = self.arguments()
+        self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
         value = logarithm(arguments[0], base) if base and len(arguments) == 1 else call(name, *arguments)
         return value if times is None else power(value, times)
 
-
-def _is_differential(tokens: Tokens) -> bool:
-    r"""Tell whether the tokens, in braces, are a d and letters: dx, d^2 y, \partial u."""
-    inner = tokens[2:-1]
-    is_simple = all(is_letter(token) or token.kind == "number" or is_mark(token, "^_") for token in inner)
-    return len(tokens) > 2 and tokens[0].text == "{" and tokens[1].text in ("d", r"\partial") and is_simple
+    def arguments(self) -> list[Quotient]:
+        if self.peek().text in _GROUPS:
+            return self.list_in(self.take().text)
+        argument = self.factor()
+        while self.starts_factor() and self.peek().kind != "function":
+            argument = argument * self.factor()
+        return [argument]

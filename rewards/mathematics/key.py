@@ -37,16 +37,11 @@ def _without_idle_zeros(number: str) -> str:
 
 
 def _is_article(tokens: Tokens, at: int) -> bool:
-    """Tell whether the word is a mere article.
-
-    A bare "a" (a name) is one only where a noun follows it and nothing stands before it.
-    """
+    """Tell whether the word is a mere article; a bare "a" (a name) is one only in front of a noun."""
     if len(tokens) == 1 or tokens[at].text.casefold() not in ("the", "a", "an"):
         return False
-    if tokens[at].kind == "word":
-        return True
     after = tokens[1].word
-    return at == 0 and bool(after) and after not in units.MEANING_AFTER | units.SHORT_WORDS
+    return tokens[at].kind == "word" or (at == 0 and len(after) > 3 and after not in units.MEANING_AFTER)
 
 
 def same_word(one: Tokens, other: Tokens) -> bool:

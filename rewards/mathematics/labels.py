@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.application import end_of_exponent, end_of_name
+from rewards.mathematics.functions import OF_ANGLES
 from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.tokens import (
     Token,
@@ -21,7 +22,6 @@ from rewards.mathematics.tokens import (
     texts_of,
     unwrapped,
 )
-from rewards.mathematics.trigonometry import DIRECT
 
 _CONSTANTS = frozenset("πi")  # e is an eccentricity, too
 _NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
@@ -46,20 +46,14 @@ def read_label(tokens: Tokens) -> Label | None:
     parts, _ = split(tokens, ":")
     if all(part and _is_thing(part) for part in parts):
         return Label(text_key(segment(tokens) or tokens))
-    return _phrase(tokens)
+    is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
+    return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None
 
 
 def is_phrase(tokens: Tokens) -> bool:
     """Tell whether there are words, and none that negates what follows."""
     words = [token.word for token in tokens if token.word and not is_letter(token)]
     return bool(words) and units.NEGATIONS.isdisjoint(words)
-
-
-def _phrase(tokens: Tokens) -> Label | None:
-    """Read words that name what follows; a term with words, 2 area or area + 1, does not."""
-    if tokens[0].kind == "number" or any(map(_operates, tokens)) or not is_phrase(tokens):
-        return None
-    return Label(text_key(tokens), is_words=True)
 
 
 def _operates(token: Token) -> bool:
@@ -91,7 +85,7 @@ def _is_thing(tokens: Tokens) -> bool:
     texts = texts_of(tokens)
     if texts[:2] == ["m", r"\angle"]:
         return _is_thing(tokens[1:])
-    if texts[0] in DIRECT and tokens[0].kind == "function":
+    if texts[0] in OF_ANGLES and tokens[0].kind == "function":
         angle = tokens[2:] if tokens[1:] and tokens[1].kind == "number" else tokens[1:]  # \sin 2\theta
         is_variable = len(angle) == 1 and angle[0].text.isascii() and angle[0].text.islower()  # \sin x = 1 for x
         return bool(angle) and not is_variable and _is_thing(angle)

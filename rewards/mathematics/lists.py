@@ -1,5 +1,6 @@
 r"""Join what belongs together in a list, `x = 3, 5` or `k\pi, k \in \mathbb{Z}`; tell whether its order counts."""
 
+import re
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
@@ -21,14 +22,12 @@ def with_shared_label(items: list[Shape]) -> list[Shape]:
     """Write x = 3, 5 as x = 3, x = 5, and x ≠ 3, 5 as x ≠ 3, x ≠ 5."""
     if len(items) < 2 or not isinstance(items[0], Named):
         return items
-    first, *others = items
+    first = items[0]
     is_inequation = isinstance(regions.complement(first.value), Scalar)
-    labelled = [first]
-    for item in others:
-        if isinstance(item, Scalar):
-            value = regions.complement(item) if is_inequation else item
-            item = item if value is None else Named(first.label, value)
-        labelled.append(item)
+    labelled = []
+    for item in items:
+        value = (is_inequation and regions.complement(item)) or item
+        labelled.append(Named(first.label, value) if isinstance(item, Scalar) else item)
     return labelled
 
 
@@ -53,14 +52,10 @@ def is_series(items: Sequence[Shape], separators: Sequence[str]) -> bool:
     It does in "true, false", "hot, cold", "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and
     "鸡3只, 兔5只" says what is what.
     """
-    words = [item.key.casefold() for item in items if isinstance(item, Text)]
-    words = [word for word in words if not any(map(str.isdigit, word))]
-    is_one_answer = "and" in separators or "or" in separators
-    if len(words) > 1 and not is_one_answer:
-        return True
+    words = [item.key.casefold() for item in items if isinstance(item, Text) and not re.search("[0-9]", item.key)]
     num_verdicts = sum(word in _VERDICTS for word in words)
-    is_repeated = len(set(words)) < len(words)
-    if num_verdicts > 1 or is_repeated:
+    is_one_answer = "and" in separators or "or" in separators
+    if (len(words) > 1 and not is_one_answer) or num_verdicts > 1 or len(set(words)) < len(words):
         return True
     letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
     return bool(letters) and are_verdicts(letters)

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 from rewards.mathematics.algebra import MAX_FACTORED_BITS, ONE, Algebra, Monomial, Polynomial, Quotient, Rational
 from rewards.mathematics.rational import Unreadable, prime_powers, size
-from rewards.mathematics.trigonometry import turned
 
 _HALF = Fraction(1, 2)
 _I_PI: Monomial = (("i", Fraction(1)), ("π", Fraction(1)))
@@ -84,9 +83,8 @@ def _symbolic_power(base: Quotient, exponent: Quotient) -> Quotient:
     for term, times in exponent.top.items():
         if not term:
             result = result * power(base, algebra.number(times))
-        elif term == _I_PI and base.lone_atom == "e":
-            sine, cosine = turned(algebra, times)
-            result = result * (cosine + algebra.single("i") * sine)
+        elif term == _I_PI and base.lone_atom == "e" and (2 * times).denominator == 1:
+            result = result * algebra.atom_power("i", 2 * times)
         else:
             result = result * _power_of_factors(algebra, factors, base, algebra.term(term), times)
     return result

@@ -8,13 +8,14 @@ units are added: 5 hours 30 minutes. A percent sign is never a factor: 5\% is 5 
 the meaning ("5 or more", "12 pm") nothing is dropped.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 
 from rewards.mathematics import units
-from rewards.mathematics.algebra import DEGREE, Algebra, Quotient
+from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.expression import read_expression
 from rewards.mathematics.rational import Unreadable
@@ -25,7 +26,7 @@ _PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "d
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
 _POWER = r"\^(?:\{-?n\}|-?n)"
 _TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
-_PAIR = re.compile("([0-9]+) - ([0-9]+)")
+_PAIR = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
 _CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
 _COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
@@ -76,30 +77,29 @@ class Scalar:
 def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
-        return _quantity(tokens, algebra)
-    pairs = [tokens[at : at + 2] for at in range(0, len(tokens), 2)]
-    total = sum_of([_quantity(pair, algebra) for pair in pairs])
+        return _amount(tokens, algebra)
+    total = sum_of([_amount(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
     if total is None:
-        raise Unreadable("several quantities")
+        raise Unreadable("several amounts")
     return total
 
 
 def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
     """Return 5 hours and 30 minutes as 5.5 hours; None unless each part is less than one of the unit before it."""
-    if len(parts) < 2:
-        return None
-    first, *others = parts = [part.if_unit or part for part in parts]
-    for larger, smaller in pairwise(parts):
-        if larger.unit is None or smaller.unit is None or larger.contradicts(smaller) or larger.noun | smaller.noun:
+    parts = [part.if_unit or part for part in parts]
+    unit = parts[0].unit
+    total, limit = 0, math.inf
+    for part in parts:
+        if unit is None or part.unit is None or part.unit.powers != unit.powers or part.noun:
             return None
-        whole, share = larger.value.number, smaller.in_unit_of(larger).number
-        if whole is None or share is None or whole <= 0 or not 0 < share < 1:
+        size = (part.value.number or 0) * part.unit.size
+        if not 0 < size < limit:
             return None
-    total = sum((part.in_unit_of(first) for part in others), first.value)
-    return Scalar(total, first.unit)
+        total, limit = total + size, part.unit.size
+    return Scalar(parts[0].value.algebra.number(total / unit.size), unit)
 
 
-def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
+def _amount(tokens: Tokens, algebra: Algebra) -> Scalar:
     """Read one number and its unit."""
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
@@ -111,9 +111,10 @@ def _quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
     while tail and units.magnitude_named(tail[0].text):
         value = value * units.magnitude_named(tail.pop(0).text)
     unit, noun = _unit_and_noun(tail, currency)
-    if not unit and not _counts(number, tail):
+    counts = unit or any(token.kind == "number" for token in number)  # "18 eggs" and "x units", but "n odd" is not n
+    if not counts and any(token.word and token.word not in _PLAIN_UNITS for token in tail):
         raise Unreadable("a noun after something that counts nothing")
-    return Scalar(value.without(DEGREE) or value, unit, noun=noun)
+    return Scalar(value, unit, noun=noun)
 
 
 def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
@@ -123,9 +124,8 @@ def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None,
         without = read_expression(number[:letters], algebra)
         if not without.variables:
             return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
-    in_degrees = value.without(DEGREE)
-    if in_degrees is not None:
-        return Scalar(in_degrees, unit or units.product_of([("degree", 1)]))
+    if "°" in texts_of(number) and not _holds_function(number):
+        unit = unit or units.product_of([("degree", 1)])
     return Scalar(value, unit)
 
 
@@ -136,10 +136,7 @@ def is_range_or_code(tokens: Tokens) -> bool:
     """
     text = " ".join(texts_of(tokens))
     pair = _PAIR.fullmatch(text)
-    if pair:
-        first, second = pair.groups()
-        return (len(first), first) < (len(second), second)
-    return _CODE.fullmatch(text) is not None
+    return int(pair[1]) < int(pair[2]) if pair else _CODE.fullmatch(text) is not None
 
 
 def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
@@ -152,9 +149,9 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
     at = 0
     while at < len(tokens) - 1:
         token = tokens[at]
-        currency = _currency(token)
-        if currency:
-            unit = [(currency, 1)]
+        named = units.UNIT_MARKS.get(token.text) or units.unit_named(token.text)
+        if named in units.CURRENCIES:
+            unit = [(named, 1)]
         elif is_mark(token, "+-") and not kept:
             kept.append(token)
         elif token.word in ("negative", "minus") and not kept:
@@ -165,41 +162,24 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
     return [*kept, *tokens[at:]], unit
 
 
-def _currency(token: Token) -> str | None:
-    """Return the currency that the token names."""
-    named = units.UNIT_MARKS.get(token.text) or units.unit_named(token.text)
-    return named if named in units.CURRENCIES else None
-
-
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """Split off what follows an expression, from the first unit or noun on; no tail if something in it has meaning."""
     first = next((at for at in range(1, len(tokens)) if _is_unit(tokens[at])), 0)
-    if not first:
+    if not first or (tokens[first].text == "°" and _holds_function(tokens)):  # sin 30°
         return tokens, []
-    if tokens[first].text == "°" and _holds_function(tokens):  # sin 30°
-        return tokens, []
-    start = _start_of_joints(tokens, first)
+    joints = "({/*^" if tokens[first].word in units.ORDINAL_ENDINGS else "({/*"
+    start = first
+    while start > 1 and tokens[start - 1].text in joints:  # 5 / (kg m)
+        start -= 1
     tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
-    if not _is_tail(_shape(tokens[start:])) or not _is_harmless(tail):
+    shape = _shape(tokens[start:])
+    is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
+    if not is_balanced or not _TAIL.fullmatch(shape) or not _is_harmless(tail):
         return tokens, []
     letter = tokens[start - 1]
     if letter.text in units.UNIT_LETTERS and letter.spaced and tokens[start - 2].kind == "number":  # 5 m of rope
         return tokens[: start - 1], [letter, *tail]
     return tokens[:start], tail
-
-
-def _start_of_joints(tokens: Tokens, unit: int) -> int:
-    """Return where the brackets and signs start that stand before a unit and belong to it: 5 / (kg m)."""
-    joints = "({/*^" if tokens[unit].word in units.ORDINAL_ENDINGS else "({/*"
-    start = unit
-    while start > 1 and tokens[start - 1].text in joints:
-        start -= 1
-    return start
-
-
-def _is_tail(shape: str) -> bool:
-    is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
-    return is_balanced and _TAIL.fullmatch(shape) is not None
 
 
 def _holds_function(tokens: Tokens) -> bool:
@@ -235,13 +215,14 @@ def _character(token: Token) -> str:
 def _is_harmless(tail: Tokens) -> bool:
     """Tell whether the words after a number only say what it counts or measures."""
     words = [token.word for token in tail if token.word]
-    if tail[0].kind == "word":
-        while words and units.magnitude_named(words[0]):
-            words = words[1:]
-    if len(words) > MAX_UNIT_WORDS or not units.MEANING_AFTER.isdisjoint(words):
-        return False
-    others = [word for word in words if not units.unit_named(word)]
-    return units.MEANING_CHARACTERS.isdisjoint("".join(others))
+    while words and tail[0].kind == "word" and units.magnitude_named(words[0]):
+        del words[0]
+    others = "".join(word for word in words if not units.unit_named(word))
+    return (
+        len(words) <= MAX_UNIT_WORDS
+        and units.MEANING_AFTER.isdisjoint(words)
+        and units.MEANING_CHARACTERS.isdisjoint(others)
+    )
 
 
 def _start_of_unit_letters(tokens: Tokens) -> int | None:
@@ -252,19 +233,10 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
     shape = _shape(tokens)
     first = 2 if tokens and is_mark(tokens[0], "+-") else 1
     at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
-    if at is None or "n" not in shape[:at] or is_sum(tokens[:at]):
-        return None
-    if _holds_function(tokens[:at]):
+    if at is None or "n" not in shape[:at] or is_sum(tokens[:at]) or _holds_function(tokens[:at]):
         return None
     is_apart = tokens[at].spaced or (at == first and "/" in shape)
     return at if is_apart else None
-
-
-def _counts(number: Tokens, tail: Tokens) -> bool:
-    """Tell whether a noun may follow: "18 eggs" and "x units", but "n odd" is not n."""
-    if any(token.kind == "number" for token in number):
-        return True
-    return all(not token.word or token.word in _PLAIN_UNITS for token in tail)
 
 
 def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Unit | None, frozenset[str]]:
@@ -301,18 +273,15 @@ def _measures(tail: Tokens) -> Iterator[tuple[str, int, bool]]:
         elif word in ("-", "*"):
             is_part = True
         elif token.kind in ("word", "name") or token.text in units.UNIT_MARKS:
-            if word == "in" and _is_word(tail, at):  # "5 in total" are no inches
+            next_word = tail[at].word if at < len(tail) else ""
+            if word == "in" and next_word:  # "5 in total" are no inches
                 continue
-            if _is_word(tail, at) and units.unit_named(f"{word} {tail[at].text}"):  # light years
-                word, at = f"{word} {tail[at].text.casefold()}", at + 1
+            if next_word and units.unit_named(f"{word} {next_word}"):  # light years
+                word, at = f"{word} {next_word}", at + 1
             times, at = _exponent(tail, at)
             is_part |= at < len(tail) and tail[at].text in ("-", "*")
             yield units.UNIT_MARKS.get(word, word), sign * power * times, is_part
             sign, power, is_part = 1, 1, False
-
-
-def _is_word(tail: Tokens, at: int) -> bool:
-    return at < len(tail) and tail[at].kind == "word"
 
 
 def _exponent(tail: Tokens, at: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
-from math import ceil, isqrt
+from itertools import count
+from math import isqrt
 
 import numpy as np
 
@@ -34,18 +35,10 @@ def rational_power(base: Fraction, n: int) -> Fraction:
 
 
 def simplest(value: float) -> Fraction:
-    """Return the fraction with the smallest denominator that rounds to this float, a float32 if it is one: 1/3, 0.1."""
+    """Return the simplest fraction that rounds to this float, or to this float32 if it is one: 1/3, 0.1."""
     kind = np.float32 if float(np.float32(value)) == value else np.float64
-    below, above = (Fraction(float(np.nextafter(kind(value), kind(end)))) for end in (-np.inf, np.inf))
-    exact = Fraction(value)
-    return _simplest_between((below + exact) / 2, (exact + above) / 2)
-
-
-def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
-    whole = ceil(low)
-    if whole <= high:
-        return Fraction(whole)
-    return whole - 1 + 1 / _simplest_between(1 / (high - whole + 1), 1 / (low - whole + 1))
+    candidates = (Fraction(value).limit_denominator(10**digits) for digits in count(1))
+    return next(found for found in candidates if kind(float(found)) == value)
 
 
 def _primes_below(limit: int) -> list[int]:

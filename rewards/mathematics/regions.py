@@ -3,105 +3,106 @@ r"""Write sets of real numbers in one normal form: disjoint intervals and points
 So (0,1] ∪ [1,2) is (0,2), ℝ without 3 is (-∞,3) ∪ (3,∞), and x > 0 together with x ≠ 1 is (0,1) ∪ (1,∞).
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import chain
 from math import inf
+from operator import itemgetter
+from typing import NamedTuple
 
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, REALS, Bag, Row, Shape
 
 LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
-_OTHER_SIDE = {"(": "]", "[": ")", ")": "[", "]": "("}  # the bracket of the neighbour that begins where this one ends
-
-Pieces = list[Row]  # intervals; [a, a] is a point
 
 
-def union(shapes: Sequence[Shape]) -> Shape | None:
+class Cut(NamedTuple):
+    """Where a set begins or ends. Cuts are sorted by place, and a set is the list of its cuts."""
+
+    place: Fraction | float
+    is_behind: bool  # the number itself lies before the cut
+    number: Shape
+
+
+_LINE = [Cut(-inf, True, MINUS_INFINITY), Cut(inf, False, INFINITY)]
+
+
+def union(shapes: Iterable[Shape]) -> Shape | None:
     """Return all that is in any of these sets; None if one of them is no set of known numbers."""
-    pieces = _pieces(Bag(tuple(shapes)))
-    return None if pieces is None else _shape(_merged(pieces))
+    sets = list(map(_cuts, shapes))
+    return None if None in sets else _shape(_merged(sets))
 
 
-def intersection(shapes: Sequence[Shape]) -> Shape | None:
+def intersection(shapes: Iterable[Shape]) -> Shape | None:
     """Return what is in all of these sets; None if one of them is no set of known numbers."""
-    others = list(map(complement, shapes))
-    outside = None if None in others else union(others)
-    return None if outside is None else complement(outside)
+    sets = list(map(_cuts, shapes))
+    return None if None in sets else _shape(_others(_merged(map(_others, sets))))
 
 
 def complement(shape: Shape) -> Shape | None:
     """Return the real numbers that are not in the set; None if this is no set of known numbers."""
-    pieces = _pieces(shape)
-    if pieces is None:
-        return None
-    others, low, opener = [], MINUS_INFINITY, "("
-    for piece in _merged(pieces):
-        if piece.items[0] != MINUS_INFINITY:
-            others.append(Row(opener, _OTHER_SIDE[piece.opener], (low, piece.items[0])))
-        low, opener = piece.items[1], _OTHER_SIDE[piece.closer]
-    if low != INFINITY:
-        others.append(Row(opener, ")", (low, INFINITY)))
-    return _shape(others)
+    cuts = _cuts(shape)
+    return None if cuts is None else _shape(_others(cuts))
 
 
 def is_interval(shape: Shape) -> bool:
     """Tell whether this is a set of known numbers that goes on between two of them."""
-    return not isinstance(shape, Scalar) and any(not _is_point(piece) for piece in _pieces(shape) or ())
+    return any(start.place < end.place for start, end in _pairs(_cuts(shape) or []))
 
 
-def _pieces(shape: Shape) -> Pieces | None:
+def _cuts(shape: Shape) -> list[Cut] | None:
     if shape in (REALS, EMPTY):
-        return [LINE] if shape == REALS else []
-    if isinstance(shape, Scalar):
-        return None if _place(shape) is None else [Row("[", "]", (shape, shape))]
+        return _LINE if shape == REALS else []
     if isinstance(shape, Bag):
-        found = list(map(_pieces, shape.items))
-        return None if None in found else list(chain(*found))
-    if not isinstance(shape, Row) or len(shape.items) != 2 or shape.opener not in "([":
+        sets = list(map(_cuts, shape.items))
+        return None if None in sets else _merged(sets)
+    is_pair = isinstance(shape, Row) and len(shape.items) == 2 and shape.opener in "(["
+    if not is_pair and not isinstance(shape, Scalar):
         return None
-    low, high = map(_place, shape.items)
-    return [shape] if low is not None and high is not None and low < high else None
+    low, high = shape.items if is_pair else (shape, shape)
+    start, end = _place(low), _place(high)
+    if start is None or end is None or (is_pair and start >= end):
+        return None
+    opens, closes = (shape.opener == "(", shape.closer == "]") if is_pair else (False, True)
+    return [Cut(start, opens, low), Cut(end, closes, high)]
 
 
-def _merged(pieces: Pieces) -> Pieces:
-    """Return the pieces in order, and those that touch as one."""
-    merged: Pieces = []
-    for piece in sorted(pieces, key=_start):
-        if merged and _touch(merged[-1], piece):
-            first = merged.pop()
-            last = max(first, piece, key=_end)
-            piece = replace(first, closer=last.closer, items=(first.items[0], last.items[1]))
-        merged.append(piece)
-    return merged
+def _merged(sets: Iterable[Sequence[Cut]]) -> list[Cut]:
+    """Return the cuts of the union: where the number of open sets leaves zero, and where it comes back."""
+    steps = [(cut, at % 2) for cuts in sets for at, cut in enumerate(cuts)]
+    steps.sort(key=lambda step: (step[0].place, step[0].is_behind, step[1]))  # where two sets touch none ends
+    kept, num_open = [], 0
+    for cut, is_end in steps:
+        if num_open == is_end:
+            kept.append(cut)
+        num_open += -1 if is_end else 1
+    return kept
 
 
-def _start(piece: Row) -> tuple[Fraction | float | None, bool]:
-    return _place(piece.items[0]), piece.opener == "("
+def _others(cuts: Sequence[Cut]) -> list[Cut]:
+    """Return the cuts of the complement: the same, but for the ends of the line."""
+    inner = [cut for cut in cuts if cut not in _LINE]
+    ends = [cut for cut in _LINE if cut not in cuts]
+    return sorted([*inner, *ends], key=itemgetter(0, 1))
 
 
-def _end(piece: Row) -> tuple[Fraction | float | None, bool]:
-    return _place(piece.items[1]), piece.closer == "]"
+def _pairs(cuts: Sequence[Cut]) -> Iterable[tuple[Cut, Cut]]:
+    return zip(cuts[::2], cuts[1::2], strict=True)
 
 
-def _touch(left: Row, right: Row) -> bool:
-    end, start = _place(left.items[1]), _place(right.items[0])
-    return start < end or (start == end and (left.closer == "]" or right.opener == "["))
-
-
-def _shape(pieces: Pieces) -> Shape:
+def _shape(cuts: Sequence[Cut]) -> Shape:
     """Return the simplest shape of a set: one interval, one number, or the union of several."""
-    if pieces == [LINE]:
+    if cuts == _LINE:
         return REALS
-    items = tuple(piece.items[0] if _is_point(piece) else piece for piece in pieces)
+    items = [_piece(start, end) for start, end in _pairs(cuts)]
     if len(items) == 1:
         return items[0]
-    return Bag(items, is_set=True) if items else EMPTY
+    return Bag(tuple(items), is_set=True) if items else EMPTY
 
 
-def _is_point(piece: Row) -> bool:
-    return piece.items[0] is piece.items[1]
+def _piece(start: Cut, end: Cut) -> Shape:
+    if start.place == end.place:
+        return start.number
+    return Row("(" if start.is_behind else "[", "]" if end.is_behind else ")", (start.number, end.number))
 
 
 def _place(bound: Shape) -> Fraction | float | None:

@@ -1,12 +1,11 @@
 r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`.
 
-What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs.
+What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs: `7 = 4+3`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from operator import itemgetter
+from string import ascii_lowercase
 
 from rewards.mathematics.algebra import Algebra, Quotient
 from rewards.mathematics.expression import expression_or_none
@@ -14,8 +13,10 @@ from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.regions import complement
 from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
-from rewards.mathematics.tokens import Token, Tokens, is_letter, is_mark
+from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
 
+_OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
+_JOINTS = frozenset((r"\frac", *"{}()/*"))
 _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 
 
@@ -31,66 +32,58 @@ class RelationReader:
             return self.inequality(sides, signs)
         if len(signs) > 1:
             return self.equalities(sides, signs)
-        if signs[0] == "≠":
-            return self.inequation(*sides)
-        return self.equation(sides[0], signs[0], sides[1])
+        left, right = sides
+        if read_label(left) is None and read_label(right) is not None:
+            left, right = right, left  # 5 = x
+        found = self.inequation(left, right) if signs == ["≠"] else self.equation(left, signs[0], right)
+        return found or self.chain([left, right], signs)
 
     # --- equalities -------------------------------------------------------------------------------------------------
-    def equation(self, left: Tokens, sign: str, right: Tokens) -> Shape:
-        """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, the rest as sides."""
-        left, right = _label_first(left, right)
-        label = read_label(left)
-        if label is None and _is_point(self.side(left)):  # (x, y) = (1, 2)
+    def equation(self, left: Tokens, sign: str, right: Tokens) -> Shape | None:
+        """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
+        label, names = read_label(left), self.side(left)
+        if label is None and isinstance(names, Row) and all(map(_is_variable_value, names.items)):
             return self.point(left, right)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
-            if label:
-                return Named(label, self.side(right))
-            return self.chain([left, right], [sign])
+            return Named(label, self.side(right)) if label else None
         difference = value - other
         is_condition = left[0].kind == "function" and not other.top  # \sin x = 0 for x
         if (label and not is_condition) or _is_term_with_value(value, other):
             return Named(label, self.side(right), Relation("=", difference))
-        if sign == "=" and _keeps_its_variables(difference, value, other):
-            return Relation("=", difference)
-        return self.chain([left, right], [sign])
+        keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
+        return Relation("=", difference) if sign == "=" and difference.variables and keeps_its_variables else None
 
     def point(self, left: Tokens, right: Tokens) -> Named:
         """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
         value = self.side(right)
-        names = [token.text for token in left if is_letter(token)]
-        is_as_long = isinstance(value, Row) and len(value.items) == len(names)
-        if is_as_long and _are_neighbours(names):
-            pairs = sorted(zip(names, value.items, strict=True), key=itemgetter(0))
-            names = [name for name, _ in pairs]
-            value = replace(value, items=tuple(item for _, item in pairs))
-        return Named(Label(" ".join(names)), value)
+        letters = [token.text for token in left if is_letter(token)]
+        are_neighbours = "".join(sorted(letters)) in ascii_lowercase
+        if are_neighbours and isinstance(value, Row) and len(value.items) == len(letters):
+            letters, items = zip(*sorted(zip(letters, value.items, strict=True)), strict=True)
+            value = replace(value, items=items)
+        return Named(Label(" ".join(letters)), value)
 
     def equalities(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
-        if label is not None and set(signs) == {"="}:
-            rest = self.chain(sides[1:], signs[1:])
-            if rest.holds:
-                return Named(label, rest.sides[-1])
-        return self.chain(sides, signs)
+        rest = self.chain(sides[1:], signs[1:])
+        return Named(label, rest.sides[-1]) if label and rest.holds and signs[0] == "=" else self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        """Return the sides and signs unchanged, and whether all of them are equal."""
-        values = tuple(map(self.side, sides))
-        written = tuple(map(_leaves, sides))
-        first, *others = values
-        are_equal = all(_is_equal(first, other) for other in others)
-        return Chain(tuple(signs), values, written, holds=are_equal and set(signs) == {"="})
+        """Return the sides and signs, what identities are made of, and whether all sides are equal."""
+        first, *others = values = tuple(map(self.side, sides))
+        are_scalars = all(isinstance(value, Scalar) for value in values)
+        holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
+        return Chain(tuple(signs), values, tuple(map(_parts, sides)) if are_scalars else (), holds)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
-    def inequation(self, left: Tokens, right: Tokens) -> Shape:
-        """Read x ≠ 3 as the numbers without 3; any other as a relation, or a chain if it has no value."""
-        left, right = _label_first(left, right)
+    def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
+        """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label, others = read_label(left), complement(self.side(right))
         if label is not None and others is not None:
             return Named(label, others)
-        return self.relation(left, "≠", right) or self.chain([left, right], ["≠"])
+        return self.relation(left, "≠", right)
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Read 0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
@@ -99,39 +92,30 @@ class RelationReader:
             signs = [_FLIPPED[sign] for sign in reversed(signs)]
         if not all(sign in "<≤" for sign in signs):
             return self.chain(sides, signs)
-        relation = self.relation(sides[0], signs[0], sides[1]) if len(sides) == 2 else None
-        interval = self.interval(sides, signs)
-        if interval is not None:
-            return interval
-        if any(map(_is_negative_variable, sides)):
-            mirrored = self.interval(list(map(_negated, reversed(sides))), signs[::-1])
-            if mirrored is not None:  # -x < 2 is x > -2, and -2x < 4 is just as near to it
-                return replace(mirrored, relation=relation)
-        return relation or self.chain(sides, signs)
+        halves = list(map(self.half_line, sides, signs, sides[1:]))
+        relation = self.relation(sides[0], signs[0], sides[1]) if len(halves) == 1 else None
+        if None in halves or len(halves) > 2 or len({half.label for half in halves}) > 1:
+            return relation or self.chain(sides, signs)
+        if len(halves) == 2:
+            low, high = sorted((half.value for half in halves), key=lambda row: row.items[0] == MINUS_INFINITY)
+            return Named(halves[0].label, Row(low.opener, high.closer, (low.items[0], high.items[1])))
+        is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)
+        return replace(halves[0], relation=relation) if is_turned else halves[0]  # -2x < 4 is -x < 2 as well
 
-    def interval(self, sides: list[Tokens], signs: list[str]) -> Named | None:
-        """Return the interval of the one variable between numbers, 0 < x ≤ 1 or x < 3; None for anything else.
-
-        signs: < and ≤ only.
-        """
-        places = [at for at, side in enumerate(sides) if _is_variable(side)]
-        if (len(sides), places) not in ((2, [0]), (2, [1]), (3, [1])):
+    def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
+        """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else. sign: < or ≤."""
+        is_upper = _is_variable(low)
+        variable, other = (low, high) if is_upper else (high, low)
+        bound = self.side(other)
+        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.variables:
             return None
-        (at,) = places
-        low = self.bound(sides[at - 1]) if at else MINUS_INFINITY
-        high = self.bound(sides[at + 1]) if sides[at + 1 :] else INFINITY
-        if low is None or high is None:
-            return None
-        before, after = ["<", *signs, "<"][at : at + 2]
-        opener = "[" if before == "≤" else "("
-        closer = "]" if after == "≤" else ")"
-        return Named(Label(sides[at][0].text), Row(opener, closer, (low, high)))
-
-    def bound(self, tokens: Tokens) -> Scalar | None:
-        """Return the number that bounds an interval; None for anything else."""
-        side = self.side(tokens)
-        is_number = isinstance(side, Scalar) and not side.value.variables
-        return side if is_number else None
+        if len(variable) == 2:
+            bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper
+        if is_upper:
+            row = Row("(", "]" if sign == "≤" else ")", (MINUS_INFINITY, bound))
+        else:
+            row = Row("[" if sign == "≤" else "(", ")", (bound, INFINITY))
+        return Named(Label(variable[-1].text), row)
 
     def relation(self, left: Tokens, sign: str, right: Tokens) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
@@ -146,10 +130,12 @@ class RelationReader:
         return expression_or_none(side, self.algebra)
 
 
-def _label_first(left: Tokens, right: Tokens) -> tuple[Tokens, Tokens]:
-    """Write 5 = x as x = 5."""
-    is_turned = read_label(left) is None and read_label(right) is not None
-    return (right, left) if is_turned else (left, right)
+def _parts(side: Tokens) -> tuple[str, ...]:
+    """Return the numbers, names and signs of a side, sorted; nothing for a number by itself: 3/2, -1.5."""
+    is_number = all(token.kind == "number" or token.text in _OF_FRACTIONS for token in side)
+    if is_number and not is_sum(side):
+        return ()
+    return tuple(sorted(token.text for token in side if token.text not in _JOINTS))
 
 
 def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
@@ -158,52 +144,12 @@ def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
     return is_plain and len(left.variables) > 1 and not right.variables
 
 
-def _keeps_its_variables(difference: Quotient, left: Quotient, right: Quotient) -> bool:
-    """Tell whether no variable cancels: x + C = x has no more to say than its two sides."""
-    return bool(difference.variables) and difference.variables == left.variables | right.variables
-
-
-def _are_neighbours(names: list[str]) -> bool:
-    """Tell whether letters follow one another in the alphabet, in whatever order: y, x, z."""
-    pairs = pairwise(sorted(names))
-    return all(len(name) == len(later) == 1 and ord(later) - ord(name) == 1 for name, later in pairs)
-
-
-def _is_equal(one: Shape, other: Shape) -> bool:
-    """Tell whether an equation of two values holds whatever the variables are."""
-    return isinstance(one, Scalar) and isinstance(other, Scalar) and one.equals(other)
-
-
-def _is_point(side: Shape) -> bool:
-    """Tell whether the side is a tuple of variables."""
-    return isinstance(side, Row) and all(map(_is_variable_value, side.items))
-
-
 def _is_variable_value(item: Shape) -> bool:
     atom = item.value.lone_atom if isinstance(item, Scalar) else None
     return atom is not None and "(" not in atom
 
 
 def _is_variable(side: Tokens) -> bool:
-    return len(side) == 1 and is_letter(side[0]) and side[0].text not in "πei"
-
-
-def _is_negative_variable(side: Tokens) -> bool:
-    return is_mark(side[0], "-") and _is_variable(side[1:])
-
-
-def _negated(side: Tokens) -> Tokens:
-    """Negate a side: -x becomes x, and 3 becomes -(3)."""
-    if _is_negative_variable(side):
-        return side[1:]
-    return [Token("mark", "-"), Token("open", "("), *side, Token("close", ")")]
-
-
-def _leaves(tokens: Tokens) -> tuple[str, ...]:
-    """Return the numbers, names and functions of a side, sorted; nothing for a number by itself."""
-    kept = [token for token in tokens if token.text not in ("{", "}", "(", ")")]
-    has_sign_inside = any(is_mark(token, "+-") for token in kept[1:])
-    is_number = all(token.kind == "number" or token.text in (r"\frac", "/", "-", "+") for token in kept)
-    if is_number and not has_sign_inside:
-        return ()
-    return tuple(sorted(token.text for token in kept if token.text not in ("*", "/", r"\frac")))
+    """Tell whether the side is x or -x."""
+    name = side[1:] if is_mark(side[0], "-") else side
+    return len(name) == 1 and is_letter(name[0]) and name[0].text not in "πei"

@@ -1,12 +1,11 @@
 """Define the shapes an answer can have.
 
-answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (quotient.py).
+answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (algebra.py).
 """
 
 from dataclasses import dataclass
 
 from rewards.mathematics.algebra import Quotient
-from rewards.mathematics.clock import Clock
 from rewards.mathematics.labels import Label
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
@@ -14,7 +13,7 @@ from rewards.mathematics.quantity import Scalar
 
 @dataclass(frozen=True)
 class Text:
-    key: str  # normal form, see text.text_key
+    key: str  # normal form, see key.text_key
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference of sets ("∖")."""
+    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":"."""
 
     opener: str
     closer: str
@@ -42,15 +41,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A ratio: 1:2 and 2:4 are the same. 12:30 may be a time instead, and "3 to 4" a range."""
-
-    parts: "tuple[Shape, ...]"
-    clock: Clock | None = None
-    is_range: bool = False
-
-
-@dataclass(frozen=True)
 class Bag:
     """A bare list, a set in braces, both values of ±, a union of intervals. Without order unless said."""
 
@@ -58,10 +48,16 @@ class Bag:
     is_set: bool = False  # repeated members count once
     is_ordered: bool = False  # answers to several questions: "true, false", "5; 10"
 
+    @property
+    def is_assignment(self) -> bool:
+        """Tell whether this gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
+        labels = [item.label for item in self.items if isinstance(item, Named)]
+        return len({label.key for label in labels if label}) == len(self.items)
+
 
 @dataclass(frozen=True)
 class Either:
-    """What can be read in several ways: "5 hours and 30 minutes" is a list or a sum, C(5,2) a point or a number."""
+    """What can be read in several ways: 1:2 is a ratio or a fraction, C(5,2) a point or a number."""
 
     readings: "tuple[Shape, ...]"
 
@@ -70,6 +66,12 @@ class Either:
 class Grid:
     rows: "tuple[tuple[Shape, ...], ...]"
     is_determinant: bool = False
+
+    @property
+    def vector(self) -> Row | None:
+        """Return the entries of a single row or column as a tuple."""
+        is_vector = len(self.rows) == 1 or all(len(row) == 1 for row in self.rows)
+        return Row("(", ")", sum(self.rows, ())) if is_vector and not self.is_determinant else None
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ class Chain:
 
     signs: tuple[str, ...]
     sides: "tuple[Shape, ...]"
-    written: tuple[tuple[str, ...], ...]  # the numbers and names of each side: \\log_4 8 is not \\log_{36} 216
+    parts: tuple[tuple[str, ...], ...]  # what each side is made of, where all are numbers: log, 4, 8
     holds: bool = False
 
 
-Shape = Scalar | Text | Choice | Row | Ratio | Clock | Numeral | Bag | Either | Grid | Named | Relation | Chain
+Shape = Scalar | Text | Choice | Row | Numeral | Bag | Either | Grid | Named | Relation | Chain
 
 REALS, EMPTY, INFINITY, MINUS_INFINITY = Text("ℝ"), Text("∅"), Text("∞"), Text("-∞")

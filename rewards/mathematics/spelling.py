@@ -6,7 +6,6 @@ the table of rewritings below, in its order. Time is linear in the text.
 
 import re
 import unicodedata
-from functools import cache
 from itertools import groupby
 
 from rewards.mathematics import symbols
@@ -20,6 +19,8 @@ _REWRITES = [
     (re.compile(pattern), new)
     for pattern, new in (
         (r"^(\*\*|__|')([^*]+)\1$", r"\2"),  # bold or code in Markdown
+        (r"^\](.*),(.*)([\[\]])$", r"(\1,\2\3"),  # French intervals: ]0, 1[
+        (r"^([(\[].*),(.*)\[$", r"\1,\2)"),
         (r"==+", "="),
         (r"(?<![A-Za-z])(?:np|math)\.(?=[a-z])", ""),  # functions of Python
         (r"(?<=[0-9])\.(?= ?/)", ""),
@@ -64,6 +65,7 @@ _REWRITES = [
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
         (rf"({_VECTOR}) ?\\times(?= ?{_VECTOR})", r"\1 \\cross "),  # no product of numbers
+        (r"\\frac ?(?=\{ ?(?:d|\\partial)(?![a-z]{2})[^{}]*\} ?\{ ?(?:d|\\partial) ?[a-z])", r"\\derivative "),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]
@@ -73,6 +75,11 @@ _LOGIC = [  # of relations: p ∧ q is no list of two
 ]
 _CIRCLED = re.compile(r"\\textcircled ?\{? ?([1-9])(?![0-9]) ?\}?")
 _RELATION = re.compile(r"[=<>≤≥≠∈]|\\(?:lt|gt|le|ge|ne|leq|geq|neq|leqslant|geqslant|in)(?![A-Za-z])")
+# environments that only line formulas up: their rows are a list, and one that starts with a relation goes on
+_ALIGNMENT = re.compile(
+    r"\\(?:begin|end) ?\{(?:align(?:at)?(?:ed)?|gather(?:ed)?|split|equation|displaymath|multline|center)\*?\}"
+)
+_NEXT_ROW = re.compile(rf"\\\\(?!(?: |&)*(?:{_RELATION.pattern}|$))")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _DOLLAR = re.compile(r"(?<!\\)\$")
 
@@ -88,6 +95,8 @@ def clean(text: str) -> str:
     text = in_figures(" ".join(text.split()))
     if r"\begin" not in text:  # escaped twice: \\frac; in a matrix \\ ends a row
         text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
+    if _ALIGNMENT.search(text) and text.count(r"\begin") == 1:
+        text = _NEXT_ROW.sub(",", _ALIGNMENT.sub("", text)).replace(r"\\", " ").replace("&", " ").strip()
     for pattern, new in [*_REWRITES, *(_LOGIC if _RELATION.search(text) else [])]:
         text = pattern.sub(new, text)
     # an even number of dollars delimits formulas; an odd one holds a price
@@ -99,8 +108,15 @@ def _simpler(run: re.Match) -> str:
     """Write characters of Unicode in simpler ones: ²³ as ^{23}, ½ as \\frac{1}{2}, ٥ as 5, 𝑥 as x; ① and é stay."""
     found = []
     for tag, characters in groupby(run[0], key=_tag):
-        text = "".join(map(_plain, characters))
-        found.append(f"{_SCRIPTS[tag]}{{{text}}}" if tag in _SCRIPTS else text)
+        text = "".join(characters)
+        simpler = unicodedata.normalize("NFKC", text).translate(symbols.CHARACTERS)
+        if tag in _SCRIPTS:
+            simpler = f"{_SCRIPTS[tag]}{{{simpler}}}"
+        elif tag == "<fraction>":
+            simpler = re.sub("([0-9]+)/([0-9]+)", r"\\frac{\1}{\2}", simpler)
+        elif tag == "<square>":  # ㎡ and other units
+            simpler = " " + re.sub("(?=[23]$)", "^", simpler)
+        found.append(simpler if tag else "".join(str(unicodedata.decimal(digit, digit)) for digit in text))
     return "".join(found)
 
 
@@ -108,17 +124,3 @@ def _tag(character: str) -> str:
     """Return how Unicode says that a character relates to simpler ones: "<super>"; "" if it does not."""
     tag = unicodedata.decomposition(character).partition(" ")[0]
     return tag if tag.startswith("<") and tag != "<circle>" else ""
-
-
-@cache
-def _plain(character: str) -> str:
-    tag = _tag(character)
-    if not tag:
-        return str(unicodedata.decimal(character, character))
-    codes = unicodedata.decomposition(character).split()[1:]
-    simpler = "".join(chr(int(code, 16)) for code in codes).translate(symbols.CHARACTERS)
-    if tag == "<fraction>":
-        above, _, below = simpler.partition("/")
-        return rf"\frac{{{above}}}{{{below}}}"
-    simpler = _NOT_ASCII.sub(_simpler, simpler)
-    return f" {simpler}" if tag == "<square>" else simpler  # ㎡ and other units

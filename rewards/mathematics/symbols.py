@@ -3,14 +3,15 @@ r"""List the vocabulary of the mathematics reader: characters, LaTeX commands an
 These are tables only; `spelling.py` and `tokens.py` apply them.
 """
 
+import re
 import unicodedata
 
 
 def spellings(table: str) -> dict[str, str]:
-    """Read a table whose lines hold one spelling, and then those that it stands for. Map each of these to the first."""
+    """Map each spelling to the first of its entry. Entries end with a semicolon or the line."""
     found = {}
-    for line in table.strip().splitlines():
-        first, *others = line.split()
+    for entry in re.split(" ; |\n", table.strip()):
+        first, *others = entry.split()
         found |= dict.fromkeys(others, first)
     return found
 
@@ -27,42 +28,11 @@ def _greek() -> dict[str, str]:
 
 GREEK = _greek()
 _SIGNS = spellings(r"""
-    - − ‐ ‑ ‒ – — ⁃
-    * × · ⋅ ∙ • ∗ ✕
-    / ÷ ⁄ ∕
-    ' ′ ’ ‘ ´ `
-    " ″ “ ” „
-    φ ϕ
-    ε ϵ
-    μ µ
-    ° º ˚
-    °C ℃
-    °F ℉
-    ∅ ø ⌀
-    : ∶
-    ≤ ≦ ⩽
-    ≥ ≧ ⩾
-    ≈ ≅
-    | ∣ ‖
-    \Rightarrow ⇒
-    \therefore ∴
-    \dots … ⋯
-    \langle ⟨
-    \rangle ⟩
-    \lfloor ⌊
-    \rfloor ⌋
-    \lceil ⌈
-    \rceil ⌉
-    \sqrt √
-    \sqrt[3] ∛
-    \sqrt[4] ∜
-    \neg ¬
-    \vee ∨
-    \wedge ∧
-    \mathbb{R} ℝ
-    \mathbb{Z} ℤ
-    \mathbb{N} ℕ
-    \mathbb{Q} ℚ
+    - − ‐ ‑ ‒ – — ⁃ ; * × · ⋅ ∙ • ∗ ✕ ; / ÷ ⁄ ∕ ; ' ′ ’ ‘ ´ ` ; " ″ “ ” „ ; φ ϕ ; ε ϵ
+    μ µ ; ° º ˚ ; °C ℃ ; °F ℉ ; ∅ ø ⌀ ; : ∶ ; ≤ ≦ ⩽ ; ≥ ≧ ⩾ ; ≈ ≅ ; | ∣ ‖
+    \Rightarrow ⇒ ; \therefore ∴ ; \dots … ⋯ ; \langle ⟨ ; \rangle ⟩ ; \lfloor ⌊
+    \rfloor ⌋ ; \lceil ⌈ ; \rceil ⌉ ; \sqrt √ ; \sqrt[3] ∛ ; \sqrt[4] ∜ ; \neg ¬
+    \vee ∨ ; \wedge ∧ ; \mathbb{R} ℝ ; \mathbb{Z} ℤ ; \mathbb{N} ℕ ; \mathbb{Q} ℚ
     \mathbb{C} ℂ
 """)
 
@@ -79,60 +49,22 @@ CHARACTERS: dict[int, str] = {
 }
 
 _MARKS = spellings(r"""
-    * times cdot ast bullet
-    / div
-    ± pm
-    ∓ mp
-    ∞ infty
-    ∘ circ
-    ° degree
-    ≤ le leq leqslant
-    ≥ ge geq geqslant
-    < lt
-    > gt
-    ≠ ne neq
-    ≈ approx simeq
-    ∈ in
-    ∪ cup
-    ∩ cap
-    ∖ setminus backslash
-    ∅ emptyset varnothing
-    … dots ldots cdots vdots ddots
-    → to rightarrow
-    : colon
-    ' prime
-    mod bmod
-    % %
-    $ $
-    # #
-    _ _
-    \\ \ cr
-    £ pounds
-    € euro
-    ¢ cent
+    * times cdot ast bullet ; / div ; ± pm ; ∓ mp ; ∞ infty ; ∘ circ ; ° degree
+    ≤ le leq leqslant ; ≥ ge geq geqslant ; < lt ; > gt ; ≠ ne neq ; ≈ approx simeq
+    ∈ in ; ∪ cup ; ∩ cap ; ∖ setminus backslash ; ∅ emptyset varnothing
+    … dots ldots cdots vdots ddots ; → to rightarrow ; : colon ; ' prime ; mod bmod
+    % % ; $ $ ; # # ; _ _ ; \\ \ cr ; £ pounds ; € euro ; ¢ cent
     | vert lvert rvert mid |
 """)
 _OPENING = spellings(r"""
-    \{ { lbrace
-    \langle langle
-    [ lbrack
-    \lfloor lfloor
-    \lceil lceil
+    \{ { lbrace ; \langle langle ; [ lbrack ; \lfloor lfloor ; \lceil lceil
 """)
 _CLOSING = spellings(r"""
-    \} } rbrace
-    \rangle rangle
-    ] rbrack
-    \rfloor rfloor
-    \rceil rceil
+    \} } rbrace ; \rangle rangle ; ] rbrack ; \rfloor rfloor ; \rceil rceil
 """)
 _ALIKE = spellings(r"""
-    \frac dfrac tfrac cfrac
-    \binom dbinom tbinom
-    \overline bar
-    \overrightarrow vec
-    \hat widehat
-    \tilde widetilde
+    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
+    \hat widehat ; \tilde widetilde
 """)
 _KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE}
 # commands that stand for one symbol -> (kind of token, its text)
@@ -172,10 +104,6 @@ TEXT_FONTS = _commands(
 FONT_SWITCHES = _commands("rm bf it tt sf")
 BIG_OPERATORS = _commands("sum prod int iint iiint oint lim bigcup bigcap")
 ACCENTS = _commands("overrightarrow overline hat tilde dot ddot triangle angle overarc")
-# environments that only line formulas up: their rows are read one after the other
-ALIGNMENTS = frozenset(
-    "align aligned alignat alignedat gather gathered split equation displaymath multline center".split()
-)
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs gcd lcm".split()
 )

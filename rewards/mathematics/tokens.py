@@ -50,7 +50,7 @@ _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a
 
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of any text, in order: an unknown character becomes a mark."""
-    tokens = _without_alignment(_Tokenizer(clean(text)).tokens)
+    tokens = _Tokenizer(clean(text)).tokens
     for _ in range(MAX_OUTER_BRACES):
         if len(tokens) > 2 and tokens[0].text == "{" and enclosed(tokens):
             tokens = tokens[1:-1]
@@ -115,49 +115,15 @@ class _Tokenizer:
 
 
 def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
-    """Return where brackets open and close that belong together, of any two kinds.
-
-    An interval has "(" and "]", or "]" and "[" in French.
-    """
-    opening, closing, waiting, alone = set(), set(), [], []
+    """Return where brackets open and close that belong together, of any two kinds: an interval has "(" and "]"."""
+    opening, closing, waiting = set(), set(), []
     for bracket in _BRACKET.finditer(text):
         if bracket["opening"]:
             waiting.append(bracket.start())
         elif waiting:
             opening.add(waiting.pop())
             closing.add(bracket.start())
-        else:
-            alone.append(bracket.start())
-    square = [at for at in sorted(alone + waiting) if text[at] in "[]"]
-    opening.update(square[: len(square) // 2 * 2 : 2])
-    closing.update(square[1::2])
     return opening, closing
-
-
-def _without_alignment(tokens: list[Token]) -> list[Token]:
-    r"""Return the rows of `aligned` and its like as a list.
-
-    A row that starts with a relation continues the last one.
-    """
-    kept = []
-    open_environments = []
-    for at, token in enumerate(tokens):
-        is_aligned = bool(open_environments) and open_environments[-1] in symbols.ALIGNMENTS
-        if token.kind == "begin":
-            open_environments.append(token.text)
-        elif token.kind == "end" and open_environments:
-            open_environments.pop()
-        if token.kind in ("begin", "end") and token.text in symbols.ALIGNMENTS:
-            continue
-        if is_aligned and token.text == "&":
-            continue
-        if is_aligned and token.text == r"\\":
-            following = next((after for after in tokens[at + 1 :] if after.text != "&"), token)
-            if not is_mark(following, RELATIONS) and following.kind != "end":
-                kept.append(Token("mark", ","))
-            continue
-        kept.append(token)
-    return kept
 
 
 def _one_spelling(number: str) -> str:
@@ -250,18 +216,13 @@ def is_letter(token: Token) -> bool:
 
 
 def stripped(tokens: Tokens) -> list[Token]:
-    """Return the tokens without the punctuation around them, and French ]1, 2[ in the brackets of everyone else."""
+    """Return the tokens without the punctuation around them."""
     start, end = 0, len(tokens)
     while start < end and tokens[start].text in _AROUND[:-1]:
         start += 1
     while end > start and tokens[end - 1].text in _AROUND:
         end -= 1
-    kept = list(tokens[start:end])
-    if kept and kept[0].text == "]":
-        kept[0] = Token("open", "(")
-    if kept and kept[-1].text == "[":
-        kept[-1] = Token("close", ")")
-    return kept
+    return list(tokens[start:end])
 
 
 def split(tokens: Tokens, separates: Collection[str]) -> tuple[list[list[Token]], list[str]]:

@@ -17,121 +17,110 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# unit | what it is: a factor and base units; a name that is no unit here is a base unit | its other spellings
+# spellings = what it is: a factor and base units; a base unit has none : prefixes that it takes
 _TABLE = """
-    m              | 1 m                       | meter metre 米
-    mm             | 1/1000 m                  | millimeter millimetre 毫米
-    cm             | 1/100 m                   | centimeter centimetre 厘米
-    nanometer      | 1/1000000000 m            | nanometre 纳米
-    dm             | 1/10 m                    | decimeter decimetre 分米
-    km             | 1000 m                    | kilometer kilometre 千米 公里
-    in             | 127/5000 m                | inch inches
-    ft             | 381/1250 m                | foot feet
-    yd             | 1143/1250 m               | yard
-    mi             | 201168/125 m              | mile
-    nmi            | 1852 m                    | nautical_mile
-    lightyear      | 1 lightyear               | light_year ly 光年
-    unit           | 1 unit                    |
-    kg             | 1 kg                      | kilogram kilo 千克 公斤
-    g              | 1/1000 kg                 | gram 克
-    mg             | 1/1000000 kg              | milligram 毫克
-    oz             | 1/16 pound                | ounce
-    floz           | 1 floz                    | fluid_ounce fl_oz
-    lb             | 1 pound                   | lbs pound
-    ton            | 1 ton                     | tonne metric_ton 吨
-    l              | 1/1000 m^3                | liter litre 升
-    ml             | 1/1000000 m^3             | milliliter millilitre 毫升
-    gal            | 1 gal                     | gallon
-    qt             | 1/4 gal                   | quart
-    pt             | 1/8 gal                   | pint
-    s              | 1 s                       | sec second 秒
-    ms             | 1/1000 s                  | millisecond
-    min            | 60 s                      | minute mins 分钟
-    h              | 3600 s                    | hr hrs hour 小时
-    day            | 86400 s                   | 天
-    week           | 604800 s                  | 周
-    month          | 1 month                   | 月 个月
-    year           | 12 month                  | yr yrs 年
-    mph            | 1397/3125 m s^-1          |
-    kmh            | 5/18 m s^-1               | kph
-    degree         | 1 degree                  | deg 度
-    rad            | 1 rad                     | radian
-    n              | 1 kg m s^-2               | newton
-    j              | 1 kg m^2 s^-2             | joule
-    kj             | 1000 kg m^2 s^-2          | kilojoule
-    kwh            | 3600000 kg m^2 s^-2       |
-    ev             | 1 ev                      | electronvolt
-    cal            | 1 cal                     | calorie
-    kcal           | 1000 cal                  | kilocalorie
-    w              | 1 kg m^2 s^-3             | watt
-    kw             | 1000 kg m^2 s^-3          | kilowatt
-    ampere         | 1 ampere                  | amp
-    coulomb        | 1 s ampere                |
-    tesla          | 1 kg s^-2 ampere^-1       |
-    farad          | 1 kg^-1 m^-2 s^4 ampere^2 |
-    decibel        | 1 decibel                 | db
-    v              | 1 kg m^2 s^-3 ampere^-1   | volt
-    ohm            | 1 kg m^2 s^-3 ampere^-2   |
-    hz             | 1 s^-1                    | hertz
-    khz            | 1000 s^-1                 |
-    mhz            | 1000000 s^-1              |
-    pa             | 1 kg m^-1 s^-2            | pascal
-    kpa            | 1000 kg m^-1 s^-2         |
-    mol            | 1 mol                     | mole
-    ha             | 10000 m^2                 | hectare 公顷
-    acre           | 1 acre                    |
-    percent        | 1 percent                 | percentage pct
-    dollar         | 1 dollar                  | usd buck 美元
-    euro           | 1 euro                    | eur
-    pound_sterling | 1 pound                   | gbp
-    cent           | 1/100 dollar              | penny pennies
-    yen            | 1 yen                     | jpy
-    yuan           | 1 yuan                    | rmb cny 元
-    jiao           | 1/10 yuan                 | 角
-    rupee          | 1 rupee                   | rs inr
-    celsius        | 1 celsius                 |
-    fahrenheit     | 1 fahrenheit              |
-    kelvin         | 1 kelvin                  |
+    m meter metre 米 = 1 m : k c d m; km 公里 = 1000 m; nanometer nanometre 纳米 = 1/1000000000 m
+    in inch inches = 127/5000 m; ft foot feet = 381/1250 m; yd yard = 1143/1250 m; mi mile = 201168/125 m
+    nmi nautical_mile = 1852 m; lightyear light_year ly 光年; ha hectare 公顷 = 10000 m^2; acre; unit
+    l liter litre 升 = 1/1000 m^3 : m; gal gallon; qt quart = 1/4 gal; pt pint = 1/8 gal; floz fluid_ounce fl_oz
+    g gram 克 = 1/1000 kg : k m; kg kilo 公斤 = 1 kg; lb lbs pound = 1 pound; oz ounce = 1/16 pound
+    ton tonne metric_ton 吨; mol mole
+    s sec second 秒 = 1 s : m; min minute mins 分钟 = 60 s; h hr hrs hour 小时 = 3600 s; day 天 = 86400 s
+    week 周 = 604800 s; month 月 个月; year yr yrs 年 = 12 month
+    mph = 1397/3125 m s^-1; kmh kph = 5/18 m s^-1; hz hertz = 1 s^-1 : k; mhz = 1000000 s^-1; decibel db
+    n newton = 1 kg m s^-2; j joule = 1 kg m^2 s^-2 : k; w watt = 1 kg m^2 s^-3 : k; pa pascal = 1 kg m^-1 s^-2 : k
+    kwh = 3600000 kg m^2 s^-2; cal calorie = 1 cal : k; ev electronvolt
+    v volt; ohm; ampere amp; coulomb; tesla; farad; celsius; fahrenheit; kelvin
+    degree deg 度; rad radian; percent percentage pct
+    dollar usd buck 美元; cent penny pennies = 1/100 dollar; euro eur; pound_sterling gbp = 1 pound
+    yuan rmb cny 元; jiao 角 = 1/10 yuan; yen jpy; rupee rs inr
 """
-_ROWS = [re.split(r" *\| *", line.strip()) for line in _TABLE.strip().splitlines()]
+_PREFIXES = {
+    "k": (Fraction(1000), "kilo", "千"),
+    "d": (Fraction(1, 10), "deci", "分"),
+    "c": (Fraction(1, 100), "centi", "厘"),
+    "m": (Fraction(1, 1000), "milli", "毫"),
+}
+Factors = Sequence[tuple[str, int]]  # (unit, its power)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A product of units: its size, and the power of each base unit in it."""
+
+    size: Fraction
+    powers: frozenset[tuple[str, int]]
+
+    @property
+    def excludes_counts(self) -> bool:
+        """Tell whether a quantity with this unit counts no things: all but "5 units"."""
+        return self.powers != frozenset([("unit", 1)])
+
+    def contradicts(self, other: "Unit") -> bool:
+        """Tell whether one quantity cannot have both, of whatever size.
+
+        But "square units" may be any square of a length, "units" anything but that, and 5° may be 5 °C.
+        """
+        ours, theirs = dict(self.powers), dict(other.powers)
+        if ours == theirs or {"degree"} < {*ours, *theirs} <= {"degree", "celsius", "fahrenheit"}:
+            return False
+        if ["unit"] not in (list(ours), list(theirs)):
+            return True
+        are_lengths = {*ours, *theirs} <= {"unit", "m"}
+        return sum(ours.values()) != sum(theirs.values()) if are_lengths else {"unit": 1} not in (ours, theirs)
+
+
+def _defined(definition: str) -> Unit:
+    """Return the unit of a definition: "1 kg m s^-2"."""
+    size, *bases = definition.split()
+    powers = {}
+    for base in bases:
+        name, _, power = base.partition("^")
+        powers[name] = int(power or 1)
+    return Unit(Fraction(size), _without_zeros(powers))
+
+
+def _without_zeros(powers: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+    return frozenset((base, power) for base, power in powers.items() if power)
+
+
+def _read_table() -> tuple[dict[str, Unit], dict[str, str]]:
+    """Return the units by name, and the name of each spelling."""
+    known, names = {}, {}
+    for entry in re.split(r"[;\n]\s*", _TABLE.strip()):
+        entry, _, prefixes = entry.partition(":")
+        spelt, _, definition = entry.partition("=")
+        name, *others = spelt.split()
+        known[name] = unit = _defined(definition or f"1 {name}")
+        names |= {spelling.replace("_", " "): name for spelling in (name, *others)}
+        for prefix in prefixes.split():
+            size, word, chinese = _PREFIXES[prefix]
+            known[prefix + name] = Unit(size * unit.size, unit.powers)
+            spelt = [(word if spelling.isascii() else chinese) + spelling for spelling in others]
+            names |= dict.fromkeys((prefix + name, *spelt), prefix + name)
+    return known, names
+
+
+_KNOWN, SPELLINGS = _read_table()
+
 # words of one meaning; the first of a line stands for all of them
 FIRST_ALIKE = spellings("""
     up profit gain increase rise growth win more above higher longer older bigger larger greater faster heavier
     down loss decrease drop fall off discount reduction below lower shorter younger smaller slower lighter cheaper
-    later after
-    earlier before ago
-    counterclockwise anticlockwise
-    man male men
-    woman female women
-    long length
-    wide width
-    high height tall
-    deep depth
-    thick thickness
-    child children
-    person people
-    foot feet
-    tooth teeth
-    goose geese
-    mouse mice
-    die dice
+    later after ; earlier before ago ; counterclockwise anticlockwise ; man male men
+    woman female women ; long length ; wide width ; high height tall ; deep depth ; thick thickness
+    child children ; person people ; foot feet ; tooth teeth ; goose geese ; mouse mice ; die dice
 """)
 # words that exclude one another: 5 up is not 5 down
 OPPOSITES = [
-    _words("up down"),
-    _words("left right"),
-    _words("north south east west"),
-    _words("clockwise counterclockwise"),
-    _words("later earlier"),
-    _words("boy girl"),
-    _words("man woman"),
-    _words("adult child"),
-    _words("head tail"),
-    _words("red blue green yellow white black orange brown pink purple"),
+    _words(line)
+    for line in """
+    up down; left right; north south east west; clockwise counterclockwise; later earlier; boy girl; man woman
+    adult child; head tail; red blue green yellow white black orange brown pink purple
+""".replace(";", "\n")
+    .strip()
+    .splitlines()
 ]
-SPELLINGS = {}
-for _unit, _, _others in _ROWS:
-    SPELLINGS |= {spelling.replace("_", " "): _unit for spelling in (_unit, *_others.split())}
 _MARKS = "% percent ° degree $ dollar € euro £ pound_sterling ¢ cent ¥ yen ₹ rupee".split()
 UNIT_MARKS = dict(zip(_MARKS[::2], _MARKS[1::2], strict=True))
 CURRENCIES = _words("dollar euro pound_sterling cent yen yuan rupee")
@@ -174,45 +163,6 @@ SHORT_WORDS = (SPELLINGS.keys() - set("mglshjnwv")) | _words(
 # in capitals these are two points: the segment NO
 NAMES_IN_CAPITALS = _words("no is of to an by at if on up")
 
-Factors = Sequence[tuple[str, int]]  # (unit, its power)
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A product of units: its size, and the power of each base unit in it."""
-
-    size: Fraction
-    powers: frozenset[tuple[str, int]]
-
-    @property
-    def excludes_counts(self) -> bool:
-        """Tell whether a quantity with this unit counts no things: all but "5 units"."""
-        return self.powers != frozenset([("unit", 1)])
-
-    def contradicts(self, other: "Unit") -> bool:
-        """Tell whether one quantity cannot have both, of whatever size.
-
-        But "square units" may be any square of a length, and 5° may be 5 °C.
-        """
-        for one, another in ((self, other), (other, self)):
-            if one.powers == frozenset([("degree", 1)]) and another.powers <= _TEMPERATURE_POWERS:
-                return False
-            generic = dict(one.powers).get("unit")
-            if generic and len(one.powers) == 1:
-                return not another._can_be_generic(generic)
-        return self.powers != other.powers
-
-    def _can_be_generic(self, power: int) -> bool:
-        """Tell whether "units" to this power may stand for the unit."""
-        lengths = dict(self.powers)
-        is_length = lengths.keys() <= {"m", "unit"}
-        if power == 1:
-            return not is_length or sum(lengths.values()) == 1
-        return is_length and sum(lengths.values()) == power
-
-
-_TEMPERATURE_POWERS = frozenset((("celsius", 1), ("fahrenheit", 1)))
-
 
 def unit_named(word: str) -> str | None:
     """Return the one spelling of a known unit ("cm" for "Centimeters"), None for any other word."""
@@ -251,18 +201,4 @@ def are_opposed(ones: Set[str], others: Set[str]) -> bool:
     return any(ones & group and others & group and not ones & others & group for group in OPPOSITES)
 
 
-def _defined(definition: str) -> Unit:
-    """Return the unit of a line of the table: "1 kg m s^-2"."""
-    size, *bases = definition.split()
-    powers = {}
-    for base in bases:
-        name, _, power = base.partition("^")
-        powers[name] = int(power or 1)
-    return Unit(Fraction(size), _without_zeros(powers))
-
-
-def _without_zeros(powers: Mapping[str, int]) -> frozenset[tuple[str, int]]:
-    return frozenset((base, power) for base, power in powers.items() if power)
-
-
-_KNOWN = {unit: _defined(definition) for unit, definition, _ in _ROWS}
+RATIO = product_of([("ratio", 1)])

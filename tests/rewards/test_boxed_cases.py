@@ -1,10 +1,8 @@
-"""The corpus: pairs of an answer and a truth with the verdict of a careful reader, one per line, in
-boxed_cases/*.txt.
+"""The corpus, boxed_cases/*.txt: answers with the verdict of a careful reader on each and the first of its line.
 
-    5.0 ≡ 5      each answers the other
-    5 ≢ 6        neither does
-    3+4=7 ⇒ 7    the first answers the second and not the other way round: an answer may say more than the truth, how
-                 it was found (3+4=7), what was asked (x+y=5); digits answer a truth that has a base
+5 ≡ 5.0 ≡ x=5 ≢ 6    5.0 and x=5 answer 5, and 5 answers them; 6 and 5 do neither
+7 ⇐ 3+4=7            3+4=7 answers 7 and not the other way round: an answer may say more than the truth, how it was
+                     found (3+4=7), what was asked (x+y=5); digits answer a truth that has a base
 """
 
 import re
@@ -15,21 +13,21 @@ import pytest
 from rewards.boxed import equivalent, verdict
 
 CASES_FOLDER = Path(__file__).parent / "boxed_cases"
-VERDICTS = {"≡": (True, True), "≢": (False, False), "⇒": (True, False)}  # the first for the second, and turned round
+# the first for the other, and turned round
+VERDICTS = {"≡": (True, True), "≢": (False, False), "⇒": (True, False), "⇐": (False, True)}
 BLOCK = 50  # cases of one test: a test for each would take pytest longer than the verifier
 
 
-def read_cases() -> dict[str, tuple[str, str, str]]:
-    """File and line -> case."""
-    cases = {}
+def read_cases() -> list[tuple[str, str, str, str]]:
+    """Return file and line, first side, sign, other side."""
+    cases = []
     for path in sorted(CASES_FOLDER.glob("*.txt")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if line and not line.startswith("#"):
-                match = re.fullmatch(r"(.*?) ([≡≢⇒]) (.*)", line)
-                assert match, (
-                    f"{path.name}:{number}: not `answer ≡ truth`, `answer ≢ truth` or `answer ⇒ truth`: {line}"
-                )
-                cases[f"{path.name}:{number}"] = match.groups()
+                first, *others = re.split(" ([≡≢⇒⇐]) ", line)
+                assert others, f"{path.name}:{number}: not `first ≡ other ≢ other`: {line}"
+                pairs = zip(others[::2], others[1::2], strict=True)
+                cases += [(f"{path.name}:{number}", first, sign, other) for sign, other in pairs]
     return cases
 
 
@@ -37,20 +35,21 @@ CASES = read_cases()
 
 
 def test_the_corpus_is_large_and_has_both_kinds():
-    assert sum(sign == "≡" for _, sign, _ in CASES.values()) > 1000
-    assert sum(sign == "≢" for _, sign, _ in CASES.values()) > 1000
+    signs = [sign for _, _, sign, _ in CASES]
+    assert signs.count("≡") > 1000 and signs.count("≢") > 1000
 
 
-@pytest.mark.parametrize("block", range(0, len(CASES), BLOCK), ids=list(CASES)[::BLOCK])
+@pytest.mark.parametrize("block", range(0, len(CASES), BLOCK), ids=[case[0] for case in CASES[::BLOCK]])
 def test_cases(block):
     wrong = []
-    for place, (first, sign, second) in list(CASES.items())[block : block + BLOCK]:
-        found = equivalent(first, second), equivalent(second, first)
+    for place, first, sign, other in CASES[block : block + BLOCK]:
+        found = equivalent(first, other), equivalent(other, first)
         if found != VERDICTS[sign]:
-            wrong.append(f"{place}: {first} {sign} {second}, found {found}")
+            wrong.append(f"{place}: {first} {sign} {other}, found {found}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_truth_equals_itself_in_a_box():
-    for truth in {truth for _, sign, truth in CASES.values() if sign != "≢"}:
+    truths = {truth for _, first, sign, other in CASES if sign != "≢" for truth in (first, other)}
+    for truth in truths - {"8;\\"}:  # whose backslash escapes the brace of the box
         assert verdict(rf"so it is \boxed{{{truth}}}.", truth)[0] == "correct", truth

@@ -31,6 +31,11 @@ HUGE = {
     "backslashes": "\\" * 10**6,
     "boxes": nested(r"\boxed{", "}", N),
 }
+# each contains the next of its kind
+NESTING = (
+    *(r"\ln", r"\sin ", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"),
+    *(r"\exp", r"\ln\frac1"),
+)
 # short enough to be parsed
 SHORT = {
     "tower": "9^{9^{9^9}}",
@@ -53,11 +58,11 @@ SHORT = {
     "roots": r"\sqrt" * 600 + "2",
     **{
         f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x"
-        for piece in [
-            *r"\ln \sin^2 \cos\sin \log_2 \exp \ln\sqrt \ln\frac1 \sqrt \sqrt[ \frac \binom ( (- |- ^ 2^ 2^{".split(),
-            *r"! - \lfloor { \{ (1, \overline \begin{pmatrix}".split(),
-            *(r"\sin ", "ln "),
-        ]
+        for piece in (
+            *NESTING,
+            *r"\sqrt[ \binom |- ^ 2^{ ! - \lfloor { \{ (1, \overline \begin{pmatrix}".split(),
+            "ln ",
+        )
     },
     "functions in functions": nested("f(", ")", 400),
     "factors in factors": nested("x(", ")", 400),
@@ -120,9 +125,7 @@ def test_short_answers(answer):
         assert equivalent(answer, answer)
 
 
-@pytest.mark.parametrize(
-    "piece", [r"\ln", r"\sin^2", r"\cos\sin", r"\log_", r"\sqrt", r"\frac", r"\frac1", "(", "(-", "2^", r"\ln\sqrt"]
-)
+@pytest.mark.parametrize("piece", NESTING)
 def test_every_way_to_nest_counts_its_depth(piece):
     """One level more than the limit: Python's own limit, which the caller's frames count towards, is far away."""
     with pytest.raises(Unreadable, match="nested"):
