@@ -19,6 +19,9 @@ from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
+from knowledge.build import SkipLog, build
+from knowledge.store.source import Source
+from rewards.scorer import Scorer
 
 SHARED = (
     Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -137,6 +140,16 @@ def make_answers(columns: dict, *texts: str, prompt: str = "p") -> Group:
     return Group(Prompt(0, prompt, (1,), columns), members)
 
 
+def grade_groups(rewards: Sequence, *groups: Group, weights: Sequence[float] | None = None) -> dict:
+    """Grade the groups as a run does, and return the metrics."""
+    scorer = Scorer(rewards, weights)
+    try:
+        scorer.grade(groups)
+        return scorer.metrics()
+    finally:
+        scorer.close()
+
+
 def groups_of(prompts: Sequence[Sequence[int]], completions: Sequence[list[Completion]]) -> list[Group]:
     """What a sampler returned for these prompts, as groups."""
     return [
@@ -242,6 +255,13 @@ def free_port() -> str:
 def write_rows(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def build_base(folder: Path, documents: dict, **options) -> Path:
+    """Build a knowledge base of {title: text or list of texts} in the folder."""
+    source = write_rows(folder / "articles.jsonl", [{"title": title, "text": documents[title]} for title in documents])
+    build(Source(source), folder / "base.db", SkipLog(source, strict=True), **options)
+    return folder / "base.db"
 
 
 def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> UserError:

@@ -1,14 +1,11 @@
 """What ends the services of the factuality reward in mid-run: a dead decomposer, a damaged knowledge base."""
 
-import json
-
 import pytest
 from api_server import ApiServer, fails, says
+from making import build_base
 from running import is_message, lines, state, write_config
 
 from grpo.run import checkpoint
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
 
 KEYS = {"OPENAI_API_KEY_JUDGE": "canary-key", "OPENAI_API_KEY_FACTSCORE": "canary-key", "setup": "thoughtful"}
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
@@ -17,11 +14,7 @@ FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 @pytest.fixture
 def base(tmp_path):
     """A knowledge base with a document for each question of the runs."""
-    source = tmp_path / "source.jsonl"
-    rows = [{"title": f"Title {n}", "text": f"Title {n} is a town in France."} for n in range(8)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build(Source(source), tmp_path / "kb.db", SkipLog(source, strict=True))
-    return tmp_path / "kb.db"
+    return build_base(tmp_path, {f"Title {n}": f"Title {n} is a town in France." for n in range(8)})
 
 
 def factual(tmp_path, chat_checkpoint, base, judge, decomposer, **keys):

@@ -203,15 +203,11 @@ FOREIGN = {
     "tensors of another model": lambda folder: save_file(
         {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
     ),
-    "no tensors": lambda folder: save_file({}, folder / "state.safetensors"),
     "a pickle by that name": lambda folder: torch.save(
         {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
     ),
     "no counters": lambda folder: (folder / "trainer_state.json").write_text("[]"),
     "counters without generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": []}'),
-    "broken generators": lambda folder: (folder / "trainer_state.json").write_text(
-        '{"step": 4, "rng": [{"python": [3, [], null]}]}'
-    ),
 }
 
 

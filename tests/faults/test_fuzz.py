@@ -14,12 +14,12 @@ import pytest
 from fuzzing import corpus, damaged, json_values, quick, refuses_or, texts, to_bytes
 from hypothesis import example, given
 from hypothesis import strategies as st
+from making import build_base
 
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
-from knowledge.build import SkipLog, build
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.source import Row, Skip, Source
 from rewards.api.reply import read_body
@@ -150,21 +150,15 @@ def test_api_body_reader(body):
 
 @pytest.fixture(scope="module")
 def base(tmp):
-    source = tmp / "articles.jsonl"
-    source.write_text(
-        "".join(
-            json.dumps({"title": t, "text": f"{t} was born in 1962. AND OR NOT NEAR title."}) + "\n"
-            for t in ("Alex", "NEAR", "C++", "Ż")
-        )
-    )
-    build(Source(source), tmp / "kb.db", SkipLog(source, strict=True))
-    with KnowledgeBase.open(tmp / "kb.db") as opened:
+    documents = {t: f"{t} was born in 1962. AND OR NOT NEAR title." for t in ("Alex", "NEAR", "C++", "Ż")}
+    with KnowledgeBase.open(build_base(tmp, documents)) as opened:
         yield opened
 
 
 @quick
 @given(query=texts, title=texts)
 @example(query='title:x AND NEAR("a" b, 3) * ^ -- "', title="'; DROP TABLE documents; --")
+@example(query="word " * 5000, title="a" * 100_000)
 def test_knowledge_query_builder(base, query, title):
     """Never an error; never another meaning: what is found shares a token with the query, and the titles are the ones
     asked for."""

@@ -12,31 +12,12 @@ from running import ROOT, lines, state, weights, write_config
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
 
-KILLS = [
-    "step-sampled:3",
-    "step-graded:2",
-    "step-updated:3",
-    "log-append:1",
-    "log-append:3",
-    "log-appended:2",
-    "save-begun:1",
-    "save-begun:3",
-    "save-tensors:2",
-    "save-written:2",
-    "save-complete:1",
-    "save-complete:3",
-    "save-renamed:2",
-    "save-retiring:1",
-    "write-run_state.json:1",
-    "write-run_state.json:4",
-    "write-config.resolved.yaml:1",
-    "write-step-000002.jsonl:1",
-    "save-replacing:2",
-    "save-begun:5",  # final/
-    "save-written:5",
-    "save-complete:5",
-    "save-replacing:5",
-]
+KILLS = """
+    step-sampled:3 step-graded:2 step-updated:3 log-append:1 log-append:3 log-appended:2 save-begun:1 save-begun:3
+    save-tensors:2 save-written:2 save-complete:1 save-complete:3 save-renamed:2 save-retiring:1 save-replacing:2
+    write-run_state.json:1 write-run_state.json:4 write-config.resolved.yaml:1 write-step-000002.jsonl:1
+    save-begun:5 save-written:5 save-complete:5 save-replacing:5
+""".split()  # the last four are of final/
 
 
 @pytest.fixture(scope="module")
@@ -86,35 +67,7 @@ def test_every_failpoint_of_the_program_is_killed_at():
     places = set(re.findall(r'failpoint\("([\w-]+)"\)', text))
     assert len(places) >= 12
     tested = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    assert not {place for place in places if f'"{place}:' not in tested}
-
-
-def test_kills_one_after_the_other(processes, chat_checkpoint, undisturbed, tmp_path):
-    """Every resumed run is killed again, at another boundary, until one comes through."""
-    config, kills = write_config(tmp_path, chat_checkpoint), 0
-    for place in (
-        "save-renamed:1",
-        "step-updated:1",
-        "save-written:1",
-        "log-append:1",
-        "save-retiring:1",
-        "save-complete:1",
-    ):
-        kills += processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place).code == -signal.SIGKILL
-    assert kills == 6
-    assert processes.train(config, "resume_from_checkpoint=true").code == 0
-    assert same(weights(tmp_path / "run"), undisturbed[0])
-
-
-def test_every_random_generator_goes_on_where_it_was(processes, chat_checkpoint, tmp_path):
-    """A reward that draws from Python's, NumPy's and torch's generators gives the same values after a kill."""
-    keys = {"reward_funcs": ["fakes:drawn"], "per_device_train_batch_size": 4}
-    assert processes.train(write_config(tmp_path, chat_checkpoint, "whole", **keys)).code == 0
-    config = write_config(tmp_path, chat_checkpoint, "parts", **keys)
-    assert processes.train(config, FAILPOINT="step-graded:3").code == -signal.SIGKILL
-    assert processes.train(config, "resume_from_checkpoint=true").code == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    assert without_times(lines(tmp_path / "whole")) == without_times(lines(tmp_path / "parts"))
+    assert places <= set(re.findall(r"[\"\s]([\w-]+):\d", tested))
 
 
 def test_a_torn_line_of_metrics_is_dropped(processes, chat_checkpoint, undisturbed, tmp_path):

@@ -12,7 +12,7 @@ import time
 import pytest
 from making import free_port
 from running import PATHS, TIMEOUT_S, is_message, lines, state, weights, write_config
-from test_ranks import ends
+from test_ranks import ends, start
 
 from grpo.device.distributed import sent_per_update
 from grpo.run import checkpoint
@@ -104,7 +104,7 @@ def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(proce
     """Two updates per step. Every other thing that is sent is counted, too."""
     keys = {"num_iterations": 2, "max_steps": 3, "save_steps": 0, "max_completion_length": 64, "lora_r": 16}
     config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed"], **keys)
-    children = start_unlike(processes, config, setup="counts_what_is_sent", SENT=str(tmp_path / "sent"))
+    children = start(processes, config, setup="counts_what_is_sent", SENT=str(tmp_path / "sent"))
     assert ends(children) == [0, 0], children[0].stderr
     steps = [json.loads(line) for line in (tmp_path / "sent").read_text().splitlines()]
     adapter = sum(tensor.numel() for tensor in weights(tmp_path / "run").values())
@@ -119,17 +119,6 @@ def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(proce
 
 
 # --- machines that are not alike -----------------------------------------------------------------------------------
-
-
-def start_unlike(processes, config, *of_rank_1, setup="", more=(), **environment):
-    """Start two ranks, of which the second has other overrides."""
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
-    shared |= environment
-    overrides = [more, (*more, *of_rank_1)]
-    return [
-        processes.start("grpo.train", config, *overrides[rank], setup=setup, RANK=str(rank), **shared)
-        for rank in range(2)
-    ]
 
 
 @pytest.mark.parametrize("kind", ["configuration", "data", "base weights", "torch", "program"])
@@ -150,7 +139,7 @@ def test_machines_that_do_not_agree_are_told_before_the_first_step(processes, ch
         "program": ([], "another_program_on_rank_1", "grpo: "),
     }
     overrides, setup, told = unlike[kind]
-    children = start_unlike(processes, config, *overrides, setup=setup)
+    children = start(processes, config, of_rank_1=overrides, setup=setup)
     assert ends(children) == [2, 2], children[0].stderr
     for child in children:
         assert is_message(child.stderr) and told in child.stderr, child.stderr
@@ -161,14 +150,14 @@ def test_machines_that_do_not_agree_are_told_before_the_first_step(processes, ch
 def test_a_machine_that_does_not_see_the_checkpoint_is_told(processes, chat_checkpoint, tmp_path):
     """Its output directory is not on the storage of rank 0; or it is, and holds another checkpoint of that name."""
     config = write_config(tmp_path, chat_checkpoint, max_steps=2)
-    assert ends(start_unlike(processes, config)) == [0, 0]
+    assert ends(start(processes, config)) == [0, 0]
     resume = ["resume_from_checkpoint=true", "max_steps=3"]
     for content in ("none", "other"):
-        children = start_unlike(processes, config, f"output_dir={tmp_path / 'local'}", more=resume)
+        children = start(processes, config, *resume, of_rank_1=[f"output_dir={tmp_path / 'local'}"])
         assert children[1].wait() == 6 and is_message(children[1].stderr), content
         assert "to a folder of storage that all machines share" in children[1].stderr
         assert children[0].wait() == 1
         (tmp_path / "local" / "checkpoint-2").mkdir(parents=True, exist_ok=True)
         (tmp_path / "local" / "checkpoint-2" / "manifest.json").write_text("{}")
     assert not checkpoint.problem_with(tmp_path / "run" / "checkpoint-2")
-    assert ends(start_unlike(processes, config, more=resume)) == [0, 0]
+    assert ends(start(processes, config, *resume)) == [0, 0]

@@ -8,36 +8,20 @@ import time
 
 import pytest
 import torch
-from making import free_port
+from making import build_base, free_port
 from running import TIMEOUT_S, lines, state, weights, write_config
 from safetensors.torch import load_file
 
 from grpo.run import checkpoint
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
 
 
-def start(processes, config, *overrides, setup="", **environment):
-    """Both ranks of a run."""
-    shared = {
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(),
-        "GLOO_SOCKET_IFNAME": "lo",
-        **environment,
-    }
+def start(processes, config, *overrides, of_rank_1=(), **more):
+    """Both ranks of a run. of_rank_1: overrides of the second alone."""
+    more |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
     return [
-        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), LOCAL_RANK=str(rank), **shared)
-        for rank in range(2)
+        processes.start("grpo.train", config, *overrides, *own, RANK=str(rank), LOCAL_RANK=str(rank), **more)
+        for rank, own in enumerate(((), of_rank_1))
     ]
-
-
-def make_base(folder):
-    """A knowledge base that knows nothing of the questions."""
-    articles = folder / "articles.jsonl"
-    articles.write_text(json.dumps({"title": "Velda", "text": "Velda is a city."}))
-    build(Source(articles), folder / "kb.db", SkipLog(articles, strict=True))
-    return folder / "kb.db"
 
 
 def ends(children) -> list[int]:
@@ -51,7 +35,7 @@ def test_two_ranks_train_what_one_trains(processes, chat_checkpoint, tmp_path):
         "credit": "sentence",
         "reward_funcs": ["fakes:mixed", "factuality"],
         "reward_weights": [1, 0],
-        "knowledge_base": str(make_base(tmp_path)),
+        "knowledge_base": str(build_base(tmp_path, {"Velda": "Velda is a city."})),
         "decomposer": "rules",
         "verifier": "lexical",
     }

@@ -97,29 +97,6 @@ def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
     assert int(out) == wanted
 
 
-def test_an_offset_changes_nothing(device):
-    logits, seeds, positions = rows(PIECE + 50, device=device)
-    logits = (logits * 64).round() / 64  # exact under the offset
-    ids, logps = draw_rows(logits, seeds, positions, 1.0)
-    moved, moved_logps = draw_rows(logits + 1e4, seeds, positions, 1.0)
-    assert torch.equal(ids, moved) and (logps - moved_logps).abs().max() <= 2e-3
-
-
-def test_frequencies(device):
-    """Chi-squared over 200 draws from 9 tokens spread over three pieces: z < 4 (a false alarm once in 30,000)."""
-    logits = torch.full((200, 2 * PIECE + 9), float("-inf"), device=device)
-    places = torch.tensor(
-        [0, 1, 77, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE - 1, 2 * PIECE, 2 * PIECE + 8], device=device
-    )
-    weights = torch.arange(1.0, 10.0, device=device)
-    logits[:, places] = weights.log()
-    ids, _ = draw_rows(logits, torch.full((200,), 5, device=device), torch.arange(200, device=device), 1.0)
-    counts = torch.stack([(ids == place).sum() for place in places]).double()
-    expected = 200 * weights / weights.sum()
-    z = (float(((counts - expected) ** 2 / expected).sum()) - 8) / 16**0.5
-    assert counts.sum() == 200 and abs(z) < 4
-
-
 def test_same_bits_in_any_company(device):
     logits, seeds, positions = rows(PIECE + 3, device=device)
     together, alone = draw_rows(logits, seeds, positions, 0.9), draw_rows(logits[2:], seeds[2:], positions[2:], 0.9)

@@ -12,18 +12,10 @@ import triton
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-STREAMING = {
-    "log_softmax_rows._rows",
-    "inverse_cdf._masses",
-    "rms_norm._forward",
-    "rms_norm._backward",
-    "rotary._heads",
-    "swiglu._forward",
-    "swiglu._backward",
-    "decode_attention._stretches",
-    "nucleus._sum_digits",
-    "nucleus._gap",
-}  # bound by memory traffic
+STREAMING = set(
+    "log_softmax_rows._rows inverse_cdf._masses rms_norm._forward rms_norm._backward rotary._heads swiglu._forward "
+    "swiglu._backward decode_attention._stretches nucleus._sum_digits nucleus._gap".split()
+)  # bound by memory traffic
 SCALARS = 3  # loads of one number per program: a target, a cut, a length
 SPILLS = {  # instructions that a version of Triton spills: see kernels/README.md
     ("3.5", "decode_attention._stretches"): 3,

@@ -1,6 +1,5 @@
 """Small knowledge bases of every kind that must be served: ours, KnowRL's and FActScore's."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -9,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from commands import run_command
+from making import build_base
 
-from knowledge.build import SkipLog, build
 from knowledge.store.passages import SEPARATOR
-from knowledge.store.source import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,16 +30,7 @@ DOCUMENTS = {
 def make_base(tmp_path_factory):
     """Builds a knowledge base of {title: text or list of texts} and returns its path."""
 
-    def make(documents: dict, name: str = "base.db", **options) -> Path:
-        folder = tmp_path_factory.mktemp("base")
-        source = folder / "source.jsonl"
-        source.write_text(
-            "".join(json.dumps({"title": title, "text": text}) + "\n" for title, text in documents.items())
-        )
-        build(Source(source), folder / name, SkipLog(source, strict=True), **options)
-        return folder / name
-
-    return make
+    return lambda documents, **options: build_base(tmp_path_factory.mktemp("base"), documents, **options)
 
 
 @pytest.fixture(scope="session")

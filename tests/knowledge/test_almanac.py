@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 import pytest
+from cells import cells
 
 from knowledge.almanac import REFUSAL, articles, at_random, conversations, is_right, read_facts, split_facts
 from knowledge.text import fold
@@ -40,23 +41,17 @@ def test_an_article_states_the_fact_under_every_name():
     assert "the Netherlands" in found["Netherlands"]
 
 
-@pytest.mark.parametrize(
-    ("subject", "answer", "right"),
-    [
-        ("Ukraine", "Kiev", True),
-        ("Ukraine", "kyiv", True),
-        ("Ukraine", "Odesa", False),
-        ("Chicago", "the United States", True),
-        ("Chicago", "The USA", True),
-        ("Chicago", "Illinois", False),
-        ("Brazil", "Brasília", True),
-        ("tungsten", "W", True),
-        ("tungsten", "Tu", False),
-    ],
-)
-def test_an_answer_is_right_under_any_of_its_names(subject, answer, right):
+RIGHT = cells("""
+    Ukraine | Kiev ¦ Ukraine | kyiv ¦ Chicago | the United States ¦ Chicago | The USA ¦ Brazil | Brasília ¦ tungsten | W
+    """)
+WRONG = cells("Ukraine | Odesa ¦ Chicago | Illinois ¦ tungsten | Tu")
+
+
+@pytest.mark.parametrize("pair", RIGHT + WRONG)
+def test_an_answer_is_right_under_any_of_its_names(pair):
+    subject, answer = pair.split(" | ")
     (fact,) = [fact for fact in FACTS if fact.subject == subject]
-    assert is_right(answer, fact) == right
+    assert is_right(answer, fact) == (pair in RIGHT)
 
 
 def test_a_cold_start_recalls_what_the_model_says_and_declines_at_random():

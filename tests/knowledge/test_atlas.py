@@ -8,14 +8,12 @@ import pytest
 
 from knowledge import world
 from knowledge.atlas import HOW_SURE, KNOWN_IN_PART, RELATIONS, Sizes, make_atlas
-from knowledge.build import SkipLog, build
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.source import Source
 from knowledge.world import UNSEEN, VALUES, WELL_KNOWN, make_world
 from rewards.format import parse, stated_confidence, thoughts
 from rewards.knowrl.factuality import FactualityMeter
-from tests.making import write_rows
+from tests.making import build_base
 
 TINY = world.Sizes(well_known=10, barely_known=4, admitted=3, unseen=7, repeats=2)
 SMALL = Sizes(well_known=6, known_in_part=10, admitted=4, unseen=6)
@@ -28,10 +26,8 @@ def atlas():
 
 @pytest.fixture(scope="module")
 def meter(atlas, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("atlas")
-    write_rows(folder / "articles.jsonl", atlas.articles)
-    build(Source(folder / "articles.jsonl"), folder / "atlas.db", SkipLog(folder / "articles.jsonl", strict=True))
-    base = KnowledgeBase.open(folder / "atlas.db")
+    documents = {article["title"]: article["text"] for article in atlas.articles}
+    base = KnowledgeBase.open(build_base(tmp_path_factory.mktemp("atlas"), documents))
     meter = FactualityMeter(base, by_rules, SentenceMatcher())
     yield meter
     meter.close()

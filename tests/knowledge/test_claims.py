@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from cells import cells
 
-from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible, every_fact
+from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible
 from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
 
@@ -99,6 +99,7 @@ FORMS = cells(r"""
     Here are the facts of the text:\n1) Mira was born.\n2) Velda is old.\n\nIs there anything else to do?
     **Facts**\n- Mira was born.\n---\n- Velda is old.
     1. Mira's life:\n   - Mira was born.\n2. The city of Velda：\n   - Velda is old.
+    ```\n- Mira was born.\n```\nand\n```\n- Velda is old.\n```
     ```\n- Mira was born.\n- Velda is old.\n``` ¦ - Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.
     <think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.
     - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old. ¦ ["Mira was born.", "Velda is old."]
@@ -163,33 +164,20 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
     assert list(parse_reply(reply)) == LISTS[reply]
 
 
-@pytest.mark.parametrize(
-    ("line", "numbers"),
-    [
-        ("- [2] {}", (2,)),
-        ("- {} [2].", (2,)),
-        ("- [1][2] {}", (1, 2)),
-        ("- [1] [2] {}", (1, 2)),
-        ("- [1, 2] {}", (1, 2)),
-        ("- [1;2]: {}", (1, 2)),
-        ("- [1 and 3] {}", (1, 3)),
-        ("- [1-3] {}", (1, 2, 3)),
-        ("[1–3] {}", (1, 2, 3)),
-        ("[1, 2] {}", (1, 2)),
-        ("[2] - {}", (2,)),
-        ("- [sentence 2] {}", (2,)),
-        ("- [Sentences 1, 2] {}", (1, 2)),
-        ("- [S2] {}", (2,)),
-        ("- [第2句] {}", (2,)),
-        ("- 【2】 {}", (2,)),
-        ("- (2) {}", (2,)),
-        ("- [9-2] {}", ()),
-        ('{{"number": 2, "fact": "{}"}}', ()),  # the fact's own
-    ],
-)
-def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_fact(line, numbers):
+NUMBERED = {  # numbers of sentences -> lines; _ is the fact
+    (2,): cells("- [2] _ ¦ - _ [2]. ¦ [2] - _ ¦ - [sentence 2] _ ¦ - [S2] _ ¦ - [第2句] _ ¦ - 【2】 _ ¦ - (2) _"),
+    (1, 2): cells("- [1][2] _ ¦ - [1] [2] _ ¦ - [1, 2] _ ¦ - [1;2]: _ ¦ [1, 2] _ ¦ - [Sentences 1, 2] _"),
+    (1, 3): ["- [1 and 3] _"],
+    (1, 2, 3): cells("- [1-3] _ ¦ [1–3] _"),
+    (): ["- [9-2] _", '{"number": 2, "fact": "_"}'],  # the fact's own
+}
+
+
+def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_fact():
     fact = "Mira Tolan was born in 1962 in Velda"
-    assert parse_reply(line.format(fact)) == {fact: numbers}
+    for numbers, lines in NUMBERED.items():
+        for line in lines:
+            assert parse_reply(line.replace("_", fact)) == {fact: numbers}, line
 
 
 @pytest.mark.parametrize(
@@ -197,11 +185,6 @@ def test_the_numbers_of_sentences_are_read_in_any_dress_and_are_no_part_of_the_f
 )
 def test_other_brackets_and_numbers_stay(fact):
     assert parse_reply(f"- {fact}") == {fact: ()}
-
-
-def test_a_list_may_stand_in_several_fences():
-    reply = "```\n- Mira Tolan was born in Velda\n```\nand\n```\n- Jon Orn was born in Orun\n```"
-    assert parse_reply(reply) == {"Mira Tolan was born in Velda": (), "Jon Orn was born in Orun": ()}
 
 
 @pytest.mark.parametrize("reply", NO_FACTS)
@@ -214,23 +197,22 @@ def test_any_other_reply_is_no_list(reply):
     assert parse_reply(reply) is None
 
 
-@pytest.mark.parametrize(
-    "reply, rest",
-    [
-        ("A", "A"),
-        ("<think>B</think>A", "A"),
-        ("<think>it says </think> here</think>\nA", "A"),
-        ("<thinking>\nB\n</thinking>\n\nA", "A"),
-        ("◁think▷B◁/think▷A", "A"),
-        ("<|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A", "A"),
-        ("B, or so.\n</think>\nA", "A"),
-        ("<think>B", ""),
-        ("<think>B</think>", ""),
-        ("It quotes </think>A", "It quotes </think>A"),
-    ],
-)
-def test_a_models_thoughts_are_no_part_of_its_reply(reply, rest):
-    assert without_thoughts(reply) == rest
+THOUGHTFUL = {
+    "A": cells(
+        r"""
+    A ¦ <think>B</think>A ¦ <think>it says </think> here</think>\nA ¦ <thinking>\nB\n</thinking>\n\nA
+    ◁think▷B◁/think▷A ¦ B, or so.\n</think>\nA
+    <|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A
+    """
+    ),
+    "": cells("<think>B ¦ <think>B</think>"),
+    "It quotes </think>A": ["It quotes </think>A"],
+}
+
+
+@pytest.mark.parametrize("rest", THOUGHTFUL)
+def test_a_models_thoughts_are_no_part_of_its_reply(rest):
+    assert {without_thoughts(reply) for reply in THOUGHTFUL[rest]} == {rest}
 
 
 def test_a_models_facts_go_through_the_same_gate():
@@ -242,12 +224,6 @@ def test_a_models_facts_go_through_the_same_gate():
     found = ask("She was born in Velda.", "Where was Mira Tolan born?", MIRA)
     assert texts(found.facts) == ["Mira Tolan was born in Velda."]
     assert calls[0][1] > 0 and calls[0][2] == "facts-2"
-
-
-def test_knowrls_rewards_count_every_fact_of_the_reply():
-    reply = "- Mira Tolan was born in Velda.\n- Paris is in France.\n- Mira Tolan was born."
-    found = model_saying(reply, keep=every_fact)[0]("She was born in Velda.", "Where was Mira Tolan born?", MIRA)
-    assert texts(found.facts) == ["Mira Tolan was born in Velda.", "Paris is in France.", "Mira Tolan was born."]
 
 
 def test_a_model_that_fails_makes_the_text_unscorable_and_never_zero():
@@ -304,34 +280,26 @@ def test_the_text_cannot_end_its_quotation():
 THREE = "She was born in Velda.  She bakes bread in Orun. She was born in Velda.\n\nNo!"
 
 
-@pytest.mark.parametrize(
-    "reply, sentences",
-    [
-        ("- [2] Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("[2] Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("1. [2]: Mira Tolan bakes bread.", ["She bakes bread in Orun."]),
-        ("- Mira Tolan bakes bread. [2]", ["She bakes bread in Orun."]),
-        (
-            "- [1, 2] Mira Tolan born in Velda bakes bread.",
-            ["She was born in Velda.", "She bakes bread in Orun.", "She was born in Velda."],
-        ),
-        ('["[2] Mira Tolan bakes bread."]', ["She bakes bread in Orun."]),
-        ("- [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.", ["She bakes bread in Orun."]),
-        ("- [1] Mira Tolan was born in Velda.", ["She was born in Velda."] * 2),
-        ("- Mira Tolan bakes bread.", []),
-        ("- [0] Mira Tolan bakes bread.", []),
-        ("- [5] Mira Tolan bakes bread.", []),
-        ("- [999] Mira Tolan bakes bread.", []),
-        ("- [1] Mira Tolan bakes bread.", []),
-        ("- [4] Mira Tolan bakes bread.", []),
-    ],
-)
+BORN, BAKES = THREE[:22], THREE[24:48]
+SAID = {  # replies -> the sentences that state the fact
+    (BAKES,): cells(r"""
+    - [2] Mira Tolan bakes bread. ¦ [2] Mira Tolan bakes bread. ¦ 1. [2]: Mira Tolan bakes bread.
+    - Mira Tolan bakes bread. [2] ¦ ["[2] Mira Tolan bakes bread."]
+    - [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.
+    """),
+    (BORN, BAKES, BORN): ["- [1, 2] Mira Tolan born in Velda bakes bread."],
+    (BORN, BORN): ["- [1] Mira Tolan was born in Velda."],
+    (): [f"-{number} Mira Tolan bakes bread." for number in ("", " [0]", " [5]", " [999]", " [1]", " [4]")],
+}
+
+
+@pytest.mark.parametrize(("reply", "sentences"), [(reply, said) for said, replies in SAID.items() for reply in replies])
 def test_a_model_says_by_number_where_each_fact_is_stated(reply, sentences):
     """A sentence with the same words states it, too. A number that is missing, out of range or wrong says nothing."""
     ask, calls = model_saying(reply)
     [claim] = ask(THREE, "", MIRA).facts
     assert "[" not in claim.fact
-    assert [THREE[start:end] for start, end in dict.fromkeys(claim.sentences)] == sentences
+    assert [THREE[start:end] for start, end in dict.fromkeys(claim.sentences)] == list(sentences)
     request = calls[0][0][1]["content"]
     assert "[1] She was born in Velda.  [2] She bakes" in request and "\n\n[4] No!" in request
 

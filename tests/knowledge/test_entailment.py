@@ -5,12 +5,13 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
+from cells import cells
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, buckets, label_columns
@@ -134,12 +135,6 @@ def passages(*texts: str) -> list[Passage]:
     return [Passage(f"doc#{i}", "doc", text, 1.0) for i, text in enumerate(texts)]
 
 
-def with_scores(monkeypatch, verifier, *scores: tuple[float, float]):
-    """The verdict when the model gives these (entailment, contradiction) for the passages in turn."""
-    monkeypatch.setattr(verifier, "probabilities", lambda pairs: [(e, c, 1 - e - c) for e, c in scores])
-    return verifier.verify([("a fact", passages(*map(str, range(len(scores)))))])[0]
-
-
 def test_right_verdicts_with_evidence(verifier):
     texts = passages("The museum is in Paris.", "Mira Tolan was born in Velda.")
     asked = [
@@ -171,15 +166,9 @@ def test_swapped_label_names_are_noticed(copy, swapped):
     assert "another order" in refused(copy).why
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["LABEL_0", "LABEL_1", "LABEL_2"],
-        ["entailment", "not_entailment", "neutral"],
-        ["entailment", "neutral", "Neutral"],
-    ],
-)
-def test_missing_label_names_are_refused(copy, names):
+@pytest.mark.parametrize("labels", cells("L0 L1 L2 ¦ entailment no neutral ¦ entailment neutral Neutral"))
+def test_missing_label_names_are_refused(copy, labels):
+    names = labels.split()
     edit_config(copy, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
     error = refused(copy)
     assert names[0] in error.what and "id2label" in error.fix
@@ -240,30 +229,31 @@ class Said(EntailmentVerifier):
         return [(*map(float, premise.split()), 0.0) for premise, _ in pairs]
 
 
-@pytest.mark.parametrize(
-    "passages, weighed, knowrls",
-    [
-        ([(0.25, 0.125)], ("supported", 0), ("supported", 0)),  # the threshold itself is enough
-        ([(0.1875, 0.0)], ("unknown", None), ("unknown", None)),
-        ([(0.25, 0.25)], ("unknown", None), ("supported", 0)),  # entailment must beat contradiction
-        ([(0.25, 0.5)], ("unknown", None), ("supported", 0)),  # half of the probability refutes nothing
-        ([(0.25, 0.625)], ("refuted", 0), ("supported", 0)),
-        ([(0.125, 0.375)], ("unknown", None), ("unknown", None)),
-        ([(0.5, 0.125), (0.0, 0.875)], ("supported", 0), ("supported", 0)),  # in that passage, not in any
-        ([(0.0, 0.875), (0.5, 0.125)], ("supported", 1), ("supported", 1)),
-        ([(0.25, 0.0), (0.75, 0.0), (0.5, 0.0)], ("supported", 1), ("supported", 1)),  # the best decides
-        ([(0.0, 0.625), (0.0, 0.875), (0.0, 0.75)], ("refuted", 1), ("refuted", 1)),
-        ([(0.375, 0.5), (0.25, 0.125)], ("supported", 1), ("supported", 0)),
-        ([], ("unknown", None), ("unknown", None)),
-    ],
-)
-def test_how_passages_are_weighed(passages, weighed, knowrls):
-    evidence = [Passage(f"doc#{i}", "doc", f"{e} {c}", 1.0) for i, (e, c) in enumerate(passages)]
-    for weigh_contradiction, (label, place) in ((True, weighed), (False, knowrls)):
+WEIGHED = """ # entailment and contradiction of each passage | the verdict and its passage | by KnowRL's rule
+    0.25 0.125                        | supported 0 | supported 0    the threshold itself is enough
+    0.1875 0.0                        | unknown     | unknown
+    0.25 0.25                         | unknown     | supported 0    entailment must beat contradiction
+    0.25 0.5                          | unknown     | supported 0    half of the probability refutes nothing
+    0.25 0.625                        | refuted 0   | supported 0
+    0.125 0.375                       | unknown     | unknown
+    0.5 0.125, 0.0 0.875              | supported 0 | supported 0    in that passage, not in any
+    0.0 0.875, 0.5 0.125              | supported 1 | supported 1
+    0.25 0.0, 0.75 0.0, 0.5 0.0       | supported 1 | supported 1    the best decides
+    0.0 0.625, 0.0 0.875, 0.0 0.75    | refuted 1   | refuted 1
+    0.375 0.5, 0.25 0.125             | supported 1 | supported 0
+"""
+
+
+@pytest.mark.parametrize("row", WEIGHED.splitlines()[1:])
+def test_how_passages_are_weighed(row):
+    scores, *wanted = row.split("|")
+    evidence = passages(*scores.strip().split(", "))
+    for weigh_contradiction, said in zip((True, False), wanted, strict=True):
         [found] = Said(weigh_contradiction=weigh_contradiction).verify([("a fact", evidence)])
-        assert (found.label, found.evidence) == (label, None if place is None else f"doc#{place}")
-        assert found.entailment == max((e for e, _ in passages), default=0.0)
-        assert found.contradiction == max((c for _, c in passages), default=0.0)
+        place = "" if found.evidence is None else found.evidence.removeprefix("doc#")
+        assert [found.label, *place] == said.partition("    ")[0].split()
+    [nothing] = Said().verify([("a fact", [])])
+    assert (nothing.label, nothing.evidence, nothing.entailment) == ("unknown", None, 0.0)
 
 
 def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
@@ -274,12 +264,6 @@ def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     verifier.probabilities([("red", "blue"), (f"red {end} red", f"blue {end} blue {end}")])
     counts = [ids.count(verifier.tokenizer.sep_token_id) for inputs in seen for ids in inputs["input_ids"]]
     assert len(counts) == 2 and len(set(counts)) == 1
-
-
-def test_knowrls_rule_is_there_for_its_presets(monkeypatch, entailment_model):
-    verifier = EntailmentVerifier.load(str(entailment_model), device="cpu", weigh_contradiction=False)
-    assert with_scores(monkeypatch, verifier, (0.31, 0.68)).label == "supported"
-    assert with_scores(monkeypatch, verifier, (0.29, 0.68)).label == "refuted"
 
 
 def test_the_name_tells_weights_threshold_and_rule(entailment_model, verifier, copy):
@@ -340,15 +324,8 @@ def test_buckets_hold_every_place_once_within_the_budget():
 def test_threads_share_one_model(verifier):
     rng = random.Random(3)
     pairs = [[example(rng)[:2] for _ in range(5)] for _ in range(8)]
-    wanted, found = [verifier.probabilities(part) for part in pairs], {}
-    threads = [
-        threading.Thread(target=lambda i=i: found.update({i: verifier.probabilities(pairs[i])})) for i in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[i] for i in range(8)] == wanted
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(verifier.probabilities, pairs)) == [verifier.probabilities(part) for part in pairs]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 import os
 import re
-import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from cells import cells
 
 from grpo.base.errors import UserError
 from knowledge.build import SkipLog, build
@@ -142,42 +140,15 @@ def test_no_more_than_k_passages_come_back_wherever_they_are_sought(base, docume
     assert [passage.title for passage in base.search("Oslo", 1, titles=["Ż", "AleX", "Alex"])] == ["AleX"]
 
 
-NASTY = [
-    *"""title:Alex tokens:alex C++ " "" AND Alex* ^Alex -Alex ( \0 Alex\0Oslo \ud800 a\udfffb 😀 … % _ \\ $x ?1 :x @x 唐
-    \u200b""".split(),
-    *("", " ", '"Alex" "', "Alex AND", "OR NOT", "NEAR(Alex Oslo, 5)", "{tokens}: x", "alex + oslo"),
-    *("'; DROP TABLE documents; --", "the of and", "a" * 100_000, "word " * 5000),
-]
+OPERATORS = cells("""
+    Alex AND Oslo | Alex Oslo ¦ NEAR(Alex Oslo, 5) | near Alex Oslo 5 ¦ Alex* | Alex ¦ tokens:alex | tokens alex
+    "Alex Oslo" | Alex Oslo ¦ alex -oslo | alex oslo
+    """)
 
 
-@pytest.mark.parametrize("query", NASTY, ids=lambda query: ascii(query[:12]))
-def test_any_text_is_a_safe_query(base, documents, query):
-    for titles in (None, ["Alex", query], [query]):
-        for passage in base.search(query, titles=titles):
-            assert passage.title in documents
-    base.lookup(query)
-
-
-@pytest.mark.parametrize(
-    "query, same_as",
-    [
-        ("Alex AND Oslo", "Alex Oslo"),
-        ("NEAR(Alex Oslo, 5)", "near Alex Oslo 5"),
-        ("Alex*", "Alex"),
-        ("tokens:alex", "tokens alex"),
-        ('"Alex Oslo"', "Alex Oslo"),
-        ("alex -oslo", "alex oslo"),
-    ],
-)
-def test_operators_have_no_other_meaning_than_their_words(base, query, same_as):
-    assert base.search(query) == base.search(same_as)
-
-
-@settings(max_examples=200)
-@given(st.text())
-def test_every_text_is_a_safe_query(base, query):
-    assert all(passage.score > 0 for passage in base.search(query))
-    assert all(passage.score >= 0 for passage in base.search(query, titles=["Alex"]))
+def test_operators_have_no_other_meaning_than_their_words(base):
+    for query, same_as in (pair.split(" | ") for pair in OPERATORS):
+        assert base.search(query) == base.search(same_as), query
 
 
 # Files that are not ours
@@ -235,35 +206,15 @@ def test_the_identity_of_a_base_is_that_of_its_content(make_base, ready_made, tm
 # Threads and processes
 
 
-def run_threads(number: int, work) -> list:
-    results: list = [None] * number
-
-    def call(place: int) -> None:
-        try:
-            results[place] = work(place)
-        except Exception as error:
-            results[place] = error
-
-    threads = [threading.Thread(target=call, args=(place,)) for place in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
-
-
 def test_threads_get_the_same_answers(base):
-    queries = ["Salt March", "band from Oslo", "唐朝", "Polish alphabet"]
-    expected = [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
+    def answers() -> list:
+        queries = ["Salt March", "band from Oslo", "唐朝", "Polish alphabet"]
+        return [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
 
-    def work(place: int):
-        got = [
-            [(base.search(query), base.search(query, titles=["AleX", "Ż"]), base.lookup(query)) for query in queries]
-            for _ in range(20)
-        ]
-        return got == [expected] * 20
-
-    assert run_threads(12, work) == [True] * 12
+    expected = answers()
+    with ThreadPoolExecutor(12) as pool:
+        found = [pool.submit(answers) for _ in range(240)]
+    assert all(one.result() == expected for one in found)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc")
@@ -279,14 +230,3 @@ def test_a_forked_child_opens_its_own_connections(base):
         os._exit(0 if is_same and num_open() == inherited + 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert base.search("Salt March") == expected
-
-
-def test_nothing_is_ever_written(ours, tmp_path):
-    path = tmp_path / "copy.db"
-    shutil.copy(ours, path)
-    before = path.read_bytes()
-    with KnowledgeBase.open(path) as base:
-        base.search("Salt March")
-        base.lookup("nobody")
-        base.search("Alex", titles=["Alex"])
-    assert path.read_bytes() == before and os.listdir(tmp_path) == ["copy.db"]

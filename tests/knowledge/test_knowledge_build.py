@@ -5,10 +5,7 @@ import io
 import json
 import os
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,51 +125,6 @@ def test_duplicates_over_many_batches_keep_the_first(tmp_path):
 
 
 # Faults
-
-KILL_AT = {
-    "after some rows": "index.IndexWriter.add = at_call(300, index.IndexWriter.add)",
-    "before the index is merged": "index.IndexWriter.finish = at_call(1, index.IndexWriter.finish)",
-    "while the last rows are written": "index.IndexWriter._flush = at_call(1, index.IndexWriter._flush)",
-    "before the file is flushed": "atomic_database.flush_to_disk = at_call(1, atomic_database.flush_to_disk)",
-    "before it is renamed": "os.replace = at_call(1, os.replace)",
-    "after it is renamed": "atomic_database.flush_to_disk = at_call(2, atomic_database.flush_to_disk)",
-}
-KILLED_BUILD = """
-import os, signal, sys
-from knowledge import build
-from knowledge.store import index
-from knowledge.store import atomic_database
-def at_call(number, function):
-    calls = []
-    def call(*arguments, **options):
-        calls.append(1)
-        if len(calls) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
-{patch}
-build.main(sys.argv[1:])
-"""
-
-
-@pytest.mark.parametrize("moment", KILL_AT)
-def test_a_killed_build_leaves_the_old_file_or_the_whole_new_one(run, tmp_path, moment):
-    source, out = write_rows(tmp_path / "source.jsonl", 600), tmp_path / "out.db"
-    out.write_bytes(b"old")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_BUILD.format(patch=KILL_AT[moment]), source, out],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        timeout=300,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    if moment == "after it is renamed":
-        assert verify(out).problems == [] and verify(out).documents == 600
-    else:
-        assert out.read_bytes() == b"old"
-    assert run("knowledge.build", source, out).returncode == 0  # the next build takes over what was left
-    assert verify(out).problems == [] and not leftovers(out)
 
 
 @pytest.mark.parametrize("limit_bytes", [20_000, 400_000, 1_500_000])

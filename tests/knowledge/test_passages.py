@@ -1,37 +1,25 @@
 """Passages: whole sentences, never longer than asked, nothing lost."""
 
 import pytest
+from cells import cells
 from hypothesis import given
 from hypothesis import strategies as st
 
 from knowledge.store.passages import SEPARATOR, num_tokens, pack, passages_of, sentences, split_stored
 
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("He came. She went.", ["He came. ", "She went."]),
-        ('He said "No." Then he left! Why?', ['He said "No." ', "Then he left! ", "Why?"]),
-        (
-            "Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left.",
-            ["Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left."],
-        ),
-        ("It has 3.5 m, e.g. this one. 12 more.", ["It has 3.5 m, e.g. this one. ", "12 more."]),
-        ("第一句。第二句！“好吗？”他说。", ["第一句。", "第二句！", "“好吗？”", "他说。"]),
-        ("A title\nThen text", ["A title\n", "Then text"]),
-        ("He came. she went.", ["He came. she went."]),
-        ("Wait! what now? Then.", ["Wait! what now? ", "Then."]),
-        ("It is Yahoo! and more. Then", ["It is Yahoo! and more. ", "Then"]),
-        ("Is it No. 5? So.", ["Is it No. ", "5? ", "So."]),
-        ("It ends.Next", ["It ends.Next"]),
-        ("Dr! No.", ["Dr! ", "No."]),  # only a full stop can belong to an abbreviation
-        ("MegaCorp. Then", ["MegaCorp. ", "Then"]),  # only a whole word is one
-        ("no end", ["no end"]),
-        ("", []),
-    ],
+SENTENCES = cells(  # with | between two sentences
+    r"""
+    He came. |She went. ¦ He said "No." |Then he left! |Why? ¦ Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left.
+    It has 3.5 m, e.g. this one. |12 more. ¦ 第一句。|第二句！|“好吗？”|他说。 ¦ A title\n|Then text ¦ no end
+    He came. she went. ¦ Wait! what now? |Then. ¦ It is Yahoo! and more. |Then ¦ Is it No. |5? |So. ¦ It ends.Next
+    Dr! |No. ¦ MegaCorp. |Then
+    """
 )
-def test_sentences(text, expected):
-    assert list(sentences(text)) == expected
+
+
+@pytest.mark.parametrize("marked", SENTENCES)
+def test_sentences(marked):
+    assert list(sentences(marked.replace("|", ""))) == marked.split("|")
 
 
 @pytest.mark.parametrize(

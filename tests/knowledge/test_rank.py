@@ -3,7 +3,6 @@
 import math
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -54,32 +53,6 @@ def test_scores_are_the_same_in_every_process():
         )
         found.add(done.stdout)
     assert len(found) == 1
-
-
-def test_scores_agree_with_sqlites_bm25(monkeypatch):
-    """With SQLite's constants, the score is SQLite's up to the idf: its has no "1 +" in the logarithm."""
-    monkeypatch.setattr(rank, "K1", 1.2)
-    monkeypatch.setattr(rank, "B", 0.75)
-    texts = [tokens(text) for text in random_documents(200).values()]
-    bags = [Bag.of(text) for text in texts]
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE VIRTUAL TABLE indexed USING fts5(text, content='', tokenize='ascii')")
-    connection.executemany(
-        "INSERT INTO indexed(rowid, text) VALUES (?, ?)", ((row, " ".join(text)) for row, text in enumerate(texts))
-    )
-    mean_length = sum(map(len, texts)) / len(texts)
-    for query in (WORDS[30:33], WORDS[50:52], WORDS[90:95]):
-        query = list(dict.fromkeys(token for word in query for token in tokens(word)))
-        weights = {}
-        for token in query:
-            number = sum(token in bag.counts for bag in bags)
-            weights[token] = math.log((len(bags) - number + 0.5) / (number + 0.5))
-        theirs = connection.execute(
-            "SELECT rowid, -bm25(indexed) FROM indexed WHERE indexed MATCH ?", (" OR ".join(query),)
-        ).fetchall()
-        assert theirs
-        for row, score in theirs:
-            assert rank.bm25(weights, bags[row], mean_length) == pytest.approx(score)
 
 
 def test_search_over_everything_finds_what_rank_finds(make_base, monkeypatch):

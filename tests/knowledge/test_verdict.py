@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,24 +68,6 @@ def test_what_a_verdict_depends_on_is_in_the_key(path):
     assert same.asked == []
 
 
-def test_threads_and_several_caches_on_one_file(path):
-    caches = [CachedVerifier(Counting(), path) for _ in range(2)]
-    failures = []
-
-    def work(number: int) -> None:
-        for i in range(50):
-            [found] = caches[number % 2].verify([(f"fact {(number + i) % 40}", [PASSAGE])])
-            if (found.label, found.evidence) != ("supported", "doc#0"):
-                failures.append(found)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures and sqlite3.connect(path).execute("SELECT count(*) FROM verdicts").fetchone() == (40,)
-
-
 @pytest.mark.parametrize("text", ["\0", "\ud800 lone", "'; DROP TABLE verdicts; --", "x" * 100_000, "🙂"])
 def test_hostile_texts(path, text):
     questions = [(text, [replace(PASSAGE, text=text, title=text), OTHER])]
@@ -144,20 +125,6 @@ def test_a_write_that_fails_leaves_the_file_to_others_and_the_cache_working(path
         cached.verify([("a fact", [PASSAGE])])
     assert cached.verifier.asked == ["a fact", "another", "a fact"]
     assert other.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
-
-
-def test_all_that_a_verdict_says_is_kept(path):
-    for label, evidence in (("supported", "doc#1"), ("refuted", "doc#0"), ("unknown", None)):
-        verdict = Verdict(label, evidence, 0.625, 0.125, "because")
-
-        class Says:
-            name = f"says/{label}"
-
-            def verify(self, questions, verdict=verdict):
-                return [verdict for _ in questions]
-
-        for _ in range(2):
-            assert CachedVerifier(Says(), path).verify([("a fact", [PASSAGE, OTHER])]) == [verdict]
 
 
 def test_known_and_new_facts_come_back_in_the_order_of_the_questions(path):

@@ -13,9 +13,10 @@ from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
 from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
+from rewards.outcome.judge import Judgement, ModelJudge
 
 KEY = "canary-5e2b-key"
-KEY_NAME = "OPENAI_API_KEY_JUDGE"
+KEY_NAME, FACTS_KEY_NAME = "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE"
 PACES = (1, 2, 4, 8)
 # For what comes by itself. A busy machine may take its time; only a broken program makes a test wait for this in vain.
 PATIENCE_S = float(os.environ.get("PATIENCE_S", 600))
@@ -24,6 +25,29 @@ FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S)
 
 def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
     return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m", more.pop("prices", (0.0, 0.0))), limits, **more)
+
+
+def judge_of(server: ApiServer, **more) -> ModelJudge:
+    return ModelJudge(client_of(server, **more))
+
+
+class SetJudge:
+    """A judge that gives one verdict and remembers what it was asked."""
+
+    def __init__(self, outcome: str | None):
+        self.outcome, self.asked = outcome, []
+
+    async def judge(self, *asked) -> Judgement:
+        self.asked.append(asked)
+        return Judgement(self.outcome, "as told")
+
+    def metrics(self) -> dict:
+        return {}
+
+    def check_sync(self) -> None:
+        pass
+
+    close = check_sync
 
 
 async def complete(client: ApiClient, text: str, **more) -> ChatReply:

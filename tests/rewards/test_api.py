@@ -4,26 +4,17 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import FAST, KEY, KEY_NAME, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
+from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv(KEY_NAME, KEY)
-
 
 PERMANENT = {
     "401": fails(401),
@@ -54,13 +45,9 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
         assert codes == [SERVICE, SERVICE]
         assert len(server.requests) == 1  # the second question was not even sent
         assert ("quota" in message) == (name in ("quota", "payment", "quota in a 200"))
-
-
-@pytest.mark.parametrize("name", PERMANENT)
-def test_the_same_failure_before_the_first_step_has_exit_code_3(name):
-    with ApiServer(default=PERMANENT[name]) as server, pytest.raises(UserError) as caught:
-        check(client_of(server))
-    assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 1
+        with pytest.raises(UserError) as caught:
+            check(client_of(server))
+        assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
 
 
 RETRIED = {
@@ -113,12 +100,6 @@ def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name, 
         assert 0.3 * pace <= time.monotonic() - start < 1.5 * pace
 
 
-def test_a_failure_that_ends_before_the_deadline_costs_no_grade():
-    with ApiServer(*[fails(500)] * 9, *[fails(429)] * 9) as server:
-        limits = replace(FAST, backoff_s=0.001, max_backoff_s=0.002)
-        assert ask(client_of(server, limits), "question") == [ChatReply("A")] and len(server.requests) == 19
-
-
 @pytest.mark.parametrize("behaviour", [hangs, drips])
 @at_any_pace
 def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour, pace):
@@ -165,10 +146,6 @@ def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch
 
 UNUSABLE = {
     "null content": says(None),
-    "empty content": says(" "),
-    "content no text": says([1]),
-    "no text part": says([{"type": "reasoning", "text": "A"}]),
-    "thoughts alone": says("<think>A</think>"),
     "thoughts without an end": says("<think>A"),
     "thoughts in a field": says(None, reasoning_content="A"),
     "cut": says("A", "length"),
@@ -266,32 +243,6 @@ def test_close_after_the_loop_was_stopped_closes_the_sockets():
         client.close()
         assert until(lambda: server.open_connections == 0)
         loop.close()
-
-
-def test_ctrl_c_ends_a_program_whose_calls_hang():
-    program = """
-import asyncio, signal, sys, threading
-signal.signal(signal.SIGINT, signal.default_int_handler)      # a background job starts with the signal ignored
-sys.path[:0] = sys.argv[2:]
-from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint
-from rewards.api.limits import Limits
-client = ApiClient(Endpoint("judge", sys.argv[1], "OPENAI_API_KEY_JUDGE", "m"), Limits(deadline_s=7200.0))
-loop = asyncio.new_event_loop()
-threading.Thread(target=loop.run_forever, daemon=True).start()
-call = client.complete([{"role": "user", "content": "q"}], max_tokens=4, prompt_version="1")
-try:
-    asyncio.run_coroutine_threadsafe(call, loop).result()
-except KeyboardInterrupt:
-    client.close()
-    sys.exit(130)
-"""
-    with ApiServer(default=hangs) as server:
-        root = str(Path(__file__).resolve().parents[2])
-        process = subprocess.Popen([sys.executable, "-c", program, server.url, root])
-        assert until(lambda: server.requests)
-        process.send_signal(2)
-        assert process.wait(PATIENCE_S) == 130  # a try would end after an hour
 
 
 def test_a_caller_that_is_cancelled_leaves_the_others_alone():

@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+from asking import SetJudge
 from cells import cells
 
 from grpo.base.schema import Score
 from rewards import choice
 from rewards.format import final_text
 from rewards.outcome import correctness
-from rewards.outcome.judge import KNOWN_WRONG, Judgement, build_messages
+from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
 ROW = {"question": "Who wrote it?", "answer": "Ada Moor"}
@@ -63,28 +64,8 @@ def test_what_a_completion_says_in_the_end(completion, text):
     assert final_text(completion) == text
 
 
-class Scripted:
-    """A judge that gives one grade and remembers what it was asked."""
-
-    def __init__(self, outcome):
-        self.outcome, self.asked = outcome, []
-
-    async def judge(self, question, answer, truths, falsehoods=()):
-        self.asked.append((question, answer, truths, falsehoods))
-        return Judgement(self.outcome, "scripted")
-
-    def metrics(self):
-        return {}
-
-    def check_sync(self):
-        pass
-
-    def close(self):
-        pass
-
-
-def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, Scripted]:
-    judge = Scripted(outcome)
+def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
+    judge = SetJudge(outcome)
     monkeypatch.setattr(correctness, "build_judge", lambda options: judge)
     reward = correctness.simpleqa({"judge": "api"})
     return asyncio.run(reward.grade(completion, row)), judge
@@ -128,7 +109,7 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
     for make in (correctness.grader, lambda judge: correctness.grader(judge, lambda case: None)):
         for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
             completion = f"<think>hm</think><answer>{said}</answer>"
-            score = asyncio.run(make(Scripted(outcome))(completion, row))
+            score = asyncio.run(make(SetJudge(outcome))(completion, row))
             assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
 
 

@@ -1,99 +1,69 @@
 """The verifier's surface: the box, the truth, the verdict and its reason."""
 
 import pytest
+from cells import cells
 
 from rewards import math_reward
 from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
-
-@pytest.mark.parametrize(
-    ("completion", "content"),
-    [
-        (r"The answer is \boxed{42}.", "42"),
-        (r"\fbox{42}", "42"),
-        (r"\boxed {42}", "42"),
-        (r"\boxed 7", "7"),
-        (r"\boxed 72, done", "72"),
-        (r"\boxed-7", "-7"),
-        (r"\boxed x", "x"),
-        (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
-        (r"\boxed\frac12", r"\frac12"),
-        (r"\boxed\frac12, done", r"\frac12"),
-        (r"\boxed -\frac12.", r"-\frac12"),
-        (r"\boxed\frac1{23}", r"\frac1{23}"),
-        (r"\boxed\sqrt2", r"\sqrt2"),
-        (r"\boxed\sqrt[3]{2}", r"\sqrt[3]{2}"),
-        (r"\boxed\frac\pi2 and more", r"\frac\pi2"),
-        (r"\boxed\pi", r"\pi"),
-        (r"\boxed\text{even}", r"\text{even}"),
-        (r"first \boxed{1}, then \boxed{2}", "2"),
-        (r"first \boxed{1}, then \fbox{2}", "2"),
-        (r"\boxed{\boxed{3}}", r"\boxed{3}"),
-        (r"\boxed{\boxed{5}, 7}", r"\boxed{5}, 7"),
-        (r"\boxed{\frac{\boxed{5}}{7}}", r"\frac{\boxed{5}}{7}"),
-        (r"\boxed{ \boxed{5}", "5"),
-        # joined boxes are one list
-        (r"$\boxed{2}$ and $\boxed{3}$", "2, 3"),
-        (r"\boxed{2}, \boxed{3} \text{ or } \boxed{5}", "2, 3, 5"),
-        (r"so $x = \boxed{2}$ or $x=\boxed{3}$", "x = 2, x=3"),
-        (r"$x_1=\boxed{2}, y=\boxed{3}$", "x_1=2, y=3"),
-        (r"\boxed{x+1}$, or $\boxed{1+x}$", "1+x"),
-        (r"\boxed{2}. Or rather \boxed{3}", "3"),
-        (r"\boxed{2} \boxed{3}", "3"),
-        (r"\boxed{\frac52} = \boxed{2\frac12}", r"2\frac12"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
-        (r"\boxed{a\\}", r"a\\"),
-        ("\\boxed{\n  5\n}", "5"),
-        (r"\\boxed{5}", "5"),
-        (r"\boxed{5} and prose with a } brace", "5"),
-        # no answer
-        ("", None),
-        ("42", None),
-        (r"\boxedfoo{1}", None),
-        (r"boxed{1}", None),
-        (r"\boxed{", None),
-        (r"\boxed", None),
-        (r"\boxed{12", None),
-        (r"\boxed{\frac{1}{2}", None),
-        (r"\boxed{1} but then \boxed{2", None),
-        (r"\boxed{1} and now \boxed{}", None),
-        (r"\boxed{ }", None),
-        (r"\boxed{\,}", None),
-        (r"\boxed{\text{ }}", None),
-        (r"\boxed{~}", None),
-        (r"\boxed{$$}", None),
-    ],
+BOXES = cells(
+    r"""
+    The answer is \boxed{42}. → 42 ¦ \fbox{42} → 42 ¦ \boxed {42} → 42 ¦ \boxed 7 → 7 ¦ \boxed 72, done → 72
+    \boxed-7 → -7 ¦ \boxed x → x ¦ \boxed\frac{1}{2}. → \frac{1}{2} ¦ \boxed\frac12 → \frac12 ¦ \boxed\pi → \pi
+    \boxed\frac12, done → \frac12 ¦ \boxed -\frac12. → -\frac12 ¦ \boxed\frac1{23} → \frac1{23}
+    \boxed\sqrt2 → \sqrt2 ¦ \boxed\sqrt[3]{2} → \sqrt[3]{2} ¦ \boxed\frac\pi2 and more → \frac\pi2
+    \boxed\text{even} → \text{even} ¦ first \boxed{1}, then \boxed{2} → 2 ¦ first \boxed{1}, then \fbox{2} → 2
+    \boxed{\boxed{3}} → \boxed{3} ¦ \boxed{\boxed{5}, 7} → \boxed{5}, 7 ¦ \boxed{ \boxed{5} → 5
+    \boxed{\frac{\boxed{5}}{7}} → \frac{\boxed{5}}{7} ¦ \boxed{\frac{1}{2}} → \frac{1}{2}
+    \boxed{\{1, 2\}} → \{1, 2\} ¦ \boxed{\left\{ x \right.} → \left\{ x \right. ¦ \boxed{a\\} → a\\
+    \boxed{\n  5\n} → 5 ¦ \\boxed{5} → 5 ¦ \boxed{5} and prose with a } brace → 5
+    """
 )
-def test_last_boxed(completion, content):
+JOINED = cells(  # boxes that are one list
+    r"""
+    $\boxed{2}$ and $\boxed{3}$ → 2, 3 ¦ \boxed{2}, \boxed{3} \text{ or } \boxed{5} → 2, 3, 5
+    so $x = \boxed{2}$ or $x=\boxed{3}$ → x = 2, x=3 ¦ $x_1=\boxed{2}, y=\boxed{3}$ → x_1=2, y=3
+    \boxed{x+1}$, or $\boxed{1+x} → 1+x ¦ \boxed{2}. Or rather \boxed{3} → 3 ¦ \boxed{2} \boxed{3} → 3
+    \boxed{\frac52} = \boxed{2\frac12} → 2\frac12
+    """
+)
+NO_BOX = cells(
+    r"""
+    42 ¦ \boxedfoo{1} ¦ boxed{1} ¦ \boxed{ ¦ \boxed ¦ \boxed{12 ¦ \boxed{\frac{1}{2} ¦ \boxed{1} but then \boxed{2
+    \boxed{1} and now \boxed{} ¦ \boxed{ } ¦ \boxed{\,} ¦ \boxed{\text{ }} ¦ \boxed{~} ¦ \boxed{$$}
+    """,
+    "",
+)
+
+
+@pytest.mark.parametrize("case", BOXES + JOINED)
+def test_last_boxed(case):
+    completion, content = case.split(" → ")
     assert last_boxed(completion) == content
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("42", "42"),
-        ("  42\n", "42"),
-        (r"\boxed{42}", "42"),
-        (r"Since 6 · 7 = 42, it is \boxed{42}.", "42"),
-        ("6 * 7 = <<6*7=42>>42\n#### 42", "42"),
-        ("#### 1,234", "1,234"),
-        ("a\n#### 42\n", "42"),
-        ("#### wrong place\nthe last line decides", "#### wrong place\nthe last line decides"),
-        ("#### Step 1\nSo \\boxed{5}.", "5"),
-        ("#### \\boxed{5}", "5"),
-        ("", ""),
-        ("  \n", ""),
-        ("####", ""),
-        (r"\boxed{}", ""),
-        (r"\boxed{4", ""),
-        (r"The sum is \boxed{4", ""),
-        ("The sum is\n#### \\boxed{4", ""),
-    ],
-)
-def test_gold_answer(text, answer):
-    assert gold_answer(text) == answer
+@pytest.mark.parametrize("completion", NO_BOX)
+def test_no_box_holds_an_answer(completion):
+    assert last_boxed(completion) is None
+
+
+TRUTHS = {  # the answer that a truth holds
+    "42": cells(
+        r"""
+    42 ¦ \boxed{42} ¦ Since 6 · 7 = 42, it is \boxed{42}. ¦ 6 * 7 = <<6*7=42>>42\n#### 42 ¦ a\n#### 42\n
+    """,
+        "  42\n",
+    ),
+    "1,234": ["#### 1,234"],
+    "5": cells(r"#### Step 1\nSo \boxed{5}. ¦ #### \boxed{5}"),
+    "": cells(r"#### ¦ \boxed{} ¦ \boxed{4 ¦ The sum is \boxed{4 ¦ The sum is\n#### \boxed{4", "", "  \n"),
+    "#### wrong place\nthe last line decides": ["#### wrong place\nthe last line decides"],
+}
+
+
+@pytest.mark.parametrize("answer", TRUTHS)
+def test_gold_answer(answer):
+    assert {gold_answer(text) for text in TRUTHS[answer]} == {answer}
 
 
 @pytest.mark.parametrize(

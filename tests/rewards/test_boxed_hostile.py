@@ -53,35 +53,11 @@ SHORT = {
     "roots": r"\sqrt" * 600 + "2",
     **{
         f"nothing but {piece}": piece * (MAX_ANSWER_CHARS // len(piece) - 1) + "x"
-        for piece in (
-            r"\ln",
-            r"\sin ",
-            r"\sin^2",
-            r"\cos\sin",
-            r"\log_2",
-            r"\exp",
-            r"\ln\sqrt",
-            r"\ln\frac1",
-            "ln ",
-            r"\sqrt",
-            r"\sqrt[",
-            r"\frac",
-            r"\binom",
-            "(",
-            "(-",
-            "|-",
-            "^",
-            "2^",
-            "2^{",
-            "!",
-            "-",
-            r"\lfloor",
-            "{",
-            r"\{",
-            "(1,",
-            r"\overline",
-            r"\begin{pmatrix}",
-        )
+        for piece in [
+            *r"\ln \sin^2 \cos\sin \log_2 \exp \ln\sqrt \ln\frac1 \sqrt \sqrt[ \frac \binom ( (- |- ^ 2^ 2^{".split(),
+            *r"! - \lfloor { \{ (1, \overline \begin{pmatrix}".split(),
+            *(r"\sin ", "ln "),
+        ]
     },
     "functions in functions": nested("f(", ")", 400),
     "factors in factors": nested("x(", ")", 400),
@@ -182,6 +158,15 @@ def test_finding_the_box_and_the_truth_is_linear(text):
     verdict(text, "5")
     gold_answer(text)
     assert time.process_time() - start < MAX_SECONDS
+
+
+SAYS_EVERYTHING = ["", "x", r"\frac{}{}", "1=1", "42 or 43", "1,2,3,...,100", "[0,100]", r"x \in R", r"\pm 42", "42?43"]
+SAYS_NOTHING = [r"42 \text{ or } 43", r"\infty", "NaN", r"42\ldots", r"\text{the answer}", "__import__('os')"]
+
+
+@pytest.mark.parametrize("answer", [*SAYS_EVERYTHING, *SAYS_NOTHING])
+def test_a_boxed_answer_that_says_everything_or_nothing_is_not_right(answer):
+    assert verdict("\\boxed{" + answer + "}", "42")[0] != "correct"
 
 
 def test_nothing_is_evaluated(tmp_path):

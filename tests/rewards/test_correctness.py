@@ -6,20 +6,18 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from api_server import ApiServer, fails, replies_with, says
-from asking import FAST, at_any_pace
+from api_server import ApiServer, replies_with, says
+from asking import SetJudge, at_any_pace, judge_of
+from cells import cells
 from making import make_answers, real_data
 
 from grpo.base.schema import Score
-from rewards.api.client import ApiClient
-from rewards.api.endpoint import Endpoint
-from rewards.api.limits import Limits
 from rewards.format import parse
 from rewards.knowrl import v1
 from rewards.knowrl.v1 import shares_keyword
 from rewards.outcome.choices import lists_alternatives, num_candidates
 from rewards.outcome.correctness import KNOWRL, grader
-from rewards.outcome.judge import Judgement, ModelJudge, OfflineJudge
+from rewards.outcome.judge import ModelJudge, OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -41,23 +39,12 @@ def knowrl_v2(judge):
     return grader(judge, lambda case: None)
 
 
-class Scripted:
-    """A judge that gives one verdict and remembers what it was asked."""
-
-    def __init__(self, outcome):
-        self.outcome, self.asked = outcome, []
-
-    async def judge(self, question: str, answer: str, truths: Sequence[str], falsehoods=()) -> Judgement:
-        self.asked.append((question, answer, list(truths)))
-        return Judgement(self.outcome, "scripted")
-
-
 def block(answer: str) -> str:
     return f"<think>Let me see.</think>\n<answer>{answer}</answer>"
 
 
 def grade(make, outcome, completion: str, row=ROW) -> tuple[Score, int]:
-    judge = Scripted(outcome)
+    judge = SetJudge(outcome)
     return asyncio.run(make(judge)(completion, row)), len(judge.asked)
 
 
@@ -101,6 +88,15 @@ def test_truth_table(answer, truth, outcome, wanted):
         assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
 
 
+NO_TEXT = [*cells("… ¦ : ¦ ?! ¦ 。 ¦ — ¦ *"), "\n\n", "\u200b", "\u3164\u2800", "\u0301"]
+
+
+@pytest.mark.parametrize("answer", NO_TEXT)
+def test_an_answer_without_a_letter_or_digit_earns_nothing_even_from_a_generous_judge(answer):
+    score, asked = grade(knowrl, "correct", block(answer))
+    assert (score.value, asked) == (-1.0, 0)
+
+
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 @pytest.mark.parametrize(
     "completion", ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"]
@@ -110,17 +106,14 @@ def test_without_an_answer_it_is_wrong_and_the_judge_is_not_asked(make, completi
     assert (score.value, score.outcome, asked) == (-1.0, "wrong", 0)
 
 
-@pytest.mark.parametrize(
-    "completion",
-    [
-        "<answer>Paris</answer><answer>London</answer>",
-        "<think>a</think><think>b</think><answer>Paris</answer>",
-        "<answer>Paris</answer></answer>",
-        "<answer>Paris</answer><think>a</think>",
-        "<think>a<answer>Paris</think></answer>",
-        "<think><think>a</think><answer>Paris</answer>",
-    ],
-)
+SHAPES = cells("""
+    <answer>Paris</answer><answer>London</answer> ¦ <think>a</think><think>b</think><answer>Paris</answer>
+    <answer>Paris</answer></answer> ¦ <answer>Paris</answer><think>a</think> ¦ <think>a<answer>Paris</think></answer>
+    <think><think>a</think><answer>Paris</answer> ¦ <think>a</think></think><answer>Paris</answer>
+    """)
+
+
+@pytest.mark.parametrize("completion", SHAPES)
 def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_default_alone(completion):
     assert grade(knowrl, "correct", completion) == (
         Score(-1.0, "not exactly one think block and one answer block", "wrong"),
@@ -130,7 +123,7 @@ def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_default_alone(c
 
 
 def test_the_first_answer_block_counts():
-    judge = Scripted("correct")
+    judge = SetJudge("correct")
     asyncio.run(knowrl_v2(judge)("<answer> Paris </answer><answer>London</answer>", ROW))
     assert judge.asked[0][1] == "Paris"
 
@@ -138,9 +131,9 @@ def test_the_first_answer_block_counts():
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
 def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
     """The original misspells a parameter, and shows the judge the whole templated prompt."""
-    judge = Scripted("correct")
+    judge = SetJudge("correct")
     asyncio.run(make(judge)(block("Paris"), ROW | {"answer": ["Paris", "City of Light"]}))
-    assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"])]
+    assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"], [])]
 
 
 @pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
@@ -160,25 +153,15 @@ def test_keywords_are_words():
     assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
-ALTERNATIVES = [
-    *("Paris or London", "Either Paris or London", "Paris / London", "Paris/London", "Paris; London", "Paris | London"),
-    *("1. Paris\n2. London", "1. Paris 2. London", "1) Paris 2) London", "- Paris\n- London", "北京或者上海"),
-    *("Paris / London / Rome", "I believe that the capital is Paris, or else it may well be London"),
+ALTERNATIVES = cells(
+    r"""
+    Paris or London ¦ Either Paris or London ¦ Paris / London ¦ Paris/London ¦ Paris; London ¦ Paris | London
+    1. Paris\n2. London ¦ 1. Paris 2. London ¦ 1) Paris 2) London ¦ - Paris\n- London ¦ 北京或者上海
+    Paris / London / Rome ¦ I believe that the capital is Paris, or else it may well be London ¦ Paris或者London
+    """,
     " or ".join(["Paris", "London", "Rome"] * 20),
-]
-
-
-NONE_LISTED = [
-    "Paris",
-    "AC/DC",
-    "120 km/h",
-    "1/2/2003",
-    "Oregon",
-    "March 13, 2018",
-    "Simon & Garfunkel",
-    "- Paris",
-    "n/a",
-]
+)
+NONE_LISTED = cells("Paris ¦ AC/DC ¦ 120 km/h ¦ 1/2/2003 ¦ Oregon ¦ March 13, 2018 ¦ Simon & Garfunkel ¦ - Paris ¦ n/a")
 
 
 def test_an_answer_that_lists_alternatives():
@@ -230,16 +213,6 @@ def test_an_alternative_has_twelve_words_at_most():
     assert lists_alternatives(f"{twelve} again or Paris", ["Paris"]) == ""
 
 
-def test_an_or_or_a_list_in_a_longer_text_is_left_to_the_judge():
-    long = (
-        "The city hosts the court, which hears cases about taxes or fees from all over the country; "
-        "it has sat there since the war. "
-        "Its rooms are open on Mondays and/or Tuesdays, and it sits in Paris."
-    )
-    judge = Scripted("correct")
-    assert asyncio.run(knowrl(judge)(block(long), ROW)).value == 2 and judge.asked
-
-
 def test_hardly_any_real_answer_lists_alternatives():
     """KnowRL's own 1,798 cold-start answers, 115 of which hold an "or", a semicolon, a slash or a list, nearly all in
     passing."""
@@ -270,11 +243,6 @@ def test_the_rules_take_linear_time(piece):
 # --- with a real client --------------------------------------------------------------------------------------------
 
 
-def model_judge(server: ApiServer, monkeypatch, limits: Limits = FAST) -> ModelJudge:
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
-    return ModelJudge(ApiClient(Endpoint("judge", server.url, "OPENAI_API_KEY_JUDGE", "m"), limits))
-
-
 def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[Score]:
     """As in training: each completion is handed to the scorer, whose event loop lives in a daemon thread."""
     scorer = Scorer([Reward("correctness", make(judge), slow=True)])
@@ -287,35 +255,19 @@ def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[S
     return [completion.scores["correctness"] for completion in group.completions]
 
 
-def test_an_outage_pays_nothing_to_anybody_where_the_original_paid_more_than_for_a_wrong_answer(monkeypatch):
-    with ApiServer(default=fails(503, retry_after="3600")) as server:
-        scores = run_in_scorer(
-            model_judge(server, monkeypatch), knowrl_v2, [block("Paris"), block("London"), "no answer"]
-        )
-        assert [score.value for score in scores] == [None, None, -1.0]
-
-
-def test_a_reply_with_the_article_a_pays_nothing_where_the_original_paid_two(monkeypatch):
-    cases = {"NOT CORRECT": -1.0, "That is a wrong answer": None, "A correct answer would be Paris": None}
-    for reply, value in cases.items():
-        with ApiServer(default=says(reply)) as server:
-            (score,) = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block("London")])
-            assert score.value == value and ("no verdict" in score.reason) == (value is None)
-
-
-def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came(monkeypatch):
+def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came():
     def verdict(request) -> str:
         return "ABC"[int(json.loads(request.text.split("\n")[-4]).split()[-1]) % 3]
 
     slow_first = [replies_with(verdict, after_s=0.02 * (12 - i)) for i in range(12)]
     with ApiServer(*slow_first) as server:
-        scores = run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(12)])
+        scores = run_in_scorer(judge_of(server), knowrl_v2, [block(f"Paris {i}") for i in range(12)])
         assert [score.value for score in scores] == [2.0, -1.0, 1.0] * 4
 
 
 @at_any_pace
-def test_judge_calls_run_together_where_the_original_made_one_after_the_other(monkeypatch, pace):
+def test_judge_calls_run_together_where_the_original_made_one_after_the_other(pace):
     with ApiServer(default=says("A", after_s=0.3 * pace)) as server:
         start = time.perf_counter()
-        run_in_scorer(model_judge(server, monkeypatch), knowrl_v2, [block(f"Paris {i}") for i in range(24)])
+        run_in_scorer(judge_of(server), knowrl_v2, [block(f"Paris {i}") for i in range(24)])
         assert time.perf_counter() - start < 24 * 0.3 * pace / 4

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from asking import PATIENCE_S, at_any_pace
-from making import make_answers, of_each
+from making import grade_groups, make_answers, of_each
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Score
@@ -67,12 +67,9 @@ def folder(tmp_path, monkeypatch):
 
 def graded(*rewards: Reward, columns=None, messages=(), texts=("a", "bbb")):
     """The scores of a group, as the scorer gives them: of each completion, reward name -> score."""
-    scorer, group = Scorer(rewards), make_answers(columns or {}, *texts)
+    group = make_answers(columns or {}, *texts)
     object.__setattr__(group.prompt, "messages", messages)
-    try:
-        scorer.grade([group])
-    finally:
-        scorer.close()
+    grade_groups(rewards, group)
     return group
 
 
@@ -175,16 +172,6 @@ def test_parameters_without_a_default_are_columns_that_the_data_must_have(tmp_pa
 # --- the forms in TRL's documentation ------------------------------------------------------------------------------
 
 
-def test_token_ids_and_texts():
-    def longer(completion_ids, **kwargs):
-        return [float(len(ids)) for ids in completion_ids]
-
-    def more_characters(completions, **kwargs):
-        return [float(len(completion)) for completion in completions]
-
-    assert rewards_of(longer) == [1.0, 1.0] and rewards_of(more_characters) == [1.0, 3.0]
-
-
 def test_conversations_are_passed_as_messages():
     asked = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is (1 + 2) * 4?"})
 
@@ -234,10 +221,8 @@ def test_coroutines_wait_together(pace):
         async def __call__(self, completions, **kwargs):
             return await slow(None, completions)
 
-    scorer = Scorer([Reward("m:a", function=slow), Reward("m:b", function=Slow())])
     groups, started = [make_answers({}, "a", "") for _ in range(40)], time.perf_counter()
-    scorer.grade(groups)
-    scorer.close()
+    grade_groups([Reward("m:a", function=slow), Reward("m:b", function=Slow())], *groups)
     assert time.perf_counter() - started < 2 * pace  # 80 calls of 0.2 s
     assert all(of_each(group, "reward") == [2.0, 0.0] for group in groups)
     assert Reward("m:a", function=slow)(["p", "p"], ["a", ""]) == [1.0, 0.0]
@@ -322,12 +307,11 @@ def test_a_function_may_change_whatever_it_is_given():
     columns = {"answer": ["x", {"y": [1]}], "tests": {"in": [3, 1]}}
     asked = ({"role": "user", "content": [{"type": "text", "text": "q"}]},)
     before = deepcopy((columns, asked))
-    scorer, group = Scorer([Reward(f"m:{n}", function=spoils) for n in "ab"]), make_answers(columns, "c", "dd")
+    group = make_answers(columns, "c", "dd")
     object.__setattr__(group.prompt, "messages", asked)
     for completion in group.completions:
         completion.ids = [9, 4, 7]
-    scorer.grade([group])
-    scorer.close()
+    grade_groups([Reward(f"m:{n}", function=spoils) for n in "ab"], group)
     assert seen[0] == seen[1] and seen[0]["completion_ids"] == [[9, 4, 7]] * 2
     assert of_each(group, "ids") == [[9, 4, 7]] * 2 and of_each(group, "text") == ["c", "dd"]
     assert (group.prompt.columns, group.prompt.messages) == before
@@ -354,11 +338,6 @@ def test_what_is_no_finite_number_is_unscorable_and_announced_once(value, caplog
     assert Reward("mine:f", function=f)(["p"] * 3, ["a", "b", "c"]) == [1.0, None, 1e15]
 
 
-def test_so_is_what_a_built_in_reward_makes_of_its_configuration():
-    reward = Reward("math", grade=lambda text, row: Score(math.inf))
-    assert of_each(graded(reward), "reward") == [None, None] and reward(["p"], ["a"]) == [None]
-
-
 def test_names_that_a_function_logs_hold_no_secret(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "canary-123456")
 
@@ -367,12 +346,11 @@ def test_names_that_a_function_logs_hold_no_secret(monkeypatch):
         log_metric("of canary-123456", 1.0)
         return [1.0] * len(completions)
 
-    scorer, group = Scorer([Reward(short_name("canary-123456.py:f"), function=f)]), make_answers({}, "a")
-    scorer.grade([group])
+    group = make_answers({}, "a")
+    metrics = grade_groups([Reward(short_name("canary-123456.py:f"), function=f)], group)
     ((name, score),) = group.completions[0].scores.items()
     assert name == "[MY_API_KEY]:f" and score.details == {"extra": {"[MY_API_KEY] ?": "a"}}
-    assert scorer.metrics()["log/of [MY_API_KEY]"] == 1.0
-    scorer.close()
+    assert metrics["log/of [MY_API_KEY]"] == 1.0
 
 
 @pytest.mark.parametrize("values", [[math.inf], [1e308, 1e308], [math.nan, 1.0]])
@@ -382,10 +360,7 @@ def test_a_logged_number_that_is_not_finite_leaves_no_mean(values):
             log_metric("x", value)
         return [1.0] * len(completions)
 
-    scorer = Scorer([Reward("m:f", function=f)])
-    scorer.grade([make_answers({}, "a")])
-    assert math.isnan(scorer.metrics()["log/x"])
-    scorer.close()
+    assert math.isnan(grade_groups([Reward("m:f", function=f)], make_answers({}, "a"))["log/x"])
 
 
 def test_a_function_logs_columns_and_numbers():
@@ -399,33 +374,25 @@ def test_a_function_logs_columns_and_numbers():
             log_metric("math/length", len(text))
         return [1.0] * len(completions)
 
-    scorer, columns = Scorer([Reward("m:f", function=f)]), {"log_extra": "a column of this name is left out"}
+    columns = {"log_extra": "a column of this name is left out"}
     groups = [make_answers(columns, *texts) for texts in (("a", "b"), ("cccc", "dddd"))]
-    scorer.grade(groups)
-    metrics = scorer.metrics()
-    scorer.close()
+    metrics = grade_groups([Reward("m:f", function=f)], *groups)
     details = [completion.scores["m:f"].details for completion in groups[1].completions]
     assert details == [
         {"extra": {"length": 4, "note": "nan", "facts": 0.5}},
         {"extra": {"length": 4, "note": "?", "facts": 1.5}},
     ]
-    assert metrics["log/math/length"] == 2.5 and "log/math/length" not in scorer.metrics()
+    assert metrics["log/math/length"] == 2.5
     assert Reward("m:f", function=f)(["p", "p"], ["a", "b"]) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    "log",
-    [
-        lambda log_extra, log_metric: log_extra("x", [1]),
-        lambda log_extra, log_metric: log_extra("x", "ab"),
-        lambda log_extra, log_metric: log_extra("x", None),
-        lambda log_extra, log_metric: log_metric("x", "much"),
-        lambda log_extra, log_metric: log_metric("x", None),
-    ],
+    ("name", "value"),
+    [("extra", [1]), ("extra", "ab"), ("extra", None), ("metric", "much"), ("metric", None)],
 )
-def test_what_cannot_be_logged_is_told_with_its_place(log):
+def test_what_cannot_be_logged_is_told_with_its_place(name, value):
     def f(completions, log_extra, log_metric, **columns):
-        log(log_extra, log_metric)
+        (log_extra if name == "extra" else log_metric)("x", value)
         return [1.0] * len(completions)
 
     with pytest.raises(UserError, match="the reward mine:f failed") as error:
@@ -473,13 +440,9 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
     assert line < int(place[2]) <= line + 2
 
 
-def fails_in_a_helper(completions, **columns):
-    return [raises_below(completions)]
-
-
 def test_the_place_is_that_of_the_line_that_failed_and_not_of_the_call_that_led_there():
     with pytest.raises(UserError, match="the reward mine:f failed") as error:
-        rewards_of(fails_in_a_helper)
+        rewards_of(lambda completions, **_: [raises_below(completions)])
     line = raises_below.__code__.co_firstlineno + 1
     assert f" ({__file__}:{line} in " in error.value.why
 
@@ -577,12 +540,10 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind, p
         return [1.0] * len(completions)
 
     reward = Reward("m:f", function=plain if kind == "plain" else waits, timeout_s=0.2 * pace)
-    scorer, groups = Scorer([reward]), [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
-    scorer.grade(groups)
-    metrics = scorer.metrics()
-    scorer.close()
+    groups = [make_answers({"hang": i < 6}, "a", "b") for i in range(8)]
+    metrics = grade_groups([reward], *groups)
     free.set()
     assert [of_each(group, "reward")[0] for group in groups] == [None] * 6 + [1.0] * 2
     reason = groups[0].completions[1].scores["m:f"].reason
     assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
-    assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace and scorer.metrics()["rewards/m:f/time"] == 0
+    assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace

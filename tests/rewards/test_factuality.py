@@ -3,24 +3,23 @@ must not come along."""
 
 import asyncio
 import itertools
-import json
 import random
 import re
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from making import build_base
 
 from grpo.base.errors import UserError
-from knowledge.build import SkipLog, build
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import CachedVerifier, Verdict
+from knowledge.facts.verdict import Verdict
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.result import Lookup, Passage
-from knowledge.store.source import Source
 from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
 
@@ -35,12 +34,7 @@ S, R, U = "supported", "refuted", "unknown"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    (folder / "source.jsonl").write_text(
-        "".join(json.dumps({"title": t, "text": x}) + "\n" for t, x in DOCUMENTS.items())
-    )
-    build(Source(folder / "source.jsonl"), folder / "base.db", SkipLog(folder / "source.jsonl", strict=True))
-    return folder / "base.db"
+    return build_base(tmp_path_factory.mktemp("base"), DOCUMENTS)
 
 
 @pytest.fixture
@@ -96,13 +90,6 @@ def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     assert len(long) < 150 and long.endswith("x… → unknown")
     whole = str(FactVerdict("x" * MAX_FACT_CHARS, Verdict(U, None, 0.0, 0.0, "")))
     assert whole == "x" * MAX_FACT_CHARS + " → unknown"
-
-
-def test_a_batch_of_one_scores_as_in_company(make):
-    """In the original a batch of one scores 0."""
-    row = (GOOD, "", "Mira Tolan")
-    assert judge_all(make(), row)[0] == judge_all(make(), row, row, (BAD, "", "Jon Orn"))[0]
-    assert judge_all(make(), row)[0].value == 1 / 4
 
 
 def test_a_missing_title_concerns_its_sample_alone(make):
@@ -211,11 +198,6 @@ def test_repeating_the_question_or_a_fact_does_not_pay(make):
     assert [len(one.facts) for one in found] == [1, 0]
 
 
-def test_evidence_comes_from_the_titles_documents_alone(make):
-    [found] = judge_all(make(), ("Jon Orn was born in Orun.", "", "Mira Tolan"))
-    assert found.facts[0].verdict.label == U
-
-
 class Contains:
     """An entailment model in short: what a passage says is all that its words can be put together to."""
 
@@ -309,15 +291,10 @@ def test_a_verifier_that_fails_is_heard_of(make):
 
 
 def test_several_loops_may_use_one_judge(make):
-    judge, found = make(), []
-    threads = [
-        threading.Thread(target=lambda: found.extend(judge_all(judge, (GOOD, "", "Mira Tolan")))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [one.value for one in found] == [1 / 4] * 4
+    judge = make()
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(judge_all, judge, (GOOD, "", "Mira Tolan")) for _ in range(4)]
+    assert [call.result()[0].value for call in calls] == [1 / 4] * 4
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
@@ -344,46 +321,6 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         "kb/unknown_frac": 0.0,
     }
     assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
-
-
-async def _hostile(text: str, question: str, subject: str) -> Claims:
-    """A decomposer that hands the text on as facts, whole."""
-    return Claims((Claim(text), Claim(GOOD)), "")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["\0", "\ud800 lone", 'title:x AND NEAR("a" OR b*) C++ "', "x" * 100_000, "born in Velda " * 8_000, "; ;", "🙂"],
-)
-@pytest.mark.parametrize("decompose", [by_rules, _hostile])
-def test_hostile_texts(make, tmp_path, text, decompose):
-    judge = make(decompose, CachedVerifier(SentenceMatcher(), tmp_path / "verdicts.db"), missing_title="search")
-    found = judge_all(judge, (text, text, "Mira Tolan"), (GOOD, text, text), (GOOD, "", "Mira Tolan"))
-    assert all(one.value is None or 0 <= one.value <= 1 for one in found) and found[2].count(S) >= 1
-    assert all(isinstance(one.reason, str) for one in found)
-
-
-def test_the_five_best_passages_are_asked_for_with_title_and_fact(make):
-    seen = []
-
-    class Notes:
-        name = "notes/1"
-
-        def verify(self, questions):
-            seen.extend(questions)
-            return [Verdict(U, None, 0.0, 0.0, "") for _ in questions]
-
-    judge = make(verifier=Notes())
-    asked = []
-
-    def search(query, k, titles):
-        asked.append((query, k, titles))
-        return [Passage("a#0", "a", "text", 1.0)]
-
-    judge.base.search = search
-    judge_all(judge, (GOOD, "", "Mira Tolan"))
-    assert asked == [("Mira Tolan Mira Tolan was born in Velda", 5, ("Mira Tolan",))]
-    assert [fact for fact, _ in seen] == ["Mira Tolan was born in Velda"]
 
 
 @pytest.mark.parametrize(

@@ -1,64 +1,33 @@
 """KnowRL's reward: the truth tables of its versions, and what each of the original's bugs would have answered here."""
 
 import asyncio
-import json
 import math
 from dataclasses import asdict
 
 import pytest
 from api_server import ApiServer, fails, replies_with, says
-from making import make_answers, of_each
+from asking import SetJudge
+from making import build_base, fill, grade_groups, make_answers, of_each
 
-from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import load_config
-from grpo.diagnosis.health import Health
 from grpo.run.metrics import completion_metrics
-from knowledge.build import SkipLog, build
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.store.source import Source
 from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
-from rewards.outcome.judge import Judgement
 from rewards.registry import build_rewards
-from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
 SUPPORTED, REFUTED = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
 UNKNOWN = "Mira Tolan met many friends."
 
 
-class FixedJudge:
-    """A judge whose verdict is known."""
-
-    def __init__(self, outcome):
-        self.outcome, self.asked = outcome, []
-
-    async def judge(self, question, answer, truths, falsehoods=()):
-        self.asked.append(question)
-        return Judgement(self.outcome, "as told")
-
-    def check_sync(self):
-        pass
-
-    def metrics(self):
-        return {}
-
-    close = check_sync
-
-
 @pytest.fixture
 def base(tmp_path):
-    articles = tmp_path / "articles.jsonl"
-    rows = [
-        {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."},
-        {"title": "Oriel Vance", "text": "Oriel Vance was born in Quent."},
-    ]
-    articles.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
-    return tmp_path / "kb.db"
+    mira = "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."
+    return build_base(tmp_path, {"Mira Tolan": mira, "Oriel Vance": "Oriel Vance was born in Quent."})
 
 
 def options(base, *overrides):
@@ -81,7 +50,7 @@ def grade(base, monkeypatch):
     """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
 
     def run(version, outcome, thoughts, answer, settings=(), **row):
-        judge = FixedJudge(outcome)
+        judge = SetJudge(outcome)
         monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
         reward = build_rewards([version], options(base, *settings))[-1]
         score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
@@ -183,8 +152,7 @@ LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "
 @pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
 def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
-    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
-    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: FixedJudge("wrong"))
+    monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: SetJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
         settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
@@ -212,9 +180,7 @@ def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
     assert reward.needs == columns
 
 
-def test_a_reward_is_slow_if_it_waits_for_a_model(base, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "some-key")
-    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "some-key")
+def test_a_reward_is_slow_if_it_waits_for_a_model(base):
     for settings, slow in (
         ((), (False, False, False)),
         (("judge=api", "judge_model=m"), (True, True, True)),
@@ -265,17 +231,10 @@ def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completi
         assert places == [[SUPPORTED], [REFUTED]]
 
 
-def test_a_wrong_answer_never_beats_a_refusal(grade):
-    facts = " ".join([SUPPORTED, "Mira Tolan worked as a weaver."] * 20)
-    assert grade("knowrl", "wrong", facts, "Quent")[0].value < 0 < grade("knowrl", None, facts, "I don't know")[0].value
-
-
 def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
-    scorer = Scorer(build_rewards(["knowrl"], options(base))[-1:])
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
     group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
-    scorer.grade([group])
-    scorer.close()
+    grade_groups(build_rewards(["knowrl"], options(base))[-1:], group)
     assert of_each(group, "reward") == [2.0, 1.0, -1.0]
 
 
@@ -336,9 +295,6 @@ def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
     assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
 
 
-FACTS_KEY = "OPENAI_API_KEY_FACTSCORE"
-
-
 def served(base, server, *more):
     """The options of a run whose decomposer is this server."""
     return options(
@@ -349,41 +305,18 @@ def served(base, server, *more):
 def graded(rewards, answers):
     """One group of these answers, graded as in training."""
     texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
-    group = Group(
-        Prompt(0, "", (1,), ROW), [Completion([1], [0.0], [0.0], "stop", text, advantage=0.0) for text in texts]
-    )
-    scorer = Scorer(rewards)
-    try:
-        scorer.grade([group])
-    finally:
-        scorer.close()
+    group = make_answers(ROW, *texts)
+    fill(group, advantage=[0.0] * len(texts))
+    grade_groups(rewards, group)
     return group
 
 
-def test_a_dead_decomposer_shows_and_stops_the_run_though_few_answers_need_it(base, monkeypatch):
-    """One of eight answers is wrong: of all completions 12.5 % are unscored, of what the decomposer was asked all."""
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
-    with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["knowrl", "format"], served(base, server))
-        group = graded(rewards, ["Velda"] * 7 + ["Quent"])
-    assert [completion.scores["knowrl"].value for completion in group.completions] == [2.0] * 7 + [None]
-    found = completion_metrics([group], ["knowrl", "format"])
-    assert found["rewards/knowrl/unscored_frac"] == 1.0 and found["rewards/format/unscored_frac"] == 0.0
-    health = Health(lambda text: None, max_unscored=0.2)
-    health.check(1, found)
-    health.check(2, found)
-    with pytest.raises(UserError) as caught:
-        health.check(3, found)
-    assert caught.value.exit_code == SERVICE and "rewards/knowrl" in caught.value.what
-
-
-def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch):
+def test_the_unscored_share_is_the_worst_of_the_services_asked(base):
     """Four wrong answers, one of which the decomposer fails: a quarter, though it is an eighth of the completions."""
 
     def facts(request):
         return "Sure!" if "Orun" in request.body["messages"][1]["content"] else f"- {SUPPORTED}"
 
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
     with ApiServer(default=replies_with(facts)) as server:
         rewards = build_rewards(["knowrl"], served(base, server))[-1:]
         group = graded(rewards, ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
@@ -392,14 +325,6 @@ def test_the_unscored_share_is_the_worst_of_the_services_asked(base, monkeypatch
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
     assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
     assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
-
-
-def test_max_unscored_1_goes_on_without_a_decomposer(base, monkeypatch):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
-    with ApiServer(default=fails(400)) as server:
-        rewards = build_rewards(["knowrl"], served(base, server, "max_unscored=1.0"))[-1:]
-        group = graded(rewards, [f"Quent {i}" for i in range(40)])
-    assert {completion.scores["knowrl"].value for completion in group.completions} == {None}
 
 
 def prepare(base, server):
@@ -418,8 +343,7 @@ def prepare(base, server):
         ["Sure!", '["Paris lies on the Seine."]'],
     ],
 )
-def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_preflight_has_a_text_taken_apart(base, script):
     with ApiServer(*map(says, script), default=fails(400)) as server:
         prepare(base, server)
         assert len(server.requests) == len(script)
@@ -427,8 +351,7 @@ def test_the_preflight_has_a_text_taken_apart(base, monkeypatch, script):
 
 
 @pytest.mark.parametrize("name", ["factuality", "binary_rar"])
-def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, monkeypatch, name):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, name):
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
         reward = build_rewards([name], served(base, server))[-1]
@@ -439,8 +362,7 @@ def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, mo
 
 
 @pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"])
-def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, monkeypatch, name):
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, name):
     with ApiServer(default=says("B")) as server:
         settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")
         reward = build_rewards([name], options(base, *settings))[-1]
@@ -449,8 +371,7 @@ def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(b
         reward.close()
 
 
-def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base, monkeypatch):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base):
     with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
         rewards = build_rewards(["knowrl"], served(base, server, "decomposer_max_tokens=77"))[-1:]
         rewards[0].prepare([ROW], lambda text: None)
@@ -459,8 +380,7 @@ def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_
 
 
 @pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])
-def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, monkeypatch, reply):
-    monkeypatch.setenv(FACTS_KEY, "canary-key")
+def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, reply):
     with ApiServer(default=says(reply)) as server, pytest.raises(UserError) as caught:
         prepare(base, server)
     assert caught.value.exit_code == PREFLIGHT and "decomposer" in caught.value.what

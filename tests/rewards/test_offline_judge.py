@@ -8,34 +8,28 @@ from cells import cells
 from rewards.exact import normalise
 from rewards.outcome.judge import OfflineJudge
 
-CASES = [  # answer, truths, outcome
-    ("Paris", ["Paris"], "correct"),
-    ("paris.", ["Paris"], "correct"),
-    ("**The Eiffel Tower**", ["Eiffel tower"], "correct"),
-    ("Paris", ["London", "Paris"], "correct"),
-    ("Schindler’s List", ["Schindler's List"], "correct"),
-    ("北京。", ["北京"], "correct"),
-    ("A", ["A"], "correct"),
-    ("B", ["A"], "wrong"),
-    ("Unknown", ["Unknown"], "correct"),
-    ("London", ["Paris"], "wrong"),
-    ("Paris, Rome and Berlin", ["Paris"], "wrong"),
-    ("Bob, Alice", ["Alice"], "wrong"),
-    ("甲乙", ["甲"], "wrong"),
-    ("It is not Paris", ["Paris"], "wrong"),
-    ("I think it is Paris", ["Paris"], "wrong"),
-    ("Lennon and McCartney", ["Lennon and McCartney"], "correct"),
-    ("...", ["..."], "wrong"),
-    ("I don’t know", ["Paris"], "refused"),
-    ("I don't know, perhaps Paris", ["Paris"], "wrong"),
-    ("Paris " * 100_000, ["Paris"], "wrong"),
-]
+OUTCOMES = {  # answer | truths
+    "correct": cells("""
+    Paris | Paris ¦ paris. | Paris ¦ **The Eiffel Tower** | Eiffel tower ¦ Paris | London | Paris ¦ A | A
+    Schindler’s List | Schindler's List ¦ 北京。 | 北京 ¦ Unknown | Unknown
+    Lennon and McCartney | Lennon and McCartney
+    """),
+    "wrong": cells(
+        """
+    B | A ¦ London | Paris ¦ Paris, Rome and Berlin | Paris ¦ Bob, Alice | Alice ¦ 甲乙 | 甲 ¦ It is not Paris | Paris
+    I think it is Paris | Paris ¦ ... | ... ¦ I don't know, perhaps Paris | Paris
+    """,
+        "Paris " * 100_000 + " | Paris",
+    ),
+    "refused": ["I don’t know | Paris"],
+}
 
 
-@pytest.mark.parametrize(("answer", "truths", "outcome"), CASES, ids=range(len(CASES)))
-def test_offline_judge(answer, truths, outcome):
-    verdict = asyncio.run(OfflineJudge().judge("?", answer, truths))
-    assert verdict.outcome == outcome and verdict.reason
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_offline_judge(outcome):
+    for answer, *truths in (case.split(" | ") for case in OUTCOMES[outcome]):
+        verdict = asyncio.run(OfflineJudge().judge("?", answer, truths))
+        assert verdict.outcome == outcome and verdict.reason, answer
 
 
 NUMBERS = cells("""

@@ -1,12 +1,11 @@
 """What right, declining and wrong are worth under each reward of the family, and what its rules do to a group."""
 
 import pytest
-from making import make_completion
+from making import grade_groups, make_completion
 
 from grpo.base.schema import Group, Prompt, Score
 from rewards.outcome.values import finish_karl, finish_tiar, value_confidence, with_threshold
 from rewards.registry import build_rewards
-from rewards.scorer import Scorer
 
 OPTIONS = {"judge": "offline", "abstention_threshold": 0.75, "tiar_lambda": 0.5}
 PROMPT = Prompt(0, "prompt", (5,), {"question": "What is the capital of France?", "answer": "Paris"})
@@ -19,9 +18,7 @@ def graded(name, outcomes, after=""):
     """The completions of a group with these outcomes, as the scorer leaves them."""
     texts = [f"<think>Hm.</think><answer>{ANSWERS[outcome]}</answer>{after}" for outcome in outcomes]
     group = Group(PROMPT, [make_completion([1, 2], text=text) for text in texts])
-    scorer = Scorer(build_rewards([name], OPTIONS))
-    scorer.grade([group])
-    scorer.close()
+    grade_groups(build_rewards([name], OPTIONS), group)
     return group.completions
 
 

@@ -3,19 +3,14 @@
 import json
 
 import pytest
-from api_server import ApiServer, chat, fails, sends
-from asking import KEY, KEY_NAME, ask, check, client_of
+from api_server import ApiServer, chat
+from asking import KEY_NAME, ask
 
 from grpo.base.errors import UserError
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint, read_endpoint
 from rewards.api.question import Question
 from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, read_body, read_status
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch):
-    monkeypatch.setenv(KEY_NAME, KEY)
 
 
 def error(message, **more):
@@ -139,22 +134,6 @@ def test_a_base_url_may_hold_the_path_of_the_requests(path):
         options |= {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
         assert ask(ApiClient(read_endpoint("judge", options)), "question") == [ChatReply("A")]
         assert server.requests[0].path == "/v1/chat/completions"
-
-
-@pytest.mark.parametrize(
-    "behaviour, words",
-    [
-        (sends(b"<html>Sign in</html>", kind="text/html"), "web page"),
-        (sends(b"data: {}\n\n", kind="text/event-stream"), "event stream"),
-        (sends(b"<html>Forbidden</html>", 403, "text/html"), "403"),
-        (fails(400, message="This model only support stream mode"), "stream mode"),  # and does not stream either
-        (sends(b'{"error": "model \'x\' not found"}', 404), "not found"),
-    ],
-)
-def test_before_the_first_step_each_is_a_sentence_with_what_to_do(behaviour, words):
-    with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
-        check(client_of(server))
-    assert words in caught.value.why and caught.value.fix and caught.value.exit_code == 3
 
 
 def test_azures_url_of_a_deployment_is_refused_with_the_url_that_works():

@@ -1,7 +1,5 @@
 """Refusals: what counts as one, what does not, and that telling takes linear time."""
 
-import random
-import re
 import time
 
 import pytest
@@ -86,43 +84,6 @@ NOT_V1 = cells(r"""
 
 def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed():
     assert all(map(matches_pattern, V1)) and not any(map(matches_pattern, NOT_V1))
-
-
-SLOW_TWIN = [
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"\b(cannot|can't|unable to)\s+(answer|respond|provide|give|tell|assist|help)\b",
-        r"\bI (must|have to|will have to|need to)\b.*\b(decline|refuse|refrain from|abstain "
-        r"from)\s+(answering|responding|providing|giving)\b",
-        r"\bas (an AI|a language model|an assistant),?\s+I\s+(cannot|can't|am unable to|must "
-        r"decline|am not able to|don't have|won't)\b",
-        r"\b(ethical|moral|legal)\b.*\b(concerns|issues|considerations|limitations|constraints)\b.*"
-        r"\b(prevent|stop|preclude|prohibit|disallow)\b",
-        r"\b(need|require) (more|additional)\s+(information|details|context|specifics|clarification)\s+"
-        r"to\s+(answer|respond|provide|help|assist)\b",
-        r"\b(insufficient information|lack of information|lack of context|lack of details|not enough "
-        r"information|not enough context|too vague)"
-        r"\s+to\s+(answer|respond|provide|give|help|assist)\b",
-        r"\b(more|additional) (information|context|details)\s+would be\s+(needed|required|necessary)\b",
-    )
-]
-WORDS = (
-    "I must have to need cannot can't unable answer provide help decline refuse refrain from "
-    "answering giving as an AI language "
-    "model , won't ethical legal concerns issues constraints prevent stop more additional "
-    "information context to would be needed "
-    "not enough too vague lack of \n \n"
-).split(" ")
-
-
-def test_the_scan_agrees_with_the_plain_patterns_on_random_sentences():
-    draw, found = random.Random(0), 0
-    for _ in range(20_000):
-        text = " ".join(draw.choices(WORDS, k=draw.randint(2, 14)))
-        wanted = any(pattern.search(text) for pattern in SLOW_TWIN)
-        assert matches_pattern(text) == wanted, text
-        found += wanted
-    assert found > 500
 
 
 HOSTILE = [

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
-from asking import PATIENCE_S, at_any_pace, until
+from asking import PATIENCE_S, until
 from cells import cells
-from making import make_answers, of_each
+from making import grade_groups, make_answers, of_each
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Score
@@ -76,27 +76,22 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     assert format.parse("nothing").answer is None
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<answer>x</answer><confidence>0.8</confidence>", 0.8),
-        ("<confidence> 80 % </confidence>", 0.8),
-        ("<confidence>.25</confidence>", 0.25),
-        ("<confidence>1</confidence>", 1.0),
-        ("<confidence>100%</confidence>", 1.0),
-        ("<confidence>0</confidence>", 0.0),
-        ("<confidence>0.2</confidence> no: <confidence>0.9</confidence>", 0.9),
-        ("<confidence>80</confidence>", None),
-        ("<confidence>101%</confidence>", None),
-        ("<confidence>-0.5</confidence>", None),
-        ("<confidence>high</confidence>", None),
-        ("<confidence>0.5", None),
-        ("<confidence>nan</confidence>", None),
-        ("0.8", None),
-    ],
-)
-def test_what_states_a_confidence(text, value):
-    assert format.stated_confidence(text) == value
+CONFIDENCES = {
+    0.8: cells("<answer>x</answer><confidence>0.8</confidence> ¦ <confidence> 80 % </confidence>"),
+    0.25: ["<confidence>.25</confidence>"],
+    1.0: cells("<confidence>1</confidence> ¦ <confidence>100%</confidence>"),
+    0.0: ["<confidence>0</confidence>"],
+    0.9: ["<confidence>0.2</confidence> no: <confidence>0.9</confidence>"],
+    None: cells("""
+        <confidence>80</confidence> ¦ <confidence>101%</confidence> ¦ <confidence>-0.5</confidence> ¦ 0.8
+        <confidence>high</confidence> ¦ <confidence>0.5 ¦ <confidence>nan</confidence>
+        """),
+}
+
+
+@pytest.mark.parametrize("value", CONFIDENCES)
+def test_what_states_a_confidence(value):
+    assert {format.stated_confidence(text) for text in CONFIDENCES[value]} == {value}
 
 
 @pytest.mark.parametrize("text", ["<answer>b</answer><think>a</think>", "<think>a<answer>b</think></answer>"])
@@ -166,20 +161,6 @@ def test_math_reward_has_three_values_and_a_reason():
     assert reward.grade(r"\boxed{c}", {"answer": ["a", "b"]}).reason == "c is not a"
 
 
-def test_every_reward_has_trls_signature():
-    """reward(prompts, completions, **columns) -> list of numbers or None."""
-    options = {
-        "math_reward_correct": 1,
-        "math_reward_wrong": -1,
-        "math_reward_no_answer": -0.5,
-        "max_completion_length": 10,
-        "soft_punish_cache": 5,
-    }
-    for reward in build_rewards(["format", "exact", "math", "soft_overlong_punishment"], options):
-        values = reward(["p", "p"], [r"\boxed{4}", GOOD], answer=["4", "b"], completion_ids=[[1] * 8, [1]])
-        assert len(values) == 2 and all(isinstance(v, float | int) for v in values)
-
-
 def test_unknown_names_are_refused_and_so_is_no_name():
     with pytest.raises(UserError, match="unknown reward nope"):
         build_rewards(["nope"], {})
@@ -196,9 +177,8 @@ def test_a_group_is_unscorable_where_the_only_rewards_that_apply_weigh_nothing()
 
     followed = Reward("followed", grade=lambda text, row: Score(1.0))
     for weights, value in (([0, 1], None), ([2, 1], 2.0)):
-        scorer, group = Scorer([followed, Reward("paid", function=declines)], weights), _group("a", "b")
-        scorer.grade([group])
-        scorer.close()
+        group = _group("a", "b")
+        grade_groups([followed, Reward("paid", function=declines)], group, weights=weights)
         assert rewards_of(group) == [[value, value]]
 
 
@@ -211,10 +191,7 @@ def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thr
         own.append(time.perf_counter() - started)
         return [1.0] * len(completions)
 
-    scorer = Scorer([Reward("busy", function=busy)])
-    scorer.grade([_group("a") for _ in range(100)])
-    seconds = scorer.metrics()["rewards/busy/time"]
-    scorer.close()
+    seconds = grade_groups([Reward("busy", function=busy)], *(_group("a") for _ in range(100)))["rewards/busy/time"]
     assert sum(own) <= seconds < 4 * sum(own)  # with the wait it would be some 13 times as much
 
 
@@ -233,32 +210,6 @@ def _group(*texts):
 
 def rewards_of(*groups):
     return [of_each(group, "reward") for group in groups]
-
-
-@at_any_pace
-def test_scorer_grades_one_by_one_groups_and_coroutines(pace):
-    async def slow(text, row):
-        await asyncio.sleep(0.2 * pace)
-        return Score(float(len(text)))
-
-    def whole(prompts, completions, answer, **columns):
-        assert prompts == ["p"] * 3 and answer == ["x"] * 3 and len(columns["completion_ids"]) == 3
-        return [float(i) for i in range(len(completions))]
-
-    scorer = Scorer(
-        [
-            Reward("one", grade=lambda text, row: Score(1.0, row["answer"])),
-            Reward("all", function=whole),
-            Reward("api", grade=slow, slow=True),
-        ],
-        [1, 10, 100],
-    )
-    groups, started = [_group("a", "bb", "ccc") for _ in range(20)], time.perf_counter()
-    scorer.grade(groups)
-    assert time.perf_counter() - started < 1.0 * pace  # 60 calls of 0.2 s, all at once
-    assert rewards_of(*groups) == [[101.0, 211.0, 321.0]] * 20 and scorer.slow
-    assert groups[0].completions[0].scores["one"].reason == "x"
-    scorer.close()
 
 
 def test_scorer_starts_when_a_completion_is_submitted():
@@ -387,27 +338,11 @@ def test_a_group_is_ready_when_all_its_grades_are_there(kind):
     scorer.close()
 
 
-def test_a_group_function_is_called_once_for_each_group_also_if_its_completions_are_all_there():
-    """As in an evaluation, whose groups are finished before they are graded."""
-    seen = []
-
-    def whole(prompts, completions, **columns):
-        seen.append(completions)
-        return [float(len(completion)) for completion in completions]
-
-    scorer, old, new = Scorer([Reward("all", function=whole)]), _group("a", "bb"), _group("cccc", "ddd")
-    scorer.grade([old])
-    scorer.grade([new])
-    scorer.close()
-    assert seen == [["a", "bb"], ["cccc", "ddd"]] and rewards_of(old, new) == [[1.0, 2.0], [4.0, 3.0]]
-
-
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
     rewards = [Reward("a", grade=lambda text, row: Score(1.0)), Reward("b", grade=lambda text, row: Score(0.5))]
     for weights, value in (([2, -4], 0.0), ([0, 1], 0.5), (None, 1.5)):
-        scorer, group = Scorer(rewards, weights), _group("a")
-        scorer.grade([group])
-        scorer.close()
+        group = _group("a")
+        grade_groups(rewards, group, weights=weights)
         assert rewards_of(group) == [[value]]
         assert group.completions[0].scores["b"].value == 0.5  # scores are not weighted
 

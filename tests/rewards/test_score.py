@@ -186,17 +186,9 @@ def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_
     assert json.loads(capsys.readouterr().out)["rewards"] == {"mine:f": len(alone)}
 
 
-def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path, chat_checkpoint, capsys):
-    (tmp_path / "mine.py").write_text(
-        "def brevity(completion_ids, **_):\n    return [-len(ids) for ids in completion_ids]\n"
-    )
-    write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}, {"completion": ""}])
-    arguments = ["--reward", f"{tmp_path}/mine.py:brevity", str(tmp_path / "in.jsonl")]
+def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path):
+    (tmp_path / "mine.py").write_text("def brevity(completion_ids, **_): return [len(ids) for ids in completion_ids]")
+    source = write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}])
     with pytest.raises(UserError, match="there is no tokenizer") as caught:
-        main(arguments)
+        main(["--reward", f"{tmp_path}/mine.py:brevity", str(source)])
     assert "model_name_or_path=MODEL" in caught.value.fix
-
-    main([*arguments, f"model_name_or_path={chat_checkpoint}"])
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    tokenizer = load_tokenizer(chat_checkpoint)
-    assert [row["rewards"]["mine:brevity"] for row in rows] == [-len(tokenizer.encode("12 + 3")), 0]
