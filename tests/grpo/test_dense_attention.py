@@ -79,18 +79,6 @@ def test_gradients_with_a_mask_per_row(bytes_at_a_time, monkeypatch):
             assert error(ours[row], exact[row]) < 0.02
 
 
-def test_one_query_position_per_row():
-    (q, k, v, _), _ = tensors(9, 1, 12, 4, 2, 8)
-    mask = torch.zeros(9, 2, 1, 12, dtype=torch.bfloat16)
-    mask[3, ..., 5:] = float("-inf")
-    got = dense_attention.decode(q[:, 0].unflatten(1, (2, 2)), k.transpose(1, 2), v.transpose(1, 2), mask).flatten(1, 2)
-    for row in range(9):
-        visible = torch.ones(12, 12, dtype=torch.bool)
-        if row == 3:
-            visible[:, 5:] = False
-        assert error(got[row], slow(q[row].expand(12, -1, -1), k[row], v[row], visible)[0]) < 0.01
-
-
 def test_where_there_is_one_key_to_look_at_no_score_matters():
     """So queries and keys get no gradient: the sum of p dp is dp itself, in the same rounding."""
     (*inputs, g), visible = tensors(64, 1, 1, 4, 2, 32)

@@ -6,7 +6,6 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.base.errors import UserError
-from grpo.base.schema import Layout
 from grpo.device.draw import SamplingParams
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack_batch
@@ -103,18 +102,6 @@ def test_bf16_noise_is_small_and_unbiased(checkpoint):
         logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, 1.0)
     difference = logp - batch.sampler_logp_C
     assert difference.abs().mean() <= 3e-2 and difference.mean().abs() <= 3e-3
-
-
-def test_prefill_and_decode_equal_the_full_forward(checkpoint):
-    """The cache's content after generation, against keys and values of one forward over the whole sequence, by the
-    logits."""
-    model = policy(checkpoint)
-    done = Sampler(model, []).sample([PROMPTS[2]], 1, SamplingParams(40, temperature=0.0), [1])[0][0]
-    ids = torch.tensor(PROMPTS[2] + done.ids)
-    with torch.no_grad():
-        hidden = model(ids, torch.arange(len(ids)), PackedAttention(Layout.of((len(ids), ())), torch.float32, "cpu"))
-        logits = hidden @ model.head().T
-    assert logits[len(PROMPTS[2]) - 1 : -1].argmax(-1).tolist() == done.ids
 
 
 def test_limits_stops_and_callbacks(checkpoint):

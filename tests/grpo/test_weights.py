@@ -180,100 +180,83 @@ def test_merged_export_loads_in_transformers(tmp_path):
 COMMIT = "c" * 40
 
 
+def answers_of(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    """What the hub says of a repository, by the beginning of the path."""
+    tree = [{"type": "file", "path": file, "size": len(body), "oid": "0" * 40} for file, body in files.items()]
+    about = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+    where = f"/{name.removeprefix('models/')}/resolve/{COMMIT}"
+    return {
+        **{f"{where}/{file}": body for file, body in files.items()},
+        f"/api/{name}/tree/": json.dumps(tree).encode(),
+        f"/api/{name}": json.dumps(about).encode(),
+    }
+
+
 @pytest.fixture
 def hub():
-    """A server that speaks as much of the hub's protocol as downloading a repository needs: name -> {file: bytes}."""
-    repositories: dict[str, dict[str, bytes]] = {}
+    """A server that speaks as much of the hub's protocol as downloading a repository needs; its answers by path."""
+    answers: dict[str, bytes] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            for name, files in repositories.items():
-                if path.startswith(f"/api/{name}/tree/"):
-                    return self.answer(
-                        json.dumps(
-                            [{"type": "file", "path": f, "size": len(b), "oid": "0" * 40} for f, b in files.items()]
-                        ).encode()
-                    )
-                if path.startswith(f"/api/{name}"):
-                    return self.answer(
-                        json.dumps({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in files]}).encode()
-                    )
-                for file, body in files.items():
-                    if path == f"/{name.removeprefix('models/')}/resolve/{COMMIT}/{file}":
-                        return self.answer(body)
-            self.answer(b'{"error": "Repository not found"}', 404)
-
-        do_HEAD = do_GET
-
-        def answer(self, body: bytes, status: int = 200) -> None:
-            self.send_response(status)
-            headers = {
-                "Content-Type": "application/json",
-                "Content-Length": str(len(body)),
-                "X-Repo-Commit": COMMIT,
-                "ETag": f'"{zlib.crc32(body)}"',
-            }
-            for name, value in headers.items() | ({("X-Error-Code", "RepoNotFound")} if status == 404 else set()):
+            found = next((body for start, body in answers.items() if self.path.startswith(start)), None)
+            body = b'{"error": "Repository not found"}' if found is None else found
+            self.send_response(404 if found is None else 200)
+            headers = {"Content-Length": str(len(body)), "X-Repo-Commit": COMMIT, "ETag": f'"{zlib.crc32(body)}"'}
+            headers |= {"X-Error-Code": "RepoNotFound"} if found is None else {}
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(body)
+
+        do_HEAD = do_GET
 
         def log_message(self, *arguments) -> None:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", repositories
+    yield f"http://127.0.0.1:{server.server_port}", answers
     server.shutdown()
     server.server_close()
 
 
+FETCH = """
+from grpo.data.hub import fetch_data, fetch_model
+from grpo.data.rows import read_rows
+from grpo.model.weights import read_model_config
+folder = fetch_model('someone/tiny')
+files = sorted(path.name for path in folder.iterdir())
+print(read_model_config(folder).hidden_size, files, read_rows(fetch_data('someone/sums'))[0].question)
+"""
+FETCH_ABSENT = """
+from grpo.base.errors import run_main
+from grpo.data.hub import fetch_model
+run_main(lambda argv: fetch_model('someone/absent') and 0)
+"""
+
+
 def test_hub_ids_are_fetched_through_the_endpoint(tmp_path, hub):
-    """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is said in three
-    lines."""
-    endpoint, repositories = hub
-    write_checkpoint(tmp_path / "model")
-    repositories["models/someone/tiny"] = {p.name: p.read_bytes() for p in (tmp_path / "model").iterdir()} | {
-        "pytorch_model.bin": b"never fetched"
-    }
-    repositories["datasets/someone/sums"] = {
-        "data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n',
-        "data/test.jsonl": b"{}",
-        "README.md": b"x",
-    }
-    code = (
-        "from grpo.data.hub import fetch_data, fetch_model\nfrom grpo.data.rows import read_rows\n"
-        "from grpo.model.weights import read_model_config\n"
-        "folder = fetch_model('someone/tiny')\n"
-        "print(read_model_config(folder).hidden_size, sorted(p.name for p in folder.iterdir()),"
-        " read_rows(fetch_data('someone/sums'))[0].question)"
-    )
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": endpoint,
-        "HF_HUB_OFFLINE": "0",
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_HUB_DISABLE_XET": "1",
-    }
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    """Model and data set by id, in a fresh process; a second look needs no server; what does not exist is an error."""
+    endpoint, answers = hub
+    model = {path.name: path.read_bytes() for path in write_checkpoint(tmp_path / "model").iterdir()}
+    answers |= answers_of("models/someone/tiny", model | {"pytorch_model.bin": b"never fetched"})
+    rows = {"data/train.jsonl": b'{"question": "1+1?", "answer": "2"}\n', "data/test.jsonl": b"{}", "README.md": b"x"}
+    answers |= answers_of("datasets/someone/sums", rows)
+
+    def python(code, offline="0"):
+        settings = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path / "home")}
+        environment = {**os.environ, **settings, "HF_HUB_DISABLE_XET": "1"}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+    run = python(FETCH)
     assert run.stdout.strip() == "32 ['config.json', 'generation_config.json', 'model.safetensors'] 1+1?", run.stderr
-    repositories.clear()
-    again = subprocess.run(
-        [sys.executable, "-c", code], env={**environment, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
-    )
-    assert again.stdout == run.stdout, again.stderr
-    absent = (
-        "from grpo.base.errors import run_main\nfrom grpo.data.hub import fetch_model\n"
-        "run_main(lambda argv: fetch_model('someone/absent') and 0)"
-    )
-    failed = subprocess.run([sys.executable, "-c", absent], env=environment, capture_output=True, text=True)
-    assert (
-        failed.returncode == 3
-        and "error: cannot fetch the model someone/absent" in failed.stderr
-        and "Traceback" not in failed.stderr
-    )
+    answers.clear()
+    assert python(FETCH, offline="1").stdout == run.stdout
+    failed = python(FETCH_ABSENT)
+    assert failed.returncode == 3 and "error: cannot fetch the model someone/absent" in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def test_paths_are_used_as_they_are_and_nonsense_is_refused(tmp_path):
