@@ -17,6 +17,7 @@ from grpo.config.values import describe_limits
 
 ALMANAC = "almanac"  # the toy world of a real model
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
+MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 FACTS = {  # what else is known of keys
@@ -86,9 +87,9 @@ class LoraKeys:
 
 @dataclass(frozen=True)
 class OptimKeys:
-    per_device_train_batch_size: int = key(8, "first", low=1)
+    per_device_train_batch_size: int = key(8, "first", low=1, high=MAX_PER_STEP)
     """Completions (stage 2) or answers (stage 1) per device and accumulation step."""
-    gradient_accumulation_steps: int = key(1, "first", low=1)
+    gradient_accumulation_steps: int = key(1, "first", low=1, high=MAX_PER_STEP)
     """Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory."""
     learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
     """Peak learning rate."""
@@ -223,9 +224,9 @@ class QuestionKeys:
 
 @dataclass(frozen=True)
 class SamplingKeys:
-    num_generations: int = key(8, "first", low=2)
+    num_generations: int = key(8, "first", low=2, high=MAX_PER_STEP)
     """Completions per prompt: the group size G."""
-    questions_per_step: int | None = key(None, low=1)
+    questions_per_step: int | None = key(None, low=1, high=MAX_PER_STEP)
     """Questions per step, over all processes. It replaces per_device_train_batch_size and
     gradient_accumulation_steps."""
     max_completion_length: int = key(256, "first", low=1)

@@ -122,7 +122,7 @@ def test_all_problems_at_once_with_their_lines(tmp_path):
     for part in (
         "c.yaml:5: unknown key learnig_rate; did you mean learning_rate?",
         "c.yaml:6: beta: wants a number, got 'high'",
-        "c.yaml:7: num_generations: must be at least 2; got 1",
+        "c.yaml:7: num_generations: must be at least 2 and at most 1000000; got 1",
         "c.yaml:8: top_p: must be above 0 and at most 1; got 2",
         "c.yaml:9: max_steps: wants a whole number",
         "command line: loss_type: must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?",

@@ -20,6 +20,7 @@ EXTREMES = (
     "1e38",
     "1e39",
     "1e400",
+    str(2**62),
     str(2**63),
     "9" * 400,
     ".nan",
@@ -56,3 +57,10 @@ def test_a_number_is_taken_as_written_or_refused_by_name(kind, name):
         for item in found if isinstance(found, tuple) else (found,):
             assert math.isfinite(item) and type(item) in (int, float), (written, found)
             assert item == float(written), (written, found)
+
+
+@pytest.mark.parametrize("key", "per_device_train_batch_size gradient_accumulation_steps num_generations".split())
+def test_a_step_that_no_memory_holds_is_refused(key):
+    with pytest.raises(UserError) as error:
+        load(TrainConfig, f"{key}={2**62}")
+    assert error.value.exit_code == 2 and key in error.value.why
