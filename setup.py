@@ -14,6 +14,7 @@ setup(
         "transformers>=5.0",
         "safetensors>=0.5",
         "numpy>=1.26",
+        "mpmath>=1.3",
         "psutil>=5.9",
         "openai>=1.60",
         "sqlalchemy>=2.0",

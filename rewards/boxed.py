@@ -11,11 +11,11 @@ import re
 from typing import Literal
 
 from rewards.exact import after_solution
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.value import Points
 from rewards.mathematics.answer import read_answer
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
-from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.value import Unreadable
 from rewards.mathematics.tokens import tokenize
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
@@ -71,9 +71,9 @@ def equivalent(answer: str, truth: str) -> bool:
         return False
     if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
         return True
-    algebra = Algebra()
+    points = Points()
     try:
-        return same(read_answer(answer_tokens, algebra), read_answer(truth_tokens, algebra))
+        return same(read_answer(answer_tokens, points), read_answer(truth_tokens, points))
     except (Unreadable, RecursionError):  # the comparison itself grew beyond the limits
         return False
 

@@ -1,11 +1,14 @@
 """Grade the last boxed answer against the truth; the configuration says what each kind of answer is worth."""
 
+from fractions import Fraction
+from itertools import count
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from grpo.base.schema import Score
 from rewards import boxed, exact
-from rewards.mathematics.rational import simplest
 from rewards.registry import Columns, Options, Reward
 
 OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unscorable": None}
@@ -15,6 +18,13 @@ def _fractions(answer: Any) -> list[str]:
     """Return for each float among the truths the fraction that it is a rounded form of: a column cannot hold 1/3."""
     found = answer if isinstance(answer, list) else [answer]
     return [str(simplest(item)) for item in found if isinstance(item, float) and isfinite(item) and item % 1]
+
+
+def simplest(value: float) -> Fraction:
+    """Return the simplest fraction that rounds to this float, or to this float32 if it is one: 1/3, 0.1."""
+    kind = np.float32 if float(np.float32(value)) == value else np.float64
+    candidates = (Fraction(value).limit_denominator(10**digits) for digits in count(1))
+    return next(found for found in candidates if kind(float(found)) == value)
 
 
 def build(options: Options) -> Reward:

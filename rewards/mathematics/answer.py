@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from rewards.mathematics import regions, units
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.value import Points
 from rewards.mathematics.application import mark_applications
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.expression import expression_or_none
@@ -18,7 +18,7 @@ from rewards.mathematics.labels import Label, is_phrase
 from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
-from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.value import Unreadable
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
     EMPTY,
@@ -71,15 +71,15 @@ for _key, _others in _WORDS.items():
     _SYNONYMS |= dict.fromkeys(_others.split("|"), _key)
 
 
-def read_answer(tokens: Tokens, algebra: Algebra) -> Shape:
+def read_answer(tokens: Tokens, points: Points) -> Shape:
     """Return the shape of an answer."""
-    return _AnswerReader(algebra).answer(stripped(mark_applications(tokens)))
+    return _AnswerReader(points).answer(stripped(mark_applications(tokens)))
 
 
 class _AnswerReader:
-    def __init__(self, algebra: Algebra):
-        self.algebra, self.nesting = algebra, 0
-        self.relations = RelationReader(algebra, self.side)
+    def __init__(self, points: Points):
+        self.points, self.nesting = points, 0
+        self.relations = RelationReader(points, self.side)
 
     # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Shape:
@@ -165,7 +165,7 @@ class _AnswerReader:
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
         parts, _ = split(tokens, ("to",))
-        if len(parts) == 2 and all(expression_or_none(part, self.algebra) for part in parts):
+        if len(parts) == 2 and all(expression_or_none(part, self.points) for part in parts):
             return _proportion(list(map(self.side, parts)))
         parts, _ = split(tokens, (":",))
         if len(parts) == 1 or not all(parts):
@@ -240,7 +240,7 @@ class _AnswerReader:
     def multiple(self, tokens: Tokens) -> Grid | None:
         """Read a number times a matrix; None if this is anything else."""
         start = next((at for at, token in enumerate(tokens) if token.kind == "begin"), 0)
-        factor = expression_or_none(tokens[:start], self.algebra)
+        factor = expression_or_none(tokens[:start], self.points)
         grid = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
         if factor is None or not isinstance(grid, Grid) or grid.is_determinant:
             return None
@@ -255,7 +255,7 @@ class _AnswerReader:
         if len(tokens) > 1 and are_verdicts(set(texts_of(tokens))):  # T F T is no product
             return Text(key)
         try:
-            return read_numeral(tokens, self.algebra) or read_quantity(tokens, self.algebra)
+            return read_numeral(tokens, self.points) or read_quantity(tokens, self.points)
         except Unreadable:
             return Text(key)
 
@@ -275,7 +275,7 @@ def _proportion(items: list[Shape]) -> Row:
 
 
 def _is_nonzero(item: Shape) -> bool:
-    return isinstance(item, Scalar) and bool(item.value.top)
+    return isinstance(item, Scalar) and not item.value.is_zero
 
 
 def _is_constant(item: Shape) -> bool:

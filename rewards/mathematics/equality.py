@@ -149,7 +149,7 @@ def _letter(value: Shape) -> str | None:
     """Return the letter of a choice; a lone "b" is the letter B."""
     if isinstance(value, Choice):
         return value.letter
-    name = value.value.lone_atom if isinstance(value, Scalar) else None
+    name = value.value.name if isinstance(value, Scalar) else None
     return name.upper() if name and name not in "ei" else None
 
 
@@ -198,12 +198,12 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
     """
     if answer.sign != truth.sign:
         return False
-    ours, theirs = answer.difference, truth.difference
     is_equation = answer.sign in "=≠"
+    ours, theirs = answer.difference, truth.difference
     if is_equation:
-        ours, theirs = (side.algebra.quotient(side.top) for side in (ours, theirs))
-    factor = ours.leading / theirs.leading
-    return (factor > 0 or is_equation) and ours.equals(theirs * factor)
+        ours, theirs = ours.without_divisors(), theirs.without_divisors()
+    ratio = ours.ratio_to(theirs)
+    return ratio is not None and (is_equation or ratio > 0)
 
 
 def _same_chain(answer: Shape, truth: Shape) -> bool:

@@ -14,12 +14,11 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.algebra import Algebra, Quotient, Rational
 from rewards.mathematics.application import end_of_exponent, end_of_name
-from rewards.mathematics.functions import call
+from rewards.mathematics.functions import call, logarithm, power, root
 from rewards.mathematics.key import text_key
-from rewards.mathematics.powers import logarithm, power, root
-from rewards.mathematics.rational import MAX_BITS, Unreadable
+
+from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
@@ -34,21 +33,23 @@ CLOSERS = {
     r"\lceil": r"\rceil",
 }
 
+CONSTANTS = {"π": mp.pi * 1, "e": mp.e * 1, "i": mp.mpc(0, 1)}
+
 _END = Token("end of text", "")
 _GROUPS = frozenset(("{", "(", "["))
 _MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
 _OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom", r"\derivative")) | symbols.ACCENTS | symbols.BIG_OPERATORS
 
 
-def read_expression(tokens: Tokens, algebra: Algebra) -> Quotient:
+def read_expression(tokens: Tokens, points: Points) -> Value:
     """Return the value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _ExpressionReader(tokens, algebra).complete()
+    return _ExpressionReader(tokens, points).complete()
 
 
-def expression_or_none(tokens: Tokens, algebra: Algebra) -> Quotient | None:
+def expression_or_none(tokens: Tokens, points: Points) -> Value | None:
     """Return the value of all the tokens together, None if they have none."""
     try:
-        return read_expression(tokens, algebra)
+        return read_expression(tokens, points)
     except Unreadable:
         return None
 
@@ -71,10 +72,10 @@ def exact(literal: str) -> Fraction:
 class _ExpressionReader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Tokens, algebra: Algebra, depth: int = 0):
-        self.tokens, self.algebra = list(tokens), algebra
+    def __init__(self, tokens: Tokens, points: Points, depth: int = 0):
+        self.tokens, self.points = list(tokens), points
         self.at, self.depth, self.open_bars = 0, depth, 0
-        self.degree: Quotient | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
+        self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else _END
@@ -93,25 +94,25 @@ class _ExpressionReader:
             raise Unreadable(f"{text} expected")
 
     # --- the grammar ------------------------------------------------------------------------------------------------
-    def complete(self) -> Quotient:
+    def complete(self) -> Value:
         """Read an expression, and nothing after it."""
         value = self.expression()
         if self.peek() is not _END:
             raise Unreadable(f"something follows the expression: {self.peek().text}")
         return value
 
-    def expression(self) -> Quotient:
+    def expression(self) -> Value:
         total = self.term()
         while is_mark(self.peek(), "+-"):
             total = total + self.term()  # the sign is the term's
         return total
 
-    def term(self) -> Quotient:
+    def term(self) -> Value:
         negative = self.signs()
         value = self.product()
         return -value if negative else value
 
-    def product(self) -> Quotient:
+    def product(self) -> Value:
         value = self.factor()
         while True:
             if self.peek().text == "mod":
@@ -126,7 +127,7 @@ class _ExpressionReader:
             other = -other if negative else other
             value = value / other if sign == "/" else value * other
 
-    def divisor(self) -> Quotient:
+    def divisor(self) -> Value:
         """Read one factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
         is_letter_first = is_letter(self.peek())
         value = self.factor()
@@ -160,7 +161,7 @@ class _ExpressionReader:
             return not self.open_bars
         return is_letter(token) or token.kind in ("applied", "function")
 
-    def factor(self) -> Quotient:
+    def factor(self) -> Value:
         value = self.primary()
         while sign := self.accept("^!°"):
             if sign == "^":
@@ -171,7 +172,7 @@ class _ExpressionReader:
                 value = value * self.degree
         return value
 
-    def exponent(self) -> Quotient:
+    def exponent(self) -> Value:
         """Read `^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
         self.descend()
         negative = self.signs()
@@ -187,13 +188,13 @@ class _ExpressionReader:
         if self.depth > MAX_DEPTH:
             raise Unreadable("too deeply nested")
 
-    def primary(self) -> Quotient:
+    def primary(self) -> Value:
         self.descend()
         value = self.operand()
         self.depth -= 1
         return value
 
-    def operand(self) -> Quotient:
+    def operand(self) -> Value:
         token = self.take()
         if token.kind == "number":
             return self.number(token)
@@ -218,27 +219,27 @@ class _ExpressionReader:
         if token.text == r"\sqrt":
             return self.radical()
         if token.text in symbols.ACCENTS:
-            return self.algebra.atom(f"{token.text} {self.label()}")
+            return self.points.variable(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
 
-    def derivative(self) -> Quotient:
+    def derivative(self) -> Value:
         r"""Read `\frac{dy}{dx}` as one symbol; `\frac{d}{dx}` has no value."""
         above, below = self.label(), self.label()
         if above in ("d", r"\partial"):
             raise Unreadable("an operator")
-        return self.algebra.atom(f"{above}/{below}")
+        return self.points.variable(f"{above}/{below}")
 
-    def big_operator(self, name: str) -> Quotient:
+    def big_operator(self, name: str) -> Value:
         r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""
         while sign := self.accept("^_"):
             name += sign
             name += self.label() if self.peek().text == "{" else self.take().text
-        return self.algebra.applied(name, self.product())
+        return self.points.unknown(name, self.product())
 
     # --- its leaves -------------------------------------------------------------------------------------------------
-    def number(self, token: Token) -> Quotient:
+    def number(self, token: Token) -> Value:
         """Read a literal, or the mixed number that starts with it: `3\\frac12`, `3 1/2`."""
-        value = self.algebra.number(exact(token.text))
+        value = self.points.number(exact(token.text))
         if not token.text.isdigit():
             return value
         if self.peek().text == r"\frac":
@@ -257,12 +258,14 @@ class _ExpressionReader:
         self.at += 3
         return value + top / bottom
 
-    def name(self) -> Quotient:
+    def name(self) -> Value:
         start = self.at - 1
         self.at = end_of_name(self.tokens, start)
-        return self.algebra.atom(text_key(self.tokens[start : self.at]))
+        name = text_key(self.tokens[start : self.at])
+        constant = CONSTANTS.get(name)
+        return self.points.variable(name) if constant is None else self.points.constant(name, constant)
 
-    def application(self) -> Quotient:
+    def application(self) -> Value:
         """Read a function about which nothing is known as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
         start = self.at - 1
         opening = end_of_exponent(self.tokens, end_of_name(self.tokens, start))
@@ -274,14 +277,14 @@ class _ExpressionReader:
         arguments = [self.part_of_argument(part) for part in split(self.tokens[opening + 1 : closing], (",",))[0]]
         if name == "C" and len(arguments) == 2:
             return call("binom", *arguments)
-        return self.algebra.applied(name, self.algebra.atom(name), *arguments)
+        return self.points.unknown(name, self.points.variable(name), *arguments)
 
-    def part_of_argument(self, tokens: Tokens) -> Quotient:
+    def part_of_argument(self, tokens: Tokens) -> Value:
         """Return the value of an argument; the symbol of its text where it has none (`X > 2`)."""
         try:
-            return _ExpressionReader(tokens, self.algebra, self.depth).complete()
+            return _ExpressionReader(tokens, self.points, self.depth).complete()
         except Unreadable:
-            return self.algebra.atom(f"({text_key(tokens)})")
+            return self.points.variable(f"({text_key(tokens)})")
 
     def label(self) -> str:
         """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
@@ -293,7 +296,7 @@ class _ExpressionReader:
             raise Unreadable("unbalanced braces")
         return text_key(self.tokens[start : self.at])
 
-    def list_in(self, opener: str) -> list[Quotient]:
+    def list_in(self, opener: str) -> list[Value]:
         """Read the expressions in brackets that are open already, separated by commas."""
         bars, self.open_bars = self.open_bars, 0
         values = [self.expression()]
@@ -303,20 +306,20 @@ class _ExpressionReader:
         self.open_bars = bars
         return values
 
-    def group(self, opener: str) -> Quotient:
+    def group(self, opener: str) -> Value:
         value, *others = self.list_in(opener)
         if others or opener not in _MULTIPLYING_GROUPS:
             raise Unreadable("a list, a set or a vector, not a value")
         return value if opener in _GROUPS else call(opener.removeprefix("\\l"), value)
 
-    def absolute_value(self) -> Quotient:
+    def absolute_value(self) -> Value:
         self.open_bars += 1
         value = self.expression()
         self.expect("|")
         self.open_bars -= 1
         return call("abs", value)
 
-    def argument(self) -> Quotient:
+    def argument(self) -> Value:
         """Read what `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
         token = self.peek()
         if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
@@ -324,13 +327,13 @@ class _ExpressionReader:
             self.tokens[self.at : self.at + 1] = digits
         return self.literal_or_primary()
 
-    def literal_or_primary(self) -> Quotient:
+    def literal_or_primary(self) -> Value:
         """Read a number without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
-            return self.algebra.number(exact(self.take().text))
+            return self.points.number(exact(self.take().text))
         return self.primary()
 
-    def radical(self) -> Quotient:
+    def radical(self) -> Value:
         """Read `\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
         degree = 2
         if self.peek().text == "[":
@@ -338,7 +341,7 @@ class _ExpressionReader:
             degree = self.group("[")
         return root(self.literal_or_primary(), degree)
 
-    def function(self, name: str) -> Quotient:
+    def function(self, name: str) -> Value:
         """Read `\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`.
 
         Without brackets the argument is the product up to the next function.
@@ -351,7 +354,7 @@ class _ExpressionReader:
                 base = self.exponent()
             else:
                 raise Unreadable(f"{name} with a subscript")
-        degree, self.degree = self.degree, self.algebra.atom("π") / 180
+        degree, self.degree = self.degree, self.points.constant("π", CONSTANTS["π"]) / 180
         arguments = self.arguments()
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
@@ -359,7 +362,7 @@ class _ExpressionReader:
         value = logarithm(arguments[0], base) if base and len(arguments) == 1 else call(name, *arguments)
         return value if times is None else power(value, times)
 
-    def arguments(self) -> list[Quotient]:
+    def arguments(self) -> list[Value]:
         if self.peek().text in _GROUPS:
             return self.list_in(self.take().text)
         argument = self.factor()

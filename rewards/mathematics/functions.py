@@ -1,36 +1,96 @@
-r"""Call named functions, exactly where the result has a name: |-3| = 3, \binom52 = 10, \gcd(4, 6) = 2, \sin 30° = 1/2.
-
-Otherwise the call becomes an atom. Sine and cosine are known at multiples of 30° and 45°; of other angles it is known
-that sin² = 1 - cos² and sin(-x) = -sin x. Tangents and their kin are quotients of these two.
-"""
+r"""Call functions at sample points: powers, roots, logarithms and all that have a name, such as \gcd and \sin."""
 
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, comb, factorial, floor, gcd, lcm
 
-from rewards.mathematics.algebra import Algebra, Quotient
-from rewards.mathematics.powers import logarithm, power
-from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.value import MAX_BITS, MAX_MAGNITUDE, Number, Rational, Unreadable, Value, mp, rounded
 
+MAX_EXPONENT_BITS = 64
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000
 MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
+WORK = 12  # of a power or a function of irrational numbers, compared with a sum
+OF_ANGLES = frozenset("sin cos tan cot sec csc".split())
+_ROUNDING = mp.mpf(2) ** -640
 
-_HALF = Fraction(1, 2)
-# sin²(r·π) by r
-_SQUARES = {
-    Fraction(sixths, 12): Fraction(quarters, 4) for sixths, quarters in ((0, 0), (2, 1), (3, 2), (4, 3), (6, 4))
-}
-_OF_SINE_AND_COSINE: dict[str, Callable[[Quotient, Quotient], Quotient]] = {
-    "sin": lambda sine, cosine: sine,
-    "cos": lambda sine, cosine: cosine,
-    "tan": lambda sine, cosine: sine / cosine,
-    "cot": lambda sine, cosine: cosine / sine,
-    "sec": lambda sine, cosine: 1 / cosine,
-    "csc": lambda sine, cosine: 1 / sine,
-}
-OF_ANGLES = frozenset(_OF_SINE_AND_COSINE)
-_ODD = ("arcsin", "arctan")
+
+def power(base: Value, exponent: Value) -> Value:
+    """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
+    return base.points.apply(_power, base, exponent, work=WORK)
+
+
+def root(radicand: Value, degree: Value | Rational = 2) -> Value:
+    """Return the degree-th root of the radicand, the principal one."""
+    return power(radicand, radicand.points.number(1) / degree)
+
+
+def logarithm(value: Value, base: Value | None = None) -> Value:
+    """Return log_base(value), natural without a base."""
+    result = value.points.apply(_logarithm, value, work=WORK)
+    return result if base is None else result / logarithm(base)
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if type(exponent) is not Fraction or exponent.numerator.bit_length() > MAX_EXPONENT_BITS:
+        return _exponential(rounded(exponent) * mp.ln(rounded(base)))
+    if base == 0 and exponent <= 0:
+        raise Unreadable("zero to a power that is not positive")
+    if exponent.denominator == 1:
+        return _whole_power(base, int(exponent))
+    if not isinstance(base, mp.mpc) and base < 0 and exponent.denominator % 2:
+        return (-1) ** exponent.numerator * _power(-base, exponent)
+    return rounded(base) ** rounded(exponent)
+
+
+def _whole_power(base: Number, n: int) -> Number:
+    if type(base) is not Fraction:
+        return base**n
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(n) * (bits - 1) > MAX_BITS:
+        raise Unreadable("too large a power")
+    return base**n
+
+
+def _logarithm(number: Number) -> Number:
+    """Return the natural logarithm of a positive number."""
+    if isinstance(number, mp.mpc) or number <= 0:
+        raise ValueError
+    return mp.ln(rounded(number))
+
+
+def _arc(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
+    def angle(number: Number) -> Number:
+        found = function(number)
+        if isinstance(found, mp.mpc):
+            raise ValueError
+        return found
+
+    return angle
+
+
+def _small(number: Number) -> Number:
+    if mp.mag(number) > MAX_MAGNITUDE:
+        raise OverflowError
+    return number
+
+
+def _exponential(number: Number) -> Number:
+    return mp.exp(_small(number))
+
+
+# --- functions with a name ------------------------------------------------------------------------------------------
+def _sine(angle: Number) -> Number:
+    return _clean(mp.sin(_small(angle)), angle)
+
+
+def _cosine(angle: Number) -> Number:
+    return _clean(mp.cos(_small(angle)), angle)
+
+
+def _clean(number: Number, angle: Number) -> Number:
+    """Return 0 for what only rounding has left: the sine of π."""
+    return number * 0 if abs(number) <= _ROUNDING * (1 + abs(angle)) else number
 
 
 def _remainder(n: int, m: int) -> int:
@@ -42,72 +102,60 @@ def _remainder(n: int, m: int) -> int:
 
 _OF_NUMBERS: dict[str, Callable] = {"floor": floor, "ceil": ceil, "max": max, "min": min}
 _OF_WHOLE_NUMBERS: dict[str, Callable] = {"gcd": gcd, "lcm": lcm, "mod": _remainder}
-_OF_ONE: dict[str, Callable[[Quotient], Quotient]] = {
-    "ln": logarithm,
-    "log": lambda value: logarithm(value, value.algebra.number(10)),
-    "lg": lambda value: logarithm(value, value.algebra.number(10)),
+_OF_ONE: dict[str, Callable[[Number], Number]] = {
     "abs": abs,
-    "exp": lambda value: power(value.algebra.atom("e"), value),
+    "exp": _exponential,
+    "ln": _logarithm,
+    "log": lambda x: _logarithm(x) / mp.ln(10),
+    "lg": lambda x: _logarithm(x) / mp.ln(10),
+    "sin": _sine,
+    "cos": _cosine,
+    "tan": lambda x: _sine(x) / _cosine(x),
+    "cot": lambda x: _cosine(x) / _sine(x),
+    "sec": lambda x: 1 / _cosine(x),
+    "csc": lambda x: 1 / _sine(x),
+    "sinh": lambda x: mp.sinh(_small(x)),
+    "cosh": lambda x: mp.cosh(_small(x)),
+    "tanh": lambda x: mp.tanh(_small(x)),
+    "arcsin": _arc(mp.asin),
+    "arccos": _arc(mp.acos),
+    "arctan": mp.atan,
 }
 
 
-def call(name: str, *arguments: Quotient) -> Quotient:
+def call(name: str, *arguments: Value) -> Value:
     """Return the named function of one argument (`binom`, `mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
-    value, algebra = arguments[0], arguments[0].algebra
+    points = arguments[0].points
     numbers = [argument.number for argument in arguments]
     if name in ("factorial", "binom"):
         return _counted(name, arguments)
     if name in _OF_NUMBERS and None not in numbers:
-        return algebra.number(_OF_NUMBERS[name](*numbers))
+        return points.number(_OF_NUMBERS[name](*numbers))
     if name in _OF_WHOLE_NUMBERS and all(argument.is_whole for argument in arguments):
-        return algebra.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
-    if len(arguments) > 1:
-        return algebra.applied(name, *arguments)
-    if name in OF_ANGLES:
-        return _OF_SINE_AND_COSINE[name](*_sine_and_cosine(value))
-    if name in _OF_ONE:
-        return _OF_ONE[name](value)
-    return -algebra.applied(name, -value) if name in _ODD and value.leading < 0 else algebra.applied(name, value)
+        return points.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
+    if name in _OF_ONE and len(arguments) == 1:
+        function = _OF_ONE[name]
+        return points.apply(lambda number: function(rounded(number)), arguments[0], work=WORK)
+    return points.unknown(name, *arguments)
 
 
-def _counted(name: str, arguments: tuple[Quotient, ...]) -> Quotient:
+def _counted(name: str, arguments: tuple[Value, ...]) -> Value:
     """Return a factorial or a binomial coefficient."""
-    algebra, numbers = arguments[0].algebra, [argument.number for argument in arguments]
+    points, numbers = arguments[0].points, [argument.number for argument in arguments]
     if None in numbers:
-        return _chosen(*arguments) or algebra.applied(name, *arguments)
+        return _chosen(*arguments) or points.unknown(name, *arguments)
     limit = MAX_FACTORIAL if name == "factorial" else MAX_BINOMIAL
     if any(n.denominator != 1 or not 0 <= n <= limit for n in numbers):
         raise Unreadable(f"{name} of a number that is negative, broken or too large")
     whole = [int(n) for n in numbers]
-    return algebra.number(factorial(*whole) if name == "factorial" else comb(*whole))
+    return points.number(factorial(*whole) if name == "factorial" else comb(*whole))
 
 
-def _chosen(total: Quotient, size: Quotient | None = None) -> Quotient | None:
+def _chosen(total: Value, size: Value | None = None) -> Value | None:
     r"""Return \binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
     if size is None or size.number not in range(MAX_CHOSEN + 1):
         return None
-    result = total.algebra.number(1)
+    result = total.points.number(1)
     for step in range(int(size.number)):
-        result = result * ((total - step) / (step + 1))
+        result = result * (total - step) / (step + 1)
     return result
-
-
-def _sine_and_cosine(angle: Quotient) -> tuple[Quotient, Quotient]:
-    algebra, is_negative = angle.algebra, angle.leading < 0
-    turns = (angle / algebra.atom("π")).number
-    if turns is not None:
-        return _sine(algebra, turns), _sine(algebra, turns + _HALF)
-    sine, cosine = (algebra.applied(name, -angle if is_negative else angle) for name in ("sin", "cos"))
-    algebra.rules[sine.lone_atom] = 2, (1 - cosine * cosine).top
-    return (-sine if is_negative else sine), cosine
-
-
-def _sine(algebra: Algebra, turns: Fraction) -> Quotient:
-    """Return sin(turns · π)."""
-    half_turns, turns = divmod(turns, 1)
-    turns = min(turns, 1 - turns)
-    if turns in _SQUARES:
-        sine = algebra.number_power(_SQUARES[turns], _HALF)
-    else:
-        sine = algebra.applied("sin", algebra.atom("π") * turns)
-    return -sine if half_turns % 2 else sine

@@ -57,7 +57,7 @@ def is_series(items: Sequence[Shape], separators: Sequence[str]) -> bool:
     is_one_answer = "and" in separators or "or" in separators
     if (len(words) > 1 and not is_one_answer) or num_verdicts > 1 or len(set(words)) < len(words):
         return True
-    letters = {item.value.lone_atom for item in items if isinstance(item, Scalar)}
+    letters = {item.value.name for item in items if isinstance(item, Scalar)}
     return bool(letters) and are_verdicts(letters)
 
 

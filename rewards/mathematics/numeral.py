@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.value import Points, Value
 from rewards.mathematics.expression import read_expression
 from rewards.mathematics.tokens import Tokens, texts_of
 
@@ -15,10 +15,10 @@ _NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)
 class Numeral:
     digits: str
     base: int
-    bare: Quotient = field(compare=False)  # what the digits say without their base: 101, or 1·A
+    bare: Value = field(compare=False)  # what the digits say without their base: 101, or 1·A
 
 
-def read_numeral(tokens: Tokens, algebra: Algebra) -> Numeral | None:
+def read_numeral(tokens: Tokens, points: Points) -> Numeral | None:
     """Return the numeral that the tokens are; None if they are anything else."""
     kept = [token for token in tokens if token.text not in ("{", "}", "(", ")", "in")]
     found = _NUMERAL.fullmatch("".join(texts_of(kept)))
@@ -27,4 +27,4 @@ def read_numeral(tokens: Tokens, algebra: Algebra) -> Numeral | None:
     digits, base = found[1].upper(), int(found[2])
     if not 2 <= base <= len(_DIGITS) or any(digit not in _DIGITS[:base] for digit in digits):
         return None
-    return Numeral(digits.lstrip("0") or "0", base, read_expression(kept[:-2], algebra))
+    return Numeral(digits.lstrip("0") or "0", base, read_expression(kept[:-2], points))

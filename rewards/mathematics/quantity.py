@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from rewards.mathematics import units
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.value import Points, Value
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.rational import Unreadable
+from rewards.mathematics.value import Unreadable
 from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
 
 MAX_UNIT_WORDS = 8
@@ -34,7 +34,7 @@ _LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))
 
 @dataclass(frozen=True)
 class Scalar:
-    value: Quotient
+    value: Value
     unit: units.Unit | None = None  # both sides must agree if both have one
     if_unit: "Scalar | None" = None  # of `5 m`: the 5 in metres, should the m be no variable
     noun: frozenset[str] = frozenset()  # what is counted or measured, where it is no unit: {"duck", "egg"}
@@ -63,7 +63,7 @@ class Scalar:
     def _counts_against(self, other: "Scalar") -> bool:
         return bool(self.things and other.unit) and other.unit.excludes_counts
 
-    def in_unit_of(self, other: "Scalar") -> Quotient:
+    def in_unit_of(self, other: "Scalar") -> Value:
         """Return the value in the other's unit: 1000 for 1 km and 5 m."""
         if self.unit is None or other.unit is None or self.unit.powers != other.unit.powers:
             return self.value
@@ -74,11 +74,11 @@ class Scalar:
         return not self.contradicts(other) and self.in_unit_of(other).equals(other.value)
 
 
-def read_quantity(tokens: Tokens, algebra: Algebra) -> Scalar:
+def read_quantity(tokens: Tokens, points: Points) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
-        return _amount(tokens, algebra)
-    total = sum_of([_amount(tokens[at : at + 2], algebra) for at in range(0, len(tokens), 2)])
+        return _amount(tokens, points)
+    total = sum_of([_amount(tokens[at : at + 2], points) for at in range(0, len(tokens), 2)])
     if total is None:
         raise Unreadable("several amounts")
     return total
@@ -96,18 +96,18 @@ def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
         if not 0 < size < limit:
             return None
         total, limit = total + size, part.unit.size
-    return Scalar(parts[0].value.algebra.number(total / unit.size), unit)
+    return Scalar(parts[0].value.points.number(total / unit.size), unit)
 
 
-def _amount(tokens: Tokens, algebra: Algebra) -> Scalar:
+def _amount(tokens: Tokens, points: Points) -> Scalar:
     """Read one number and its unit."""
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
     if is_range_or_code(number):
         raise Unreadable("a range, a date or a code")
-    value = read_expression(number, algebra)
+    value = read_expression(number, points)
     if not tail:
-        return _with_letters(number, value, units.product_of(currency), algebra)
+        return _with_letters(number, value, units.product_of(currency), points)
     while tail and units.magnitude_named(tail[0].text):
         value = value * units.magnitude_named(tail.pop(0).text)
     unit, noun = _unit_and_noun(tail, currency)
@@ -117,11 +117,11 @@ def _amount(tokens: Tokens, algebra: Algebra) -> Scalar:
     return Scalar(value, unit, noun=noun)
 
 
-def _with_letters(number: list[Token], value: Quotient, unit: units.Unit | None, algebra: Algebra) -> Scalar:
+def _with_letters(number: list[Token], value: Value, unit: units.Unit | None, points: Points) -> Scalar:
     """Read a value without words behind it: letters may be its unit, and degrees inside a sum are its unit."""
     letters = _start_of_unit_letters(number)
     if letters:
-        without = read_expression(number[:letters], algebra)
+        without = read_expression(number[:letters], points)
         if not without.variables:
             return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
     if "°" in texts_of(number) and not _holds_function(number):

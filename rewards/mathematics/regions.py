@@ -111,7 +111,4 @@ def _place(bound: Shape) -> Fraction | float | None:
         return inf if bound == INFINITY else -inf
     if not isinstance(bound, Scalar):
         return None
-    if bound.value.number is not None:
-        return bound.value.number
-    rounded = bound.value.approximate
-    return None if rounded is None else float(f"{rounded:.12g}")
+    return bound.value.rounded

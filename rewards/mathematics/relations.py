@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
-from rewards.mathematics.algebra import Algebra, Quotient
+from rewards.mathematics.value import Points, Value
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.quantity import Scalar
@@ -23,8 +23,8 @@ _FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
 class RelationReader:
     """Read relations; `read_side` reads what stands on one side."""
 
-    def __init__(self, algebra: Algebra, read_side: Callable[[Tokens], Shape]):
-        self.algebra, self.side = algebra, read_side
+    def __init__(self, points: Points, read_side: Callable[[Tokens], Shape]):
+        self.points, self.side = points, read_side
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Return what the sides say together. There is one more of them than signs."""
@@ -48,8 +48,8 @@ class RelationReader:
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
         difference = value - other
-        is_condition = left[0].kind == "function" and not other.top  # \sin x = 0 for x
-        if (label and not is_condition) or _is_term_with_value(value, other):
+        is_condition = left[0].kind == "function" and other.is_zero  # \sin x = 0 for x
+        if (label and not is_condition) or _is_term_with_value(left, value, other):
             return Named(label, self.side(right), Relation("=", difference))
         keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
         return Relation("=", difference) if sign == "=" and difference.variables and keeps_its_variables else None
@@ -125,9 +125,9 @@ class RelationReader:
         difference = value - other
         return Relation(sign, difference) if difference.variables else None
 
-    def value(self, side: Tokens) -> Quotient | None:
+    def value(self, side: Tokens) -> Value | None:
         """Return the value of a side; None if it has none."""
-        return expression_or_none(side, self.algebra)
+        return expression_or_none(side, self.points)
 
 
 def _parts(side: Tokens) -> tuple[str, ...]:
@@ -138,15 +138,14 @@ def _parts(side: Tokens) -> tuple[str, ...]:
     return tuple(sorted(token.text for token in side if token.text not in _JOINTS))
 
 
-def _is_term_with_value(left: Quotient, right: Quotient) -> bool:
+def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
-    is_plain = "(" not in left.key  # sin x + y = 5
-    return is_plain and len(left.variables) > 1 and not right.variables
+    is_plain = not any(token.kind in ("function", "applied") for token in left)  # sin x + y = 5
+    return is_plain and len(value.variables) > 1 and not other.variables
 
 
 def _is_variable_value(item: Shape) -> bool:
-    atom = item.value.lone_atom if isinstance(item, Scalar) else None
-    return atom is not None and "(" not in atom
+    return isinstance(item, Scalar) and bool(item.value.name)
 
 
 def _is_variable(side: Tokens) -> bool:

@@ -1,11 +1,11 @@
 """Define the shapes an answer can have.
 
-answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (algebra.py).
+answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (points.py).
 """
 
 from dataclasses import dataclass
 
-from rewards.mathematics.algebra import Quotient
+from rewards.mathematics.value import Value
 from rewards.mathematics.labels import Label
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
@@ -88,7 +88,7 @@ class Relation:
     """An equation or inequality that names no value: x^2 + y^2 = 4, x < y."""
 
     sign: str  # = ≠ < ≤
-    difference: Quotient
+    difference: Value
 
 
 @dataclass(frozen=True)

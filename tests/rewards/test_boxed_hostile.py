@@ -6,9 +6,8 @@ import pytest
 
 from rewards import boxed
 from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
-from rewards.mathematics.algebra import Algebra
+from rewards.mathematics.value import Points, Unreadable
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
-from rewards.mathematics.rational import Unreadable
 from rewards.mathematics.tokens import tokenize
 
 MAX_SECONDS = 5.0  # of computing: the slowest takes about 0.2 s on an idle core, the rest is for a busy machine
@@ -129,7 +128,7 @@ def test_short_answers(answer):
 def test_every_way_to_nest_counts_its_depth(piece):
     """One level more than the limit: Python's own limit, which the caller's frames count towards, is far away."""
     with pytest.raises(Unreadable, match="nested"):
-        read_expression(tokenize(piece * (MAX_DEPTH + 1) + "x"), Algebra())
+        read_expression(tokenize(piece * (MAX_DEPTH + 1) + "x"), Points())
 
 
 def test_pythons_own_limit_is_a_verdict_too(monkeypatch):

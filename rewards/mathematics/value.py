@@ -1,0 +1,298 @@
+r"""Compute with values at sample points, and take two expressions that agree at all of them for the same.
+
+An identity need not be proved: two expressions that differ almost surely differ at a random point (Schwartz-Zippel). So
+a value holds its numbers at NUM_POINTS points, each of which gives every variable a random number:
+
+    2x + 1           at x = 0.83, -2.27, 3.41, ...        2.66, -3.54, 7.82, ...
+    \frac12          one number for all points             1/2
+
+Rational constants are exact. All other numbers have PRECISION bits; those that agree in AGREEING of them, 210 digits,
+are equal, so 0.333 is not 1/3. A constant that agrees with a simple fraction becomes it: √2 · √2 is 2.
+
+The first point has positive numbers only. In the next ones, one variable at a time is negative and the others stay, so
+that √(x²) is |x| and not x, √(xy) is √x · √y, and it can be seen on which variables a value depends.
+"""
+
+import operator
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from mpmath import MPContext
+
+PRECISION = 768
+AGREEING = 500
+MAX_BITS = 2048  # of the numerator or denominator of a rational number: 616 digits
+MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, or has a sine
+MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
+MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
+NUM_FLIPS = 7
+SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11.0, 40.0)  # of the variables, at the first point and after the flips
+NUM_POINTS = NUM_FLIPS + len(SCALES)
+
+mp = MPContext()
+mp.prec = PRECISION  # never changed again: threads share it
+_coarse = MPContext()
+_coarse.prec = AGREEING
+NOT_REAL = mp.mpc("nan")  # the logarithm of a negative number, for one
+_TOLERANCE = mp.mpf(2) ** -AGREEING
+
+Number = Any  # Fraction, mp.mpf or mp.mpc
+Rational = int | Fraction
+
+
+class Unreadable(Exception):
+    """The text has no value, or one beyond the limits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """The numbers of an expression: one of a constant, else one per point; None where it is too large.
+
+    name: of the variable or constant, if it is nothing else. names, divisors: the variables that were met on the way,
+    and the values that depend on some and were divided by.
+    """
+
+    at: tuple[Number | None, ...]
+    points: "Points" = field(repr=False)
+    names: frozenset[str] = frozenset()
+    name: str = ""
+    divisors: tuple["Value", ...] = ()
+
+    def __add__(self, other: "Value | Rational") -> "Value":
+        return self.points.apply(_sum, self, other)
+
+    def __mul__(self, other: "Value | Rational") -> "Value":
+        return self.points.apply(_product, self, other)
+
+    def __truediv__(self, other: "Value | Rational") -> "Value":
+        divisor = self.points.value(other)
+        result = self.points.apply(_quotient, self, divisor)
+        return replace(result, divisors=(*result.divisors, divisor)) if divisor.names else result
+
+    def __neg__(self) -> "Value":
+        return self * -1
+
+    def __sub__(self, other: "Value | Rational") -> "Value":
+        return self + self.points.value(other) * -1
+
+    def equals(self, other: "Value") -> bool:
+        """Tell whether both have the same numbers at all points, and are real numbers at the same flips."""
+        columns = self.points.columns((self, other))
+        return all(_same_at(place, *numbers) for place, numbers in enumerate(zip(*columns, strict=True)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.equals(other)
+
+    def ratio_to(self, other: "Value") -> Number | None:
+        """Return the constant, by which the other is to be multiplied to get this value; None if there is none."""
+        ratio = (self / other).at[0]
+        return ratio if self.equals(other * self.points.constant("", ratio)) else None
+
+    def without_divisors(self) -> "Value":
+        """Return the value times all that was divided by on the way, each once: x + 1 for 1 + 1/x."""
+        product, seen = self, []
+        for divisor in self.divisors:
+            if divisor not in seen:
+                product = product * divisor
+                seen.append(divisor)
+        return product
+
+    @property
+    def is_zero(self) -> bool:
+        return self.at == (0,)
+
+    @property
+    def number(self) -> Fraction | None:
+        """Return the value of a rational constant, None for anything else."""
+        return self.at[0] if type(self.at[0]) is Fraction and len(self.at) == 1 else None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.number is not None and self.number.denominator == 1
+
+    @property
+    def rounded(self) -> Fraction | float | None:
+        """Return the value of a real constant, rounded if it is irrational; None for anything else."""
+        if len(self.at) > 1 or isinstance(self.at[0], mp.mpc):
+            return None
+        return self.number if self.number is not None else float(f"{float(self.at[0]):.12g}")
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Return the names on which the value depends: none for x - x."""
+        if len(self.at) == 1:
+            return frozenset()
+        flips = {name: _flip_of(number) for number, name in enumerate(self.points.variables)}
+        return frozenset(name for name in self.names if not _agree(self.at[0], self.at[flips[name]]))
+
+
+class Points:
+    """The points of one comparison: the numbers of its variables, and how much may still be computed."""
+
+    def __init__(self):
+        self.variables: dict[str, Value] = {}
+        self.work_left = MAX_WORK
+
+    def number(self, value: Rational) -> Value:
+        return Value((_checked(Fraction(value)),), self)
+
+    def value(self, value: "Value | Rational") -> Value:
+        return value if isinstance(value, Value) else self.number(value)
+
+    def constant(self, name: str, number: Number) -> Value:
+        return Value((number,), self, name=name)
+
+    def variable(self, name: str) -> Value:
+        """Return the variable of this name, with the same numbers whenever it is met."""
+        if name not in self.variables:
+            at = list(_numbers_of_variable(len(self.variables)))
+            self.variables[name] = Value(tuple(at), self, frozenset((name,)), name)
+        return self.variables[name]
+
+    def unknown(self, name: str, *arguments: Value) -> Value:
+        """Return a function of which nothing is known: a random number for each name and arguments."""
+
+        def number(*numbers: Number) -> Number:
+            rng = random.Random(f"{name}{list(map(_key, numbers))}")
+            return rng.choice((1, 1, 1, -1)) * _random(rng, 2.0)
+
+        return self.apply(number, *arguments)
+
+    def apply(self, function: Callable[..., Number], *arguments: "Value | Rational", work: int = 1) -> Value:
+        """Return a function of values, computed at each point. work: the cost of one number."""
+        values = [self.value(argument) for argument in arguments]
+        columns = self.columns(values)
+        self.work_left -= work * len(columns[0])
+        if self.work_left < 0:
+            raise Unreadable("too much work")
+        at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
+        known = [number for number in at if number is not None]
+        if all(map(mp.isnan, known)):
+            raise Unreadable("no value at any point")
+        if all(_agree(known[0], number) for number in known[1:]):
+            return Value((_simplest(known[0]),), self)
+        names = frozenset().union(*(value.names for value in values))
+        return Value(tuple(at), self, names, divisors=sum((value.divisors for value in values), ()))
+
+    def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
+        """Return the numbers of each value: one per point, if one of them has so many."""
+        num_points = max(len(value.at) for value in values)
+        return [value.at if len(value.at) == num_points else value.at * num_points for value in values]
+
+
+def _flip_of(number: int) -> int:
+    """Return the point at which the variable of this number is negative and most others are as at the first point."""
+    return 1 + number % NUM_FLIPS
+
+
+@cache
+def _numbers_of_variable(number: int) -> tuple[Number, ...]:
+    rng = random.Random(number)
+    at = [_random(rng, SCALES[0])] * (1 + NUM_FLIPS) + [_random(rng, scale) for scale in SCALES[1:]]
+    at[_flip_of(number)] = -_random(rng, 2.0)
+    return tuple(at)
+
+
+def _random(rng: random.Random, scale: float) -> Number:
+    """Return a random number between 1 and 2 times the scale."""
+    return mp.mpf(scale) * (1 + mp.ldexp(rng.getrandbits(PRECISION), -PRECISION))
+
+
+def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | None, ...]) -> Number | None:
+    if None in numbers:
+        return None
+    try:
+        found = _real(_checked(function(*numbers)))
+    except ArithmeticError:  # too large a number
+        return None
+    except ValueError:
+        return NOT_REAL
+    return found if mp.isfinite(found) else NOT_REAL
+
+
+def _checked(number: Number) -> Number:
+    is_exact = type(number) is Fraction
+    if is_exact and max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+        raise Unreadable("too large a number")
+    return number
+
+
+def rounded(number: Number) -> Number:
+    """Return the number with PRECISION bits."""
+    return mp.mpf(number.numerator) / number.denominator if type(number) is Fraction else number
+
+
+def _real(number: Number) -> Number:
+    """Drop a real or imaginary part that only rounding has left."""
+    if not isinstance(number, mp.mpc):
+        return number
+    if abs(number.imag) <= abs(number.real) * _TOLERANCE:
+        return number.real
+    return mp.mpc(0, number.imag) if abs(number.real) <= abs(number.imag) * _TOLERANCE else number
+
+
+def _simplest(number: Number) -> Number:
+    """Return the simple fraction with which a constant agrees, otherwise the number."""
+    if not isinstance(number, mp.mpf) or not -AGREEING < mp.mag(number) < AGREEING:
+        return Fraction(0) if number == 0 else number
+    sign, mantissa, exponent, _ = number._mpf_
+    exact = (-1) ** sign * mantissa * Fraction(2) ** exponent
+    found = exact.limit_denominator(MAX_DENOMINATOR)
+    return found if _agree(number, found) else number
+
+
+def _agree(one: Number | None, other: Number | None) -> bool:
+    if one is None or other is None:
+        return True
+    if type(one) is Fraction and type(other) is Fraction:
+        return one == other
+    one, other = rounded(one), rounded(other)
+    return abs(one - other) <= _TOLERANCE * max(abs(one), abs(other))
+
+
+def _same_at(place: int, one: Number | None, other: Number | None) -> bool:
+    """Tell whether two numbers at a point agree; where a variable is negative, all that is not real does."""
+    if _agree(one, other):
+        return True
+    if _is_real(one) or _is_real(other):
+        return False
+    return mp.isnan(one) or mp.isnan(other) or 1 <= place <= NUM_FLIPS
+
+
+def _is_real(number: Number) -> bool:
+    return not isinstance(number, mp.mpc)
+
+
+def _key(number: Number) -> str:
+    """Return the same text for numbers that agree."""
+    parts = (number.real, number.imag) if isinstance(number, mp.mpc) else (rounded(number),)
+    return str([_coarse.mpf(part)._mpf_ for part in parts])
+
+
+# --- arithmetic of two numbers --------------------------------------------------------------------------------------
+def _exactly_or_rounded(operation: Callable[[Number, Number], Number]) -> Callable[[Number, Number], Number]:
+    def compute(one: Number, other: Number) -> Number:
+        if type(one) is Fraction and type(other) is Fraction:
+            return operation(one, other)
+        return operation(rounded(one), rounded(other))
+
+    return compute
+
+
+def _added(one: Number, other: Number) -> Number:
+    """Add two numbers; a difference that only rounding has left is zero. No number may be lost beside the other."""
+    if type(one) is Fraction or not one or not other:
+        return one + other
+    if abs(mp.mag(one) - mp.mag(other)) > AGREEING:
+        raise OverflowError
+    total = one + other
+    return Fraction(0) if abs(total) <= (abs(one) + abs(other)) * _TOLERANCE else total
+
+
+_sum = _exactly_or_rounded(_added)
+_product = _exactly_or_rounded(operator.mul)
+_quotient = _exactly_or_rounded(operator.truediv)
