@@ -11,12 +11,11 @@ import re
 from typing import Literal
 
 from rewards.exact import after_solution
-from rewards.mathematics.value import Points
 from rewards.mathematics.answer import read_answer
 from rewards.mathematics.equality import same
 from rewards.mathematics.key import has_content, same_word, text_key
-from rewards.mathematics.value import Unreadable
 from rewards.mathematics.tokens import tokenize
+from rewards.mathematics.value import Points, Unreadable
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
 MAX_JOINED = 8  # boxes that are one list

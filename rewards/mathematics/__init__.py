@@ -16,11 +16,8 @@ numeral.py       a whole number in another base
 quantity.py      a number and its unit
 expression.py    tokens to an exact value
 equality.py      when two shapes are the same
-algebra.py       the values: quotients of polynomials in atoms, and the rules of these: √3 · √3 = 3
-rational.py      rational numbers within limits
-powers.py        powers, roots and logarithms
-functions.py     all other functions
+value.py         the values: the numbers of an expression at random points
+functions.py     powers, roots, logarithms, sines and all that has a name
 
-Not claimed: times of day (9 AM for 9:00), sines of angles other than multiples of 30° and 45°, arcsines as angles.
-These equal only the same text.
+Not claimed: times of day. 9 AM equals only the same text.
 """

@@ -9,7 +9,6 @@ import re
 from dataclasses import replace
 
 from rewards.mathematics import regions, units
-from rewards.mathematics.value import Points
 from rewards.mathematics.application import mark_applications
 from rewards.mathematics.choice import split_choice
 from rewards.mathematics.expression import expression_or_none
@@ -18,7 +17,6 @@ from rewards.mathematics.labels import Label, is_phrase
 from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
 from rewards.mathematics.numeral import read_numeral
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
-from rewards.mathematics.value import Unreadable
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
     EMPTY,
@@ -46,6 +44,7 @@ from rewards.mathematics.tokens import (
     stripped,
     texts_of,
 )
+from rewards.mathematics.value import Points, Unreadable
 
 MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
 MAX_ITEMS = 64  # of a list: comparing without order is quadratic

@@ -47,7 +47,7 @@ def _is_article(tokens: Tokens, at: int) -> bool:
 def same_word(one: Tokens, other: Tokens) -> bool:
     r"""Tell whether both are letters alone and spell the same: \text{AC}, \overline{AC} and AC.
 
-    A segment's ends are capital or small. Two products, AC and ac, are left to algebra.
+    A segment's ends are capital or small. Two products, AC and ac, are left to their values.
     """
     ends, other_ends = segment(one), segment(other)
     one, other = ends or one, other_ends or other

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass, field
 
-from rewards.mathematics.value import Points, Value
 from rewards.mathematics.expression import read_expression
 from rewards.mathematics.tokens import Tokens, texts_of
+from rewards.mathematics.value import Points, Value
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)

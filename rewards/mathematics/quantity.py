@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from rewards.mathematics import units
-from rewards.mathematics.value import Points, Value
 from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.value import Unreadable
 from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
+from rewards.mathematics.value import Points, Unreadable, Value
 
 MAX_UNIT_WORDS = 8
 _PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from string import ascii_lowercase
 
-from rewards.mathematics.value import Points, Value
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.labels import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.regions import complement
 from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
 from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
+from rewards.mathematics.value import Points, Value
 
 _OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
 _JOINTS = frozenset((r"\frac", *"{}()/*"))

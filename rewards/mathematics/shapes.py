@@ -1,14 +1,14 @@
 """Define the shapes an answer can have.
 
-answer.py reads text into shapes, equality.py compares them; the numbers inside are quotients (points.py).
+answer.py reads text into shapes, equality.py compares them; the numbers inside are values (value.py).
 """
 
 from dataclasses import dataclass
 
-from rewards.mathematics.value import Value
 from rewards.mathematics.labels import Label
 from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
+from rewards.mathematics.value import Value
 
 
 @dataclass(frozen=True)

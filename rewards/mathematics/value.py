@@ -1,12 +1,12 @@
 r"""Compute with values at sample points, and take two expressions that agree at all of them for the same.
 
 An identity need not be proved: two expressions that differ almost surely differ at a random point (Schwartz-Zippel). So
-a value holds its numbers at NUM_POINTS points, each of which gives every variable a random number:
+a value holds its numbers at 16 points, each of which gives every variable a random number:
 
     2x + 1           at x = 0.83, -2.27, 3.41, ...        2.66, -3.54, 7.82, ...
     \frac12          one number for all points             1/2
 
-Rational constants are exact. All other numbers have PRECISION bits; those that agree in AGREEING of them, 210 digits,
+Rational constants are exact. All other numbers have PRECISION bits; those that agree in AGREEING of them, 150 digits,
 are equal, so 0.333 is not 1/3. A constant that agrees with a simple fraction becomes it: √2 · √2 is 2.
 
 The first point has positive numbers only. In the next ones, one variable at a time is negative and the others stay, so
@@ -31,7 +31,6 @@ MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
 SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11.0, 40.0)  # of the variables, at the first point and after the flips
-NUM_POINTS = NUM_FLIPS + len(SCALES)
 
 mp = MPContext()
 mp.prec = PRECISION  # never changed again: threads share it
@@ -88,9 +87,10 @@ class Value:
         return isinstance(other, Value) and self.equals(other)
 
     def ratio_to(self, other: "Value") -> Number | None:
-        """Return the constant, by which the other is to be multiplied to get this value; None if there is none."""
+        """Return the real constant by which the other must be multiplied to get this value; None if there is none."""
         ratio = (self / other).at[0]
-        return ratio if self.equals(other * self.points.constant("", ratio)) else None
+        is_multiple = ratio is not None and _is_real(ratio) and self.equals(other * self.points.constant("", ratio))
+        return ratio if is_multiple else None
 
     def without_divisors(self) -> "Value":
         """Return the value times all that was divided by on the way, each once: x + 1 for 1 + 1/x."""
@@ -149,8 +149,7 @@ class Points:
     def variable(self, name: str) -> Value:
         """Return the variable of this name, with the same numbers whenever it is met."""
         if name not in self.variables:
-            at = list(_numbers_of_variable(len(self.variables)))
-            self.variables[name] = Value(tuple(at), self, frozenset((name,)), name)
+            self.variables[name] = Value(_numbers_of_variable(len(self.variables)), self, frozenset((name,)), name)
         return self.variables[name]
 
     def unknown(self, name: str, *arguments: Value) -> Value:
@@ -173,7 +172,7 @@ class Points:
         known = [number for number in at if number is not None]
         if all(map(mp.isnan, known)):
             raise Unreadable("no value at any point")
-        if all(_agree(known[0], number) for number in known[1:]):
+        if len(known) == len(at) and all(_agree(known[0], number) for number in known[1:]):
             return Value((_simplest(known[0]),), self)
         names = frozenset().union(*(value.names for value in values))
         return Value(tuple(at), self, names, divisors=sum((value.divisors for value in values), ()))

@@ -6,9 +6,9 @@ import pytest
 
 from rewards import boxed
 from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
-from rewards.mathematics.value import Points, Unreadable
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
+from rewards.mathematics.value import Points, Unreadable
 
 MAX_SECONDS = 5.0  # of computing: the slowest takes about 0.2 s on an idle core, the rest is for a busy machine
 N = 100_000
