@@ -68,7 +68,6 @@ class Permanent:
 
     why: str
     fix: str
-    what: str = "refuses the request"
 
 
 Outcome = ChatReply | Trouble | Permanent

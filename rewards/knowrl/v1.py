@@ -19,56 +19,34 @@ STOP_WORDS = set(
 _UNSPACED = re.compile(f"[{UNSPACED}]")  # in scripts without spaces, a word may stand inside another
 _SPEAK = r"(?:answer|respond|provide|give|tell|assist|help)"
 _MORE = r"(?:more|additional)"
-_V1 = re.compile(
-    "|".join(
-        (
-            rf"\b(?:cannot|can't|unable to)\s+{_SPEAK}\b",
-            r"\bas (?:an AI|a language model|an assistant),?\s+I\s+"
-            r"(?:cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
-            rf"\b(?:need|require) {_MORE}\s+(?:information|details|context|specifics|clarification)\s+"
-            r"to\s+(?:answer|respond|provide|help|assist)\b",
-            r"\b(?:insufficient information|lack of (?:information|context|details)"
-            r"|not enough (?:information|context)|too vague)\s+to\s+"
-            r"(?:answer|respond|provide|give|help|assist)\b",
-            rf"\b{_MORE} (?:information|context|details)\s+would be\s+(?:needed|required|necessary)\b",
-        )
-    ),
-    re.IGNORECASE,
-)
-_V1_STAGES = ("one", "two", "last")
-_V1_IN_ORDER = (  # each pattern: its stages follow each other on one line, with anything in between
-    re.compile(
-        r"(?P<one>\bI (?:must|have to|will have to|need to)\b)"
-        r"|(?P<last>\b(?:decline|refuse|refrain from|abstain from)\s+(?:answering|responding|providing|giving)\b)"
-        r"|(?P<line>\n)",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        r"(?P<one>\b(?:ethical|moral|legal)\b)"
-        r"|(?P<two>\b(?:concerns|issues|considerations|limitations|constraints)\b)"
-        r"|(?P<last>\b(?:prevent|stop|preclude|prohibit|disallow)\b)|(?P<line>\n)",
-        re.IGNORECASE,
-    ),
-)
+_ON_ONE_LINE = r"(?>.*?%s)"  # the first such words after those before; once found, they are not sought again
+_PATTERNS = [
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        rf"\b(?:cannot|can't|unable to)\s+{_SPEAK}\b",
+        r"\bas (?:an AI|a language model|an assistant),?\s+I\s+"
+        r"(?:cannot|can't|am unable to|must decline|am not able to|don't have|won't)\b",
+        rf"\b(?:need|require) {_MORE}\s+(?:information|details|context|specifics|clarification)\s+"
+        r"to\s+(?:answer|respond|provide|help|assist)\b",
+        r"\b(?:insufficient information|lack of (?:information|context|details)"
+        r"|not enough (?:information|context)|too vague)\s+to\s+"
+        r"(?:answer|respond|provide|give|help|assist)\b",
+        rf"\b{_MORE} (?:information|context|details)\s+would be\s+(?:needed|required|necessary)\b",
+        "^"
+        + _ON_ONE_LINE % r"\bI (?:must|have to|will have to|need to)\b"
+        + _ON_ONE_LINE
+        % r"\b(?:decline|refuse|refrain from|abstain from)\s+(?:answering|responding|providing|giving)\b",
+        "^"
+        + _ON_ONE_LINE % r"\b(?:ethical|moral|legal)\b"
+        + _ON_ONE_LINE % r"\b(?:concerns|issues|considerations|limitations|constraints)\b"
+        + _ON_ONE_LINE % r"\b(?:prevent|stop|preclude|prohibit|disallow)\b",
+    )
+]
 
 
 def matches_pattern(answer: str) -> bool:
-    """Return whether one of the eight patterns of KnowRL's first version occurs in an answer."""
-    return bool(_V1.search(answer)) or any(_has_stages_in_order(pattern, answer) for pattern in _V1_IN_ORDER)
-
-
-def _has_stages_in_order(pattern: re.Pattern[str], text: str) -> bool:
-    """Find a pattern's stages in order on one line by one scan: the regular expression `one.*two.*last` is cubic."""
-    stages = [name for name in _V1_STAGES if name in pattern.groupindex]
-    num_reached = 0
-    for match in pattern.finditer(text):
-        if match.lastgroup == "line":
-            num_reached = 0
-        elif match.lastgroup == stages[num_reached]:
-            num_reached += 1
-            if num_reached == len(stages):
-                return True
-    return False
+    """Return whether one of the patterns of KnowRL's first version occurs in an answer."""
+    return any(pattern.search(answer) for pattern in _PATTERNS)
 
 
 def rules(case: Case) -> Judgement | None:

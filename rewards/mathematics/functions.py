@@ -4,7 +4,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, comb, factorial, floor, gcd, lcm
 
-from rewards.mathematics.value import MAX_BITS, MAX_MAGNITUDE, Number, Rational, Unreadable, Value, mp, rounded
+from rewards.mathematics.value import (
+    AGREEING,
+    MAX_BITS,
+    MAX_MAGNITUDE,
+    Number,
+    Rational,
+    Unreadable,
+    Value,
+    mp,
+    rounded,
+)
 
 MAX_EXPONENT_BITS = 64
 MAX_FACTORIAL = 300  # 300! has 2042 bits
@@ -12,7 +22,7 @@ MAX_BINOMIAL = 1000
 MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 OF_ANGLES = frozenset("sin cos tan cot sec csc".split())
-_ROUNDING = mp.mpf(2) ** -640
+_ROUNDING = mp.mpf(2) ** -900
 
 
 def power(base: Value, exponent: Value) -> Value:
@@ -76,6 +86,8 @@ def _small(number: Number) -> Number:
 
 
 def _exponential(number: Number) -> Number:
+    if number and mp.mag(number) < -AGREEING:  # it would be lost beside 1
+        raise OverflowError
     return mp.exp(_small(number))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from mpmath import MPContext
 
-PRECISION = 768
+PRECISION = 1024
 AGREEING = 500
 MAX_BITS = 2048  # of the numerator or denominator of a rational number: 616 digits
 MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, or has a sine
