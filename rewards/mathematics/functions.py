@@ -19,7 +19,6 @@ from rewards.mathematics.value import (
 MAX_EXPONENT_BITS = 64
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000
-MAX_CHOSEN = 6  # k of a binomial coefficient that is multiplied out
 WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 OF_ANGLES = frozenset("sin cos tan cot sec csc".split())
 _ROUNDING = mp.mpf(2) ** -900
@@ -105,6 +104,23 @@ def _clean(number: Number, angle: Number) -> Number:
     return number * 0 if abs(number) <= _ROUNDING * (1 + abs(angle)) else number
 
 
+def _factorial(n: Number) -> Number:
+    if type(n) is not Fraction:
+        return mp.gamma(_small(n) + 1)
+    if n.denominator != 1 or not 0 <= n <= MAX_FACTORIAL:
+        raise Unreadable("the factorial of a number that is negative, broken or too large")
+    return Fraction(factorial(int(n)))
+
+
+def _binomial(n: Number, k: Number) -> Number:
+    if type(n) is Fraction and type(k) is Fraction:
+        if n.denominator != 1 or k.denominator != 1 or min(n, k) < 0 or n > MAX_BINOMIAL:
+            raise Unreadable("a binomial coefficient of numbers that are negative, broken or too large")
+        return Fraction(comb(int(n), int(k)))
+    n, k = _small(rounded(n)), _small(rounded(k))
+    return mp.gamma(n + 1) / (mp.gamma(k + 1) * mp.gamma(n - k + 1))
+
+
 def _remainder(n: int, m: int) -> int:
     """Return n mod m. If n is the remainder already, it is rather a class of numbers: 7 mod 10."""
     if not 0 < m <= n:
@@ -112,6 +128,7 @@ def _remainder(n: int, m: int) -> int:
     return n % m
 
 
+_COUNTS: dict[str, Callable[..., Number]] = {"factorial": _factorial, "binom": _binomial}
 _OF_NUMBERS: dict[str, Callable] = {"floor": floor, "ceil": ceil, "max": max, "min": min}
 _OF_WHOLE_NUMBERS: dict[str, Callable] = {"gcd": gcd, "lcm": lcm, "mod": _remainder}
 _OF_ONE: dict[str, Callable[[Number], Number]] = {
@@ -139,35 +156,13 @@ def call(name: str, *arguments: Value) -> Value:
     """Return the named function of one argument (`binom`, `mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
     points = arguments[0].points
     numbers = [argument.number for argument in arguments]
-    if name in ("factorial", "binom"):
-        return _counted(name, arguments)
     if name in _OF_NUMBERS and None not in numbers:
         return points.number(_OF_NUMBERS[name](*numbers))
     if name in _OF_WHOLE_NUMBERS and all(argument.is_whole for argument in arguments):
         return points.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
+    if name in _COUNTS:
+        return points.apply(_COUNTS[name], *arguments, work=WORK)
     if name in _OF_ONE and len(arguments) == 1:
         function = _OF_ONE[name]
         return points.apply(lambda number: function(rounded(number)), arguments[0], work=WORK)
     return points.unknown(name, *arguments)
-
-
-def _counted(name: str, arguments: tuple[Value, ...]) -> Value:
-    """Return a factorial or a binomial coefficient."""
-    points, numbers = arguments[0].points, [argument.number for argument in arguments]
-    if None in numbers:
-        return _chosen(*arguments) or points.unknown(name, *arguments)
-    limit = MAX_FACTORIAL if name == "factorial" else MAX_BINOMIAL
-    if any(n.denominator != 1 or not 0 <= n <= limit for n in numbers):
-        raise Unreadable(f"{name} of a number that is negative, broken or too large")
-    whole = [int(n) for n in numbers]
-    return points.number(factorial(*whole) if name == "factorial" else comb(*whole))
-
-
-def _chosen(total: Value, size: Value | None = None) -> Value | None:
-    r"""Return \binom{n}{k} = n(n-1)…(n-k+1)/k! for a small number k; None for anything else."""
-    if size is None or size.number not in range(MAX_CHOSEN + 1):
-        return None
-    result = total.points.number(1)
-    for step in range(int(size.number)):
-        result = result * (total - step) / (step + 1)
-    return result
