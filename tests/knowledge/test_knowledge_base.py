@@ -56,12 +56,6 @@ def test_lookup_guesses_by_search_last_and_says_so(base):
     assert found.missing == ("Mahatma Gandhi (politician)", "Salt March")
 
 
-def test_a_look_up_that_may_not_guess_finds_titles_alone(base):
-    found = base.lookup("Mahatma Gandhi (politician);Salt March", guess=False)
-    assert (found.titles, found.how) == ((), "missing")
-    assert base.lookup("Alex;Nobody", guess=False).titles == ("Alex",)
-
-
 def test_coverage_counts_each_title_once(base):
     coverage = base.coverage(["Alex", "Alex", "Alex;AleX", "Salt March of Gandhi", "qqq"])
     assert [coverage.count(how) for how in ("exact", "parts", "search", "missing")] == [1, 1, 1, 1]

@@ -2,7 +2,6 @@
 
 import asyncio
 import multiprocessing
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +11,7 @@ import pytest
 from api_server import ApiServer, Behaviour, fails, says
 from asking import PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import UserError
 from rewards.api.client import reply_cache
 from rewards.api.limits import Limits, RateLimit, Slots
 from rewards.api.question import cache_key
@@ -255,16 +254,6 @@ def test_threads_and_processes_share_a_cache(tmp_path):
         process.join(5 * PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
     assert cache.get(keys) == dict.fromkeys(keys, ("x",)) and cache.get(["299"]) == {"299": ("text 299",)}
-
-
-def test_a_cache_that_cannot_be_opened_is_an_error_and_one_that_breaks_is_switched_off(tmp_path, caplog):
-    (tmp_path / "notes.txt").write_text("no database" * 100)
-    with pytest.raises(UserError) as caught:
-        reply_cache(tmp_path / "notes.txt")
-    assert caught.value.exit_code == PREFLIGHT
-    cache = reply_cache(tmp_path / "cache.sqlite")
-    sqlite3.connect(tmp_path / "cache.sqlite").execute("DROP TABLE replies")
-    assert cache.get(["x"]) == cache.get(["x"]) == {} and len(caplog.records) == 1
 
 
 def test_costs_and_counts_are_metrics():

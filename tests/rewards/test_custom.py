@@ -440,13 +440,6 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
     assert line < int(place[2]) <= line + 2
 
 
-def test_the_place_is_that_of_the_line_that_failed_and_not_of_the_call_that_led_there():
-    with pytest.raises(UserError, match="the reward mine:f failed") as error:
-        rewards_of(lambda completions, **_: [raises_below(completions)])
-    line = raises_below.__code__.co_firstlineno + 1
-    assert f" ({__file__}:{line} in " in error.value.why
-
-
 def test_a_coroutine_past_its_deadline_is_cancelled():
     cancelled = threading.Event()
 

@@ -128,13 +128,6 @@ def test_a_judge_that_calls_a_right_answer_wrong_is_refused_before_the_first_ste
     assert error.value.exit_code == PREFLIGHT and "the judge says" in error.value.why
 
 
-@pytest.mark.parametrize("odd", [says("Sure!"), says(""), says("A", "length"), says(None, refusal="no")])
-def test_a_reply_that_is_no_verdict_is_asked_for_once_more_before_the_first_step_too(odd):
-    with ApiServer(odd) as server:
-        judge_of(server).check_sync()
-        assert len(server.requests) == 2
-
-
 def test_before_the_first_step_a_reply_has_the_room_that_it_has_later():
     with ApiServer() as server:
         judge = ModelJudge(judge_of(server).client, max_tokens=800)

@@ -256,12 +256,6 @@ def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environ
         checker.close()
 
 
-def test_presets_stand_for_two_rewards_and_weights_count_both(base):
-    assert [reward.name for reward in build_rewards(["knowrl_v2"], options(base))] == ["format", "knowrl_v2"]
-    with pytest.raises(UserError, match="reward_weights"):
-        options(base, "reward_weights=[1]")
-
-
 def test_the_coverage_of_titles_is_told_before_the_first_step(base):
     said = []
     reward = build_rewards(["knowrl"], options(base))[-1]
