@@ -8,6 +8,7 @@ be called from any thread.
 import asyncio
 import contextlib
 import itertools
+import logging
 import re
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 DEFAULT_LIMITS = Limits()
 Result = TypeVar("Result")
+_log = logging.getLogger("rewards")
 
 
 class ApiClient:
@@ -51,6 +53,7 @@ class ApiClient:
         self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._counts: Counter[str] = Counter()
         self._numbers = itertools.count()  # of the questions
+        self._num_unusable = 0  # questions in a row without a usable reply
         self._connections: Connections | None = None
         self._permanent: Permanent | None = None
         self._closed = False
@@ -68,7 +71,8 @@ class ApiClient:
 
         max_tokens: of the reply, its thoughts included. nonce: a random word in the messages, which the cache
         disregards. accept: which replies are usable; others are not cached. Raises UserError (exit 4) for failures that
-        concern every request; such a client asks nothing any more.
+        concern every request, and after many questions in a row without a usable reply; such a client asks nothing any
+        more.
         """
         if self._closed:
             return CLOSED
@@ -165,11 +169,29 @@ class ApiClient:
         self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
     ) -> ChatReply:
         reply = await self._ask(connections, question)
+        is_usable = reply.text is not None and bool(accept(reply.text))
         if reply.text is None:
             self._counts["unscorable"] += 1
-        elif self.cache is not None and accept(reply.text):
+        if is_usable and self.cache is not None:
             self.cache.put({key: (reply.text,)})
+        self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
+
+    def _look_for_death(self, reply: ChatReply, is_usable: bool) -> None:
+        """Announce an endpoint that has given no usable reply for long; raise UserError (exit 4) if that is fatal."""
+        self._num_unusable = 0 if is_usable else self._num_unusable + 1
+        if self._num_unusable != self.limits.dead_after:
+            return
+        said = reply.reason if reply.text is None else f"it replied {excerpt(reply.text)!r}"
+        dead = Permanent(
+            f"{self._num_unusable} questions in a row had none; the last: {said}",
+            "repair the service, then go on with resume_from_checkpoint=true",
+            "gives no usable reply",
+        )
+        if self.limits.is_fatal:
+            self._stop(dead)
+        error = self._error(dead)
+        _log.warning("warning: %s: %s", error.what, error.why)
 
     async def _ask(self, connections: Connections, question: Question) -> ChatReply:
         """Wait for a slot and for the rate limit; then all tries together have one deadline."""
@@ -235,8 +257,11 @@ class ApiClient:
     def _stop(self, failure: Permanent) -> NoReturn:
         """Raise UserError (exit 4), now and for all further questions."""
         self._permanent = failure
-        what = f"the {self.endpoint.name} at {self.endpoint.base_url} refuses the request"
-        raise UserError(what, self._redact(failure.why), failure.fix, SERVICE)
+        raise self._error(failure)
+
+    def _error(self, failure: Permanent) -> UserError:
+        what = f"the {self.endpoint.name} at {self.endpoint.base_url} {failure.what}"
+        return UserError(what, self._redact(failure.why), failure.fix, SERVICE)
 
     def _redact(self, text: str) -> str:
         """Remove the key, and the parts of a key that some services quote."""
@@ -264,6 +289,7 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
         options["api_deadline_s"],
         options["api_requests_per_minute"],
         options["api_tokens_per_minute"],
+        is_fatal=options["max_unscored"] < 1,
     )
     cache = reply_cache(options["api_cache"]) if options["api_cache"] else None
     return ApiClient(read_endpoint(service, options), limits, cache)

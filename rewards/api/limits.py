@@ -22,6 +22,7 @@ class Limits:
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
     max_replies: how often a question is asked whose reply is empty, cut or refused.
     preflight_tries: how often an endpoint that is out of reach is tried before the first step.
+    dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
     """
 
     max_concurrency: int = 128
@@ -32,6 +33,8 @@ class Limits:
     max_backoff_s: float = 8.0
     max_replies: int = 2
     preflight_tries: int = 4
+    dead_after: int = 32
+    is_fatal: bool = True
 
     @property
     def try_s(self) -> float:

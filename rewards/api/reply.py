@@ -68,6 +68,7 @@ class Permanent:
 
     why: str
     fix: str
+    what: str = "refuses the request"
 
 
 Outcome = ChatReply | Trouble | Permanent

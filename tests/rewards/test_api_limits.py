@@ -9,9 +9,9 @@ from email.utils import formatdate
 
 import pytest
 from api_server import ApiServer, Behaviour, fails, says
-from asking import PATIENCE_S, ask, at_any_pace, check, client_of, complete
+from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
-from grpo.base.errors import UserError
+from grpo.base.errors import SERVICE, UserError
 from rewards.api.client import reply_cache
 from rewards.api.limits import Limits, RateLimit, Slots
 from rewards.api.question import cache_key
@@ -132,6 +132,49 @@ def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_it
         return order, slots.num_taken
 
     assert asyncio.run(run()) == ([0, 1, 4, 5], 0)
+
+
+def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
+    limits = replace(FAST, dead_after=5, is_fatal=is_fatal)
+    client = client_of(server, limits)
+
+    async def run():
+        try:
+            return [await complete(client, f"question {i}", accept=accept) for i in range(8)]
+        finally:
+            await client.aclose()
+
+    return run()
+
+
+DEAD = {
+    "down": (fails(400), bool, "400"),
+    "empty": (says(""), bool, "no text"),
+    "useless": (says("Sure!"), lambda text: text == "A", "Sure!"),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_a_service_without_a_usable_reply_ends_the_run_at_once_with_the_reason(name):
+    behaviour, accept, word = DEAD[name]
+    with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
+        asyncio.run(dead_client(server, True, accept))
+    assert caught.value.exit_code == SERVICE and word in str(caught.value)
+    assert "judge" in caught.value.what and "5 questions in a row" in caught.value.why
+
+
+def test_a_dead_service_is_only_announced_where_the_run_shall_go_on(caplog):
+    with ApiServer(default=fails(400)) as server:
+        replies = asyncio.run(dead_client(server, False))
+    assert [reply.text for reply in replies] == [None] * 8
+    (record,) = caplog.records
+    assert "5 questions in a row" in record.getMessage() and "400" in record.getMessage()
+
+
+def test_one_usable_reply_in_between_is_a_sign_of_life():
+    with ApiServer(*[fails(400)] * 4, says("A"), default=fails(400)) as server:
+        replies = asyncio.run(dead_client(server, True))
+    assert [reply.text for reply in replies] == [None] * 4 + ["A"] + [None] * 3
 
 
 def test_a_window_of_a_minute_never_holds_more_than_the_limit():
