@@ -84,14 +84,14 @@ def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKEN
         tqdm(total=source.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress) as bar,
     ):
         writer = IndexWriter(connection)
-        connection.exec_driver_sql(DOCUMENTS_TABLE)
+        connection.execute(DOCUMENTS_TABLE)
         for row in source:
             bar.update(source.bytes_read - bar.n)
             failpoint("build-rows")
             if isinstance(row, Row):
                 passages = passages_of(row.texts, max_tokens)
                 text = SEPARATOR.join(passages)
-                if connection.exec_driver_sql(INSERT, (row.title, text)).rowcount:
+                if connection.execute(INSERT, (row.title, text)).rowcount:
                     writer.add(row.title, passages)
                     report.text_bytes += len(text.encode())
                     continue

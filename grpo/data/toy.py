@@ -173,7 +173,7 @@ def make_almanac_files(folder: Path, config: AnyConfig) -> None:
 
 def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists: list[dict]) -> None:
     """Write each list to a file of its name, the cold start, and the knowledge base of the articles."""
-    from knowledge.build import SkipLog, build  # these bring SQLAlchemy, which most runs can do without
+    from knowledge.build import SkipLog, build  # these bring SQLite, which most runs can do without
     from knowledge.store.source import Source
 
     folder.mkdir(parents=True, exist_ok=True)

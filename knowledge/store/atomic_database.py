@@ -8,10 +8,8 @@ a work file that a killed process left behind.
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-
-import sqlalchemy
 
 from grpo.base.errors import BUSY, UserError
 from grpo.base.storage import failpoint, flush_to_disk, try_to_lock
@@ -65,26 +63,23 @@ def _remove(work: Path, descriptor: int) -> None:
 
 
 @contextmanager
-def atomic_database(out: Path) -> Iterator[sqlalchemy.Connection]:
+def atomic_database(out: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection to an empty database that becomes `out` when the block succeeds; hold build_lock for this.
 
     When the block fails, the database vanishes. UserError (exit 6): no room, no permission, or the disk fails.
     """
     work, compacted = work_file(out), Path(f"{out}.compacted")
-    engine = sqlalchemy.create_engine(
-        "sqlite://", creator=lambda: _connect(work), poolclass=sqlalchemy.NullPool, isolation_level="AUTOCOMMIT"
-    )
     try:
         compacted.unlink(missing_ok=True)
         os.truncate(work, 0)
-        with engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=OFF")
-            connection.exec_driver_sql("PRAGMA synchronous=OFF")
-            connection.exec_driver_sql("BEGIN")
+        with closing(sqlite3.connect(file_uri(work, "rw"), uri=True, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=OFF")
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("BEGIN")
             yield connection
-            connection.exec_driver_sql("COMMIT")
+            connection.execute("COMMIT")
             failpoint("build-filled")
-            connection.exec_driver_sql("VACUUM INTO ?", (str(compacted),))
+            connection.execute("VACUUM INTO ?", (str(compacted),))
         flush_to_disk(compacted)
         failpoint("build-compacted")
         os.replace(compacted, out)
@@ -92,9 +87,9 @@ def atomic_database(out: Path) -> Iterator[sqlalchemy.Connection]:
         flush_to_disk(out.absolute().parent)
     except OSError as error:
         raise no_room(out, NEEDS, error) from error
-    except sqlalchemy.exc.DatabaseError as error:
-        if error.orig.sqlite_errorcode & 0xFF in STORAGE_ERRORS:
-            raise no_room(out, NEEDS, error.orig) from error
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in STORAGE_ERRORS:
+            raise no_room(out, NEEDS, error) from error
         raise
     finally:
         compacted.unlink(missing_ok=True)
@@ -103,7 +98,3 @@ def atomic_database(out: Path) -> Iterator[sqlalchemy.Connection]:
 def work_file(out: Path) -> Path:
     """Return the file that a build of `out` fills first."""
     return Path(f"{out}.building")
-
-
-def _connect(work: Path) -> sqlite3.Connection:
-    return sqlite3.connect(file_uri(work, "rw"), uri=True, check_same_thread=False)

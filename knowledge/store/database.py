@@ -1,22 +1,17 @@
-"""Read an SQLite file through SQLAlchemy, safely with threads, and when somebody locks or replaces the file."""
+"""Read an SQLite file, safely with threads, and when somebody locks or replaces the file."""
 
 import os
 import shlex
 import sqlite3
-import weakref
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import sqlalchemy
-from sqlalchemy.pool import QueuePool
-
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.storage import run_in_forked_children
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0
-MAX_CONNECTIONS = 32  # threads that search at once; a further one waits
 CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's file cache does the rest
 
 
@@ -60,37 +55,33 @@ class ReadOnlyDatabase:
 
     def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
         self.path, self.busy_timeout_s, self._opened = path, busy_timeout_s, os.stat(path)
-        self._engine = sqlalchemy.create_engine(
-            "sqlite://",
-            creator=self._connect,
-            poolclass=QueuePool,
-            pool_size=MAX_CONNECTIONS,
-            max_overflow=0,
-            isolation_level="AUTOCOMMIT",
-        )
-        _engines.add(self._engine)
+        # by process and thread: SQLite forbids a forked child to use the connections of its parent
+        self._connections: dict[tuple[int, int], sqlite3.Connection] = {}
 
     def rows(self, sql: str, *values: object) -> list[tuple]:
         """Return all rows of a SELECT, its ? bound to the values."""
         with self._connected() as connection:
-            return connection.exec_driver_sql(sql, values).fetchall()
+            return connection.execute(sql, values).fetchall()
 
     def stream(self, sql: str, *values: object) -> Iterator[tuple]:
         """Yield the rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
         with self._connected() as connection:
-            yield from connection.exec_driver_sql(sql, values)
+            yield from connection.execute(sql, values)
 
     def close(self) -> None:
-        """Close the idle connections; a later SELECT opens a new one."""
-        self._engine.dispose()
+        """Close the connections of this process; a later SELECT opens a new one."""
+        for key in [key for key in self._connections if key[0] == os.getpid()]:
+            self._connections.pop(key).close()
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlalchemy.Connection]:
+    def _connected(self) -> Iterator[sqlite3.Connection]:
         self._check_unchanged()
+        key = os.getpid(), threading.get_ident()
         try:
-            with self._engine.connect() as connection:
-                yield connection
-        except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, sqlite3.Error) as error:
+            if key not in self._connections:
+                self._connections[key] = self._connect()
+            yield self._connections[key]
+        except sqlite3.Error as error:
             raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -119,27 +110,13 @@ class ReadOnlyDatabase:
             PREFLIGHT,
         )
 
-    def _explain(self, error: Exception) -> UserError:
-        """Return what to raise instead. TimeoutError: all connections were busy for SQLAlchemy's 30 s."""
-        cause = getattr(error, "orig", error)
-        is_locked = getattr(cause, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        if is_locked or isinstance(error, sqlalchemy.exc.TimeoutError):
+    def _explain(self, error: sqlite3.Error) -> UserError:
+        """Return what to raise instead."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(str(self.path), self.busy_timeout_s)
         return bad_file(
             self.path,
-            f"SQLite says: {cause}",
+            f"SQLite says: {error}",
             "a readable SQLite file",
             f"python -m knowledge.verify {self.path} tells what is damaged; then fetch or build it again",
         )
-
-
-_engines: "weakref.WeakSet[sqlalchemy.Engine]" = weakref.WeakSet()
-
-
-def _forget_inherited_connections() -> None:
-    """Let a forked child open its own connections: SQLite forbids sharing those of its parent."""
-    for engine in list(_engines):
-        engine.dispose(close=False)
-
-
-run_in_forked_children(_forget_inherited_connections)

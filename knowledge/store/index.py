@@ -12,8 +12,7 @@ our files. KnowRL's and FActScore's files have none of them, and are never writt
 
 import hashlib
 import json
-
-from sqlalchemy import Connection
+from sqlite3 import Connection
 
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
@@ -48,7 +47,7 @@ class IndexWriter:
         self.num_passages = 0
         self._content = hashlib.sha256()
         self._rows: list[tuple[int, str]] = []
-        self._run = connection.exec_driver_sql
+        self._run = connection.execute
         self._run(f"PRAGMA cache_size=-{CACHE_KIB}")
         for table in INDEX_TABLES.values():
             self._run(table)
@@ -84,9 +83,8 @@ class IndexWriter:
             "passages": self.num_passages,
         }
         rows = [(key, json.dumps(value)) for key, value in sorted(meta.items())]
-        self._run("INSERT INTO knowledge_meta VALUES (?, ?)", rows)
+        self.connection.executemany("INSERT INTO knowledge_meta VALUES (?, ?)", rows)
 
     def _flush(self) -> None:
-        if self._rows:
-            self._run("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)
+        self.connection.executemany("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)
         self._rows = []

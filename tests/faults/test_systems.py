@@ -15,7 +15,7 @@ from making import write_rows
 ROOT = Path(__file__).resolve().parents[2]
 HIDE = '''
 import asyncio, builtins, io, logging, os, shutil, signal, subprocess, sys, tempfile, types
-import matplotlib.pyplot, numpy, openai, psutil, sqlalchemy, tokenizers, torch, transformers, yaml
+import matplotlib.pyplot, numpy, openai, psutil, mpmath, tokenizers, torch, transformers, yaml
 from torch.utils.tensorboard import SummaryWriter
 from transformers import AutoTokenizer
 
