@@ -1,7 +1,7 @@
 r"""Compute with values at sample points, and take two expressions that agree at all of them for the same.
 
 An identity need not be proved: two expressions that differ almost surely differ at a random point (Schwartz-Zippel). So
-a value holds its numbers at 16 points, each of which gives every variable a random number:
+a value holds its numbers at 17 points, each of which gives every variable a random number:
 
     2x + 1           at x = 0.83, -2.27, 3.41, ...        2.66, -3.54, 7.82, ...
     \frac12          one number for all points             1/2
@@ -30,7 +30,18 @@ MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, 
 MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
-SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11.0, 40.0)  # of the variables, at the first point and after the flips
+SCALES = (
+    0.8,
+    0.06,
+    0.3,
+    1.4,
+    2.4,
+    3.4,
+    5.5,
+    11.0,
+    40.0,
+    1e9,
+)  # of the variables, at the first point and after the flips
 
 mp = MPContext()
 mp.prec = PRECISION  # never changed again: threads share it
