@@ -44,7 +44,7 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Whoever gives verdicts: an NLI model (entailment.py) or rules (lexical.py).
+    """Whoever gives verdicts: an NLI model (entailment.py) or rules (matcher.py).
 
     name: all else that a verdict depends on, such as method, version, model and thresholds.
     """

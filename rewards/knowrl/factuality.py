@@ -7,8 +7,7 @@
 
 Each fact of the text (see knowledge/facts) is compared with the five best passages for title and fact, in the
 documents of the title. What is said again, in part or in other words, counts once: a fact that follows from the facts
-before it is no further fact. The event loop never waits for work: look-ups and searches run on a thread pool, verdicts
-on one thread (verdict_queue.py), so that completions share the model's batches.
+before it is no further fact. The event loop never waits for work: look-ups, searches and verdicts run on a thread pool.
 """
 
 import asyncio

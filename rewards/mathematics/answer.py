@@ -132,7 +132,9 @@ class _AnswerReader:
         if len(tokens) < 2 or not enclosed(tokens[1:]) or not re.fullmatch("[A-Z]", tokens[0].text):
             return None
         value = self.side(tokens[1:])
-        if not isinstance(value, Row) or not all(map(_is_constant, value.items)):
+        if not isinstance(value, Row):
+            return None
+        if not all(isinstance(item, Scalar) and not item.value.variables for item in value.items):
             return None
         point = Named(Label(tokens[0].text), value)
         return Either((point, self.quantity(tokens))) if tokens[0].text == "C" else point
@@ -275,10 +277,6 @@ def _proportion(items: list[Shape]) -> Row:
 
 def _is_nonzero(item: Shape) -> bool:
     return isinstance(item, Scalar) and not item.value.is_zero
-
-
-def _is_constant(item: Shape) -> bool:
-    return isinstance(item, Scalar) and not item.value.variables
 
 
 def _has_both_signs(tokens: Tokens) -> bool:

@@ -111,4 +111,4 @@ def _place(bound: Shape) -> Fraction | float | None:
         return inf if bound == INFINITY else -inf
     if not isinstance(bound, Scalar):
         return None
-    return bound.value.rounded
+    return bound.value.constant

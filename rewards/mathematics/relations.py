@@ -42,8 +42,9 @@ class RelationReader:
     def equation(self, left: Tokens, sign: str, right: Tokens) -> Shape | None:
         """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
         label, names = read_label(left), self.side(left)
-        if label is None and isinstance(names, Row) and all(map(_is_variable_value, names.items)):
-            return self.point(left, right)
+        if label is None and isinstance(names, Row):
+            if all(isinstance(item, Scalar) and item.value.name for item in names.items):
+                return self.point(left, right)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
@@ -142,10 +143,6 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
     is_plain = not any(token.kind in ("function", "applied") for token in left)  # sin x + y = 5
     return is_plain and len(value.variables) > 1 and not other.variables
-
-
-def _is_variable_value(item: Shape) -> bool:
-    return isinstance(item, Scalar) and bool(item.value.name)
 
 
 def _is_variable(side: Tokens) -> bool:

@@ -126,7 +126,7 @@ class Value:
         return self.number is not None and self.number.denominator == 1
 
     @property
-    def rounded(self) -> Fraction | float | None:
+    def constant(self) -> Fraction | float | None:
         """Return the value of a real constant, rounded if it is irrational; None for anything else."""
         if len(self.at) > 1 or isinstance(self.at[0], mp.mpc):
             return None
