@@ -132,7 +132,7 @@ class RunKeys:
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
     """Start anew in a directory that holds a run, and remove the files of that run."""
-    resume_from_checkpoint: bool | str | None = key(False, "first once free")
+    resume_from_checkpoint: bool | str = key(False, "first once free")
     """Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
     allow_changes: list[str] = key((), "once")
     """Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer and

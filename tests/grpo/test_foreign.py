@@ -130,6 +130,8 @@ def test_our_defaults_are_those_of_trl_but_for_those_named():
         ("lora_rank: 64", {"lora_r": 64, "lora_alpha": 128}),
         ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
         ("finetuning_type: full", {"lora_r": 0, "lora_alpha": 32, "learning_rate": 5e-5}),
+        ("lora_rank: 8\nlora_alpha: null", {"lora_r": 8, "lora_alpha": 16}),
+        ("lora_rank: null\nlearning_rate: null\ncutoff_len: null", {"lora_r": 8, "learning_rate": 5e-5, "max_length": 2048}),
     ],
 )
 def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
@@ -298,7 +300,7 @@ def test_null_is_the_default_and_says_so(tmp_path):
     config, notices = load(tmp_path, "base: base.yaml\nsave_total_limit: null\nreward_weights: null\nreport_to: ~\n")
     assert (config.save_total_limit, config.reward_weights, config.report_to) == (3, None, ("tensorboard",))
     assert sum("save_total_limit is null: its default 3 is used" in notice for notice in notices) == 1
-    assert load(tmp_path, "resume_from_checkpoint: null")[0].resume_from_checkpoint is None
+    assert load(tmp_path, "resume_from_checkpoint: null")[0].resume_from_checkpoint is False
     assert "output_dir is not set" in why(tmp_path, "", "output_dir=null")
 
 
