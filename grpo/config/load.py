@@ -27,7 +27,7 @@ from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides,
 from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables
+from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables, types_of
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -95,10 +95,13 @@ def examine_config(
             notices.append(f"{entry.where}: {name} is null: its default {value} is used")
     if not is_complete:
         return config, notices, problems
-    missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
-    doubtful = {*reader.doubtful, *missing}  # a consequence of a mistake is not reported as a second one
+    doubtful, missing = reader.doubtful, []  # a consequence of a mistake is not reported as a second one
+    for name in _missing_keys(values, kind):
+        if name not in doubtful:
+            missing.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
+            doubtful.add(name)
     impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
-    return config, notices, [*problems, *missing.values(), *impossible]
+    return config, notices, [*problems, *missing, *impossible]
 
 
 def _set_batch(config: AnyConfig) -> AnyConfig:
@@ -206,10 +209,10 @@ class _Reader:
         hint = self.hints[name]
         try:
             value = expand_variables(as_type(value, text, hint))
-            is_missing = value is None and type(None) not in typing.get_args(hint)
-            if not is_missing:
-                spelled = SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
-                value = coerce(spelled, hint)
+            if isinstance(value, str):
+                value = SPELLINGS.get(name, {}).get(value, value)
+            if value is not None:
+                value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
@@ -223,7 +226,7 @@ class _Reader:
             if not is_other_name or earlier is not None:
                 value = self._join(earlier, value, entry, before)
         self.set_by[name] = entry
-        if is_missing:
+        if value is None and type(None) not in types_of(hint):
             self.values.pop(name, None)
             self.nulls[name] = entry
         else:
@@ -254,10 +257,13 @@ class _Reader:
         return f"; did you mean {close}?" if close else "; remove it"
 
 
-def _missing_keys(values: Values, kind: type) -> dict[str, str]:
-    """Return the keys that must be set and are not, each with a message."""
-    set_otherwise = set(keys_that("toy", kind) if values.get("toy_world") else ())
-    set_otherwise |= {"model_name_or_path"} if values.get("cold_start") else set()
-    set_otherwise -= {"model_name_or_path"} if values.get("toy_world") == ALMANAC else set()  # it makes data, no model
-    missing = [name for name in keys_that("required", kind) if name not in set_otherwise and values.get(name) is None]
-    return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}
+def _missing_keys(values: Values, kind: type) -> list[str]:
+    """Return the keys that must be set and are not."""
+    needed = [name for name in keys_that("required", kind) if values.get(name) is None]
+    toy_world = values.get("toy_world")
+    made = set(keys_that("toy", kind)) if toy_world else set()
+    if toy_world == ALMANAC:  # it makes data, no model
+        made.remove("model_name_or_path")
+    elif values.get("cold_start"):
+        made.add("model_name_or_path")
+    return [name for name in needed if name not in made]

@@ -182,7 +182,7 @@ def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     from grpo.data import toy
 
-    monkeypatch.setitem(toy._WORLDS, "arithmetic", lambda folder, seed: toy.make_arithmetic(folder, seed, 40, 20, 8))
+    monkeypatch.setattr(toy, "NUM_SUMS", (40, 20, 8))
     cold = {
         **QUIET,
         "toy_world": "arithmetic",

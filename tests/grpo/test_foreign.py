@@ -131,7 +131,10 @@ def test_our_defaults_are_those_of_trl_but_for_those_named():
         ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
         ("finetuning_type: full", {"lora_r": 0, "lora_alpha": 32, "learning_rate": 5e-5}),
         ("lora_rank: 8\nlora_alpha: null", {"lora_r": 8, "lora_alpha": 16}),
-        ("lora_rank: null\nlearning_rate: null\ncutoff_len: null", {"lora_r": 8, "learning_rate": 5e-5, "max_length": 2048}),
+        (
+            "lora_rank: null\nlearning_rate: null\ncutoff_len: null",
+            {"lora_r": 8, "learning_rate": 5e-5, "max_length": 2048},
+        ),
     ],
 )
 def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
