@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
-from grpo.base.folders import FolderWriter
+from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
@@ -32,12 +32,12 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     source = Path(saved.name)
     if merge:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
-        with FolderWriter(target) as folder:
+        with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
     elif is_adapter(source):
         adapter = replace(load_adapter(source), base_model=base_of(source))
         tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
-        with FolderWriter(target) as folder:
+        with write_folder(target) as folder:
             save_adapter(adapter, folder)
             tokenizer.save_pretrained(folder)
     elif not source.exists():

@@ -16,6 +16,7 @@ from grpo.data.files import Record, read_records, row_error, shown
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
+TITLE_FIELDS = ("title",)
 ROLES = ("system", "user", "assistant", "tool")  # of messages; any other text might spell a chat template's markup
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
 
@@ -55,7 +56,7 @@ def read_rows(
     names = {
         "question": _find_field(records, [question_field] if question_field else QUESTION_FIELDS),
         "answer": _find_field(records, [answer_field] if answer_field else ANSWER_FIELDS),
-        "title": _find_field(records, [title_field or "title"]),
+        "title": _find_field(records, [title_field] if title_field else TITLE_FIELDS),
     }
     columns = f"columns: {', '.join(records[0])}"
     if names["question"] is None:
