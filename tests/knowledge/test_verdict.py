@@ -147,4 +147,4 @@ def test_a_cache_that_a_full_disk_does_not_let_begin_is_told_as_that(tmp_path):
             CachedVerifier(Counting(), tmp_path / "verdicts.db")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error.value.exit_code == 6 and "the verdict cache cannot be opened" in error.value.why
+    assert error.value.exit_code == 6 and "another disk" in error.value.fix
