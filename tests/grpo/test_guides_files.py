@@ -240,55 +240,6 @@ def test_the_readmes_wandb_keys(place, monkeypatch):
 
 # --- LLaMA-Factory -------------------------------------------------------------------------------------------------
 
-LLAMA_FACTORY = """
-### model
-model_name_or_path: model
-trust_remote_code: true
-
-### method
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_rank: 8
-lora_target: all
-
-### dataset
-dataset: identity,alpaca_en_demo
-dataset_dir: registry
-template: llama3
-cutoff_len: 2048
-max_samples: 1000
-overwrite_cache: true
-preprocessing_num_workers: 16
-dataloader_num_workers: 4
-
-### output
-output_dir: saves/llama3-8b/lora/sft
-logging_steps: 10
-save_steps: 500
-plot_loss: true
-overwrite_output_dir: true
-save_only_model: false
-report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]
-
-### train
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 1.0e-4
-num_train_epochs: 3.0
-lr_scheduler_type: cosine
-warmup_ratio: 0.1
-bf16: true
-ddp_timeout: 180000000
-resume_from_checkpoint: null
-
-### eval
-val_size: 0.1
-per_device_eval_batch_size: 1
-eval_strategy: steps
-eval_steps: 500
-"""
-
 
 def test_llama_factorys_example_as_it_is_printed(place):
     Path("registry").mkdir()
@@ -297,7 +248,7 @@ def test_llama_factorys_example_as_it_is_printed(place):
     for name in info:
         rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
         Path(f"registry/{name}.json").write_text(json.dumps(rows))
-    Path("sft.yaml").write_text(LLAMA_FACTORY)
+    shutil.copy(Path(__file__).parent / "guides" / "llama_factory.yaml", "sft.yaml")
     sft(["sft.yaml", "torch_dtype=float32"])
     folder = "saves/llama3-8b/lora/sft"
     assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
