@@ -85,40 +85,6 @@ def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
     assert (config.lora_r, config.lora_alpha) == (8, 8)
 
 
-DEPARTURES = {  # of our defaults from those of TRL 1.16
-    "max_completion_length": 256,
-    "use_bias_correction_kl": False,
-    "log_completions": True,
-    "chat_template": None,
-    "num_completions_to_print": 0,
-    "logging_steps": 1,
-    "save_steps": 50,
-    "save_total_limit": 3,
-    "eval_steps": 0,
-    "report_to": ("tensorboard",),
-    "gradient_checkpointing": "auto",
-    "full_determinism": False,
-    "project": "grpo",
-    "tf32": False,
-    "disable_tqdm": False,
-    "resume_from_checkpoint": False,
-    "warmup_ratio": 0.0,
-    "output_dir": None,
-    "lr_scheduler_type": "linear",  # theirs is an enumeration
-}
-
-
-def test_our_defaults_are_those_of_trl_but_for_those_named():
-    """KnowRL's files, for TRL 0.23 or newer, rely on them: dapo, temperature 1, no KL penalty."""
-    trl = pytest.importorskip("trl")
-    theirs = defaults_of(trl.GRPOConfig)
-    for field in dataclasses.fields(TrainConfig):
-        if field.name in DEPARTURES:
-            assert field.default == DEPARTURES[field.name], field.name
-        elif field.name in theirs:
-            assert field.default == theirs[field.name], field.name
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -160,13 +126,6 @@ def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, 
         config, _ = load(tmp_path, text)
         assert config.sampler_importance_sampling_cap == cap
         assert config.sampler_importance_sampling_correction is ("correction: true" in text)
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_adamw_is_that_of_transformers_unless_it_is_said_otherwise(kind):
-    theirs = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
-    names = ("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps")
-    assert {name: getattr(kind, name) for name in names} == {name: theirs[name] for name in names}
 
 
 def test_every_alias_and_every_value_stands_for_a_key():
