@@ -6,7 +6,6 @@ Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it get
 the adapter is merged in float32, and the result is rounded once.
 """
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def main(argv: list[str]) -> None:
     parser = command_parser("grpo.export", __doc__)
     models = "a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)"
     parser.add_argument("model", type=Path, metavar="MODEL", help=models)
@@ -73,11 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
     dtypes = ["auto", *DTYPES]
     parser.add_argument("--dtype", default="auto", choices=dtypes, help="of the merged checkpoint; auto: float32")
-    return parser
-
-
-def main(argv: list[str]) -> None:
-    arguments = make_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 
