@@ -43,10 +43,8 @@ def conversations(tmp_path):
 @pytest.fixture
 def sums(tmp_path):
     """As the mathematics guide's rows."""
-    rows = [
-        {"question": f"{n} + 1?", "ground_truth": str(n + 1), "predicted_answer": "1", "correct": True}
-        for n in range(12)
-    ]
+    columns = {"predicted_answer": "1", "correct": True}
+    rows = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), **columns} for n in range(12)]
     return write_rows(tmp_path / "sums.jsonl", rows)
 
 

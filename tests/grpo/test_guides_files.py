@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from api_server import ApiServer, says
-from making import unused, write_rows
+from making import refused, unused, write_rows
 from safetensors import safe_open
 from test_log import StandIn
 
-from grpo.base.errors import UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig
 from grpo.data.questions import QuestionData, prepare_rewards
@@ -93,17 +92,10 @@ WITHOUT_EFFECT = (
     "attn_implementation gradient_checkpointing_kwargs optim use_vllm vllm_gpu_memory_utilization logging_strategy "
     "save_strategy"
 ).split()
-SMALL = [  # for a quick run; what a reader of the guides would not write
-    "torch_dtype=float32",
-    "verifier=lexical",
-    "max_steps=2",
-    "per_device_train_batch_size=4",
-    "gradient_accumulation_steps=1",
-    "num_generations=2",
-    "max_prompt_length=600",
-    "max_completion_length=8",
-    "disable_tqdm=true",
-]
+SMALL = (  # for a quick run; what a reader of the guides would not write
+    "torch_dtype=float32 verifier=lexical max_steps=2 per_device_train_batch_size=4 gradient_accumulation_steps=1 "
+    "num_generations=2 max_prompt_length=600 max_completion_length=8 disable_tqdm=true"
+).split()
 
 
 @pytest.fixture
@@ -118,11 +110,8 @@ def place(tmp_path, chat_checkpoint, monkeypatch):
     (tmp_path / "cold.json").write_text(json.dumps([{"conversations": turns}] * 4))
     write_rows(tmp_path / "wikipedia.jsonl", [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
     build([str(tmp_path / "wikipedia.jsonl"), str(tmp_path / "knowledge_base.db")])
-    rows = [
-        {"question": f"{n} + 1?", "ground_truth": str(n + 1), "predicted_answer": "", "correct": True}
-        for n in range(30)
-    ]
-    (tmp_path / "math.json").write_text(json.dumps(rows))
+    sums = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), "correct": True} for n in range(30)]
+    (tmp_path / "math.json").write_text(json.dumps(sums))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -135,16 +124,16 @@ def shell(place, monkeypatch):
             monkeypatch.delenv(name)
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
         for name, value in {
-            "OPENAI_API_KEY_FACTSCORE": "a key",
+            "OPENAI_API_KEY_FACTSCORE": "some-key",
             "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
-            "OPENAI_API_KEY_JUDGE": "a key",
+            "OPENAI_API_KEY_JUDGE": "some-key",
             "OPENAI_API_BASE_JUDGE": judge.url,
             "SWANLAB_API_KEY": "a-long-swanlab-key",
             "FACTSCORE_DB_PATH": "./knowledge_base.db",
             "USE_API_MANAGER_FOR_LLM_EVAL": "True",
             "USE_API_MANAGER_FOR_FACTSCORE": "True",
         }.items():
-            monkeypatch.setenv(name, value.replace("a key", "some-key"))
+            monkeypatch.setenv(name, value)
         monkeypatch.setitem(sys.modules, "swanlab", StandIn())
         yield judge, decomposer
 
@@ -183,9 +172,8 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
 
 def test_without_a_knowledge_base_that_is_said(shell, monkeypatch):
     monkeypatch.delenv("FACTSCORE_DB_PATH")
-    with pytest.raises(UserError) as error:
-        load_config(knowrls("grpo"))
-    assert "1 problem" in error.value.what and "set knowledge_base or the variable FACTSCORE_DB_PATH" in error.value.why
+    told = "set knowledge_base or the variable FACTSCORE_DB_PATH"
+    refused(lambda: load_config(knowrls("grpo")), "1 problem", told, exit_code=2)
 
 
 @pytest.mark.parametrize("name", KNOWRL)
@@ -225,19 +213,6 @@ def test_stage_2_starts_from_the_output_of_stage_1(shell):
     assert ranks == {3 + 4}, "the adapter of stage 1 and that of stage 2"
 
 
-def test_the_readmes_wandb_keys(place, monkeypatch):
-    """`wandb_project`, `wandb_entity`, `run_name`, and WANDB_MODE=offline as its train.sh has it."""
-    monkeypatch.setitem(sys.modules, "wandb", StandIn())
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    Path("w.yaml").write_text(
-        "model_name_or_path: model\ndataset_id_or_path: math.json\noutput_dir: out\nreward_funcs: [math]\n"
-        "report_to: wandb\nwandb_project: p\nwandb_entity: e\nrun_name: r\n"
-    )
-    train(["w.yaml", *SMALL])
-    started = sys.modules["wandb"].told[0][2]
-    assert (started["project"], started["entity"], started["name"]) == ("p", "e", "r")
-
-
 # --- LLaMA-Factory -------------------------------------------------------------------------------------------------
 
 
@@ -272,9 +247,8 @@ def test_the_cold_start_by_its_registered_name(place, dataset, capsys):
 def test_an_adapter_that_is_not_there_yet_is_explained(place):
     """The guide calls the output of stage 1 adapter_name_or_path; in LLaMA-Factory that is where it starts."""
     Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: out\n")
-    with pytest.raises(UserError) as error:
-        sft(["sft.yaml", "adapter_name_or_path=/saves/adapter"])
-    assert "adapter /saves/adapter does not exist" in error.value.what and "output_dir" in error.value.fix
+    start = ["sft.yaml", "adapter_name_or_path=/saves/adapter"]
+    refused(lambda: sft(start), "adapter /saves/adapter does not exist", "output_dir")
 
 
 # --- mathematics ---------------------------------------------------------------------------------------------------
