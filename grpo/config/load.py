@@ -89,7 +89,7 @@ def examine_config(
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
-    config = _set_batch(kind(**values))
+    config = _settle(kind(**values))
     for name, entry in reader.nulls.items():
         if value := getattr(config, name):  # 0 and false mean "none" themselves
             notices.append(f"{entry.where}: {name} is null: its default {value} is used")
@@ -104,8 +104,13 @@ def examine_config(
     return config, notices, [*problems, *missing, *impossible]
 
 
-def _set_batch(config: AnyConfig) -> AnyConfig:
-    """Replace questions_per_step by the batch size of a process; keep it if processes cannot share it equally."""
+def _settle(config: AnyConfig) -> AnyConfig:
+    """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a process.
+
+    questions_per_step is kept if processes cannot share it equally.
+    """
+    if getattr(config, "multi_objective_aggregation", "") == "normalize_then_sum":
+        config = replace(config, scale_rewards="batch")
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     questions = getattr(config, "questions_per_step", None)
     if not questions or questions % num_processes:

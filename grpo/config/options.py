@@ -267,7 +267,7 @@ class LossKeys:
     none (or false): do not divide."""
     multi_objective_aggregation: str = key("sum_then_normalize", choices=("sum_then_normalize", "normalize_then_sum"))
     """How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them up,
-    and divide by the deviation over the step, whatever scale_rewards says."""
+    and divide by the deviation over the step: scale_rewards is then batch."""
     credit: str = key("completion", choices=("completion", "sentence", "answer"))
     """Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the advantage
     of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it refutes it. It

@@ -45,6 +45,7 @@ READ = [  # lines of a config, and values that they give
     ("reward_weights: [0.5]", {"reward_weights": (0.5,)}),
     ("top_k: 5\ntop_p: 0.9", {"top_k": 5}),
     ("num_iterations: 2", {"num_iterations": 2}),
+    ("multi_objective_aggregation: normalize_then_sum\nscale_rewards: none", {"scale_rewards": "batch"}),
     ("lora_r: 0\nadapter_name_or_path: a", {"lora_r": 0}),
     ("lora_r: 2\nlora_dropout: 0.1\nadapter_name_or_path: a", {"lora_dropout": 0.1}),
     ("report_to: [tensorboard, none]", {"report_to": ("tensorboard", "none")}),
