@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from api_server import ApiServer, says
 from making import refused, unused, write_rows
 from safetensors import safe_open
@@ -24,70 +25,9 @@ from knowledge.build import main as build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine.\n- Mira Tolan was born in Velda."
-MAIN_FILE = {  # KnowRL's grpo.yaml; the three others differ in the keys below
-    "model_name_or_path": "model",
-    "model_revision": "main",
-    "torch_dtype": "bfloat16",
-    "lora_r": 128,
-    "lora_alpha": 256,
-    "attn_implementation": "flash_attention_2",
-    "bf16": True,
-    "tf32": True,
-    "output_dir": "out",
-    "dataset_id_or_path": "rl.json",
-    "report_to": "swanlab",
-    "swanlab_project": "some project",
-    "swanlab_experiment_name:": "some_experiment",  # with the typo of the original
-    "max_steps": 150,
-    "per_device_train_batch_size": 20,
-    "gradient_accumulation_steps": 4,
-    "gradient_checkpointing": True,
-    "gradient_checkpointing_kwargs": {"use_reentrant": False},
-    "learning_rate": 1.0e-5,
-    "lr_scheduler_type": "cosine",
-    "warmup_ratio": 0.03,
-    "seed": 42,
-    "beta": 0.001,
-    "optim": "adamw_8bit",
-    "max_prompt_length": 256,
-    "max_completion_length": 1024,
-    "num_generations": 10,
-    "use_vllm": True,
-    "vllm_gpu_memory_utilization": 0.5,
-    "logging_strategy": "steps",
-    "logging_steps": 1,
-    "save_strategy": "steps",
-    "save_steps": 50,
-    "resume_from_checkpoint": False,
-}
-NEWER = {  # what the three newer files add
-    "max_steps": 500,
-    "gradient_accumulation_steps": 2,
-    "learning_rate": 1.0e-4,
-    "epsilon": 0.2,
-    "importance_sampling_level": "token",
-    "vllm_importance_sampling_correction": False,
-    "num_iterations": 1,
-    "vllm_mode": "colocate",
-    "vllm_model_impl": "vllm",
-    "reward_weights": None,
-    "log_completions": True,
-    "num_completions_to_print": 3,
-}
-NO_BOUND = {"epsilon_high": None, "delta": None, "mask_truncated_completions": False}
-KNOWRL = {
-    "grpo": {},
-    "dapo": {
-        **NEWER,
-        "loss_type": "dapo",
-        "max_prompt_length": 512,
-        "epsilon_high": 0.28,
-        "scale_rewards": "none",
-        "mask_truncated_completions": True,
-    },
-    "bnpo": {**NEWER, **NO_BOUND, "loss_type": "bnpo", "max_prompt_length": 512, "scale_rewards": "group"},
-    "dr_grpo": {**NEWER, **NO_BOUND, "loss_type": "dr_grpo", "scale_rewards": "none"},
-}
+GUIDES = Path(__file__).parent / "guides"
+KNOWRL = yaml.safe_load((GUIDES / "knowrl.yaml").read_text(encoding="utf-8"))
+del KNOWRL["newer"]  # no file of its own
 WITHOUT_EFFECT = (
     "attn_implementation gradient_checkpointing_kwargs optim use_vllm vllm_gpu_memory_utilization logging_strategy "
     "save_strategy"
@@ -140,7 +80,7 @@ def shell(place, monkeypatch):
 
 def knowrls(name: str) -> Path:
     """Write one of KnowRL's files."""
-    lines = [f"{key}: {json.dumps(value)}\n" for key, value in (MAIN_FILE | KNOWRL[name]).items()]
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in KNOWRL[name].items()]
     path = Path(f"{name}.yaml")
     path.write_text("".join(lines))
     return path
@@ -156,7 +96,7 @@ def metrics(folder="out"):
 @pytest.mark.parametrize("name", KNOWRL)
 def test_knowrls_files_load_with_paths_alone(shell, name):
     config, notices = load_config(knowrls(name))
-    for key, value in (MAIN_FILE | KNOWRL[name]).items():
+    for key, value in KNOWRL[name].items():
         if key in config.__dataclass_fields__ and value is not None:
             assert getattr(config, key) == ((value,) if key == "report_to" else value), key
     assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
@@ -223,7 +163,7 @@ def test_llama_factorys_example_as_it_is_printed(place):
     for name in info:
         rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
         Path(f"registry/{name}.json").write_text(json.dumps(rows))
-    shutil.copy(Path(__file__).parent / "guides" / "llama_factory.yaml", "sft.yaml")
+    shutil.copy(GUIDES / "llama_factory.yaml", "sft.yaml")
     sft(["sft.yaml", "torch_dtype=float32"])
     folder = "saves/llama3-8b/lora/sft"
     assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
