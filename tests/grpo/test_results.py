@@ -161,9 +161,7 @@ def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refuse
     refused(lambda: chat.answer(long), "the prompt is too long", "1024 positions")
 
 
-@pytest.mark.parametrize(
-    "words", ["--n 0", "--temperature -1", "--temperature nan", "--top-p 0", "--max-new-tokens 0"]
-)
+@pytest.mark.parametrize("words", ["--n 0", "--temperature -1", "--temperature nan", "--top-p 0", "--max-new-tokens 0"])
 def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words):
     said = f"is {words.split()[1]}"
     refused(lambda: generate.main(["/no/model", "--prompt", "x", *words.split()]), said, exit_code=2)
