@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import write_json
+from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
@@ -168,5 +168,5 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
     for module, (A, B) in adapter.pairs.items():
         tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
         tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
-    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS_FILE)
     write_json(folder / CONFIG_FILE, config)
