@@ -11,7 +11,6 @@ from grpo.base.schema import Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
-from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
 from grpo.diagnosis.health import Diagnosis, Health
 from grpo.diagnosis.rules import History
@@ -81,9 +80,9 @@ class Trainer:
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
         self.inputs = inputs_of(policy, supply.data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
-        if self.ranks.world > 1:
-            sent = sent_per_update(optimizer.grad.nbytes, self.ranks.world)
-            run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
+        if (world := self.ranks.world) > 1:
+            sent = 2 * (world - 1) * optimizer.grad.nbytes / world  # a ring all-reduce sends each part but one twice
+            run.say(f"{world} processes; each sends {sent / 1e6:.1f} MB per update")
         size = memory.loaded_bytes(self.model, reference) + memory.free_bytes(run.device)
         self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type)
         self.budget = self.plan.budget  # smaller once memory has run out

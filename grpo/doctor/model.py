@@ -15,6 +15,7 @@ from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model import memory
+from grpo.model.adapter import load_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
@@ -59,6 +60,8 @@ def model(case: Case) -> str:
     if problems:
         what, why = f"the weights in {case.folder} do not fit its config.json", "; ".join(problems[:MAX_MISFITS])
         raise UserError(what, why, "download the checkpoint again", PREFLIGHT)
+    if parts.adapter:
+        load_adapter(parts.adapter)  # which checks it
     case.model = decoder
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())

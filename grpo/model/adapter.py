@@ -54,12 +54,19 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG_FILE).exists()
 
 
-def load_adapter(folder: Path) -> Adapter:
-    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+def read_settings(folder: Path) -> dict:
+    """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         if extras := _extras(config):
             raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
+        return config
+
+
+def load_adapter(folder: Path) -> Adapter:
+    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+    config = read_settings(folder)
+    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
 
