@@ -64,7 +64,7 @@ class Rollout:
             return self.groups
         self.is_graded, self.batch_std = False, None
         dynamic = self.config.dynamic_sampling
-        with self.run.interruptible(together=not dynamic):
+        with self.run.signals.interruptible(together=not dynamic):
             if dynamic:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
@@ -136,14 +136,14 @@ class Rollout:
     def finish_grading(self) -> None:
         """Wait for the rewards of the groups in no micro-batch. Every rank must call it, whatever it trains."""
         if not self.is_graded:
-            with self.clock.timed("time/reward"), self.run.interruptible():
+            with self.clock.timed("time/reward"), self.run.signals.interruptible():
                 self._grade(self.groups)
             self.is_graded = True
             failpoint("step-graded")
 
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
         """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
-        with self.clock.timed("time/reward"), self.run.interruptible():
+        with self.clock.timed("time/reward"), self.run.signals.interruptible():
             batch = waiting.pop(self._first_ready(waiting))
             self._grade([part.group for part in batch.parts])
         return batch

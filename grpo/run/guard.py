@@ -48,7 +48,7 @@ class Guard:
             raise
         if config.save_steps and trainer.step % config.save_steps == 0:
             trainer.save()
-        self.run.stop_if_asked(trainer.save)
+        self.run.signals.stop_if_asked(trainer.save)
 
     def rehearse(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""

@@ -388,7 +388,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
     asked = {}
     for name in ("whole", "halved"):
         trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
-        trainer.run.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
+        trainer.run.signals.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
         for method in ("sum", "max", "sum_", "gather"):
             original = getattr(trainer.ranks, method)
 
