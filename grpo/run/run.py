@@ -47,7 +47,7 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.signals = Signals()
+        self.signals = Signals(ranks)
         self.saved_step: int | None = None
         self.remark = ""  # on a run that is done
         self.data: Json = {}  # the rows of each data set, as data.json holds them

@@ -28,7 +28,8 @@ class Signals:
     ends the run at once. Otherwise the run ends with the step, or after GRACE_S where `interruptible` allows it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks | None = None):
+        self.ranks = ranks
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.is_closed = threading.Event()
 
