@@ -16,7 +16,7 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
-from grpo.attention.select import choose_decode_kernel
+from grpo.attention.select import decode_choice
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
 from grpo.device.ops import describe
@@ -46,30 +46,14 @@ SIZES = {
 class Steps:
     """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        rows: int,
-        context: int,
-        kernel: str,
-        top_p: float,
-    ):
-        config, build = model.config, model.build
+    def __init__(self, model: Decoder, rows: int, context: int, kernel: str, top_p: float):
         self.model, self.rows, self.context = model, rows, context
         self.sampling = SamplingParams(STEPS, top_p=top_p)
-        cache = KVCache(
-            config.num_layers,
-            rows,
-            config.num_kv_heads,
-            context + STEPS + 1,
-            config.head_dim,
-            build.dtype,
-            build.device,
-        )
+        cache = KVCache.of(model, rows, context + STEPS + 1)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
-        capture = CudaCapture() if str(build.device) == "cuda" else None
+        capture = CudaCapture() if str(model.build.device) == "cuda" else None
         self.graphs = DecodeGraphs(model, self.slots, (), kernel, capture)
 
     @torch.inference_mode()
@@ -84,14 +68,12 @@ class Steps:
 
 def measure(name: str, model: Decoder, rows: int, record: Record, profiled: bool) -> dict:
     """Time and record the steps of one model at one number of rows; return the case."""
-    config, build, options = model.config, model.build, record.options
-    positions = options.context + STEPS + 1
-    sizes = config.num_heads, config.num_kv_heads, config.head_dim, rows, positions
-    choice = choose_decode_kernel(*sizes, build.dtype, build.device)
+    options = record.options
+    choice = decode_choice(model, rows, options.context + STEPS + 1)
     print(f"attention: {choice}")
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
     name = f"{name}, {rows} rows, context {options.context}"
-    name += ", LoRA" if build.lora else ""
+    name += ", LoRA" if model.build.lora else ""
     name += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     target = TARGETS.get(rows, 0.7)
     case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS, target=target, attention=str(choice))

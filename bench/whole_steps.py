@@ -25,6 +25,7 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -128,20 +129,13 @@ def watch_one_step(name: str, ours: Ours, num_completions: int, record: Record) 
     record.checks[f"{name}: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
     if on_gpu:
         most = torch.cuda.max_memory_allocated()
-        predicted = predicted_peak(trainer, resident, packed_tokens(groups))
+        largest = replace(trainer.budget, tokens=min(packed_tokens(groups), trainer.budget.tokens))
+        needed = memory.account(trainer.model, 0, 0, largest)
+        predicted = resident + needed.activations + needed.logits
         record.checks |= {f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9}
         print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
     if options.profile:
         record.profiled(f"{name}, training", profile_training(trainer, groups, options.device))
-
-
-def predicted_peak(trainer: GrpoTrainer, resident: int, tokens: int) -> float:
-    """Return the bytes that memory.py predicts for the largest micro-batch."""
-    build, config, budget = trainer.model.build, trainer.model.config, trainer.budget
-    sizes = config, build.lora, build.dtype
-    per_token = memory.activation_bytes_per_token(*sizes, budget.recompute, budget.fused)
-    logits_bytes = budget.chunk * memory.logits_bytes_per_row(config, build.dtype)
-    return resident + per_token * min(tokens, budget.tokens) + logits_bytes
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:

@@ -34,7 +34,7 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
     elif is_adapter(source):
-        adapter = replace(load_adapter(source), base_model=base_of(source))
+        adapter = replace(load_adapter(source), base_model=base_of(source)[0])
         tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
         with write_folder(target) as folder:
             save_adapter(adapter, folder)

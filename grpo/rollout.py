@@ -13,7 +13,6 @@ from grpo.credit import answer_start, judged_sentences
 from grpo.data.questions import QuestionData, Questions, load_prompts, num_steps
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
-from grpo.model import memory
 from grpo.model.policy import Policy
 from grpo.packing import Totals, count_trained
 from grpo.run.metrics import Clock, is_mixed
@@ -42,12 +41,7 @@ class Rollout:
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
-        num_slots = config.max_num_seqs or memory.choose_num_sequences(
-            policy.model, completions_per_rank, self.longest, memory.free_bytes(run.device)
-        )
-        self.sampler = Sampler(policy.model, policy.eos_ids, num_slots)
-        # On a GPU the cache is allocated now, before the trainer shares out the rest of the memory.
-        self.sampler.prepare(num_slots, self.longest, config.max_completion_length)
+        self.sampler = Sampler(policy.model, policy.eos_ids)
         # Of the step that was sampled last:
         self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
@@ -55,6 +49,11 @@ class Rollout:
         self.totals = Totals(0, 0, 0)
         self.is_graded = False
         self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
+
+    def reserve(self, num_sequences: int) -> None:
+        """Decode at most this many sequences together; on a GPU, allocate their cache now."""
+        self.sampler.max_slots = num_sequences
+        self.sampler.prepare(num_sequences, self.longest, self.config.max_completion_length)
 
     def sample(self, step: int) -> list[Group]:
         """Generate the groups of a step to train on; grading starts as each completion ends.
@@ -65,7 +64,7 @@ class Rollout:
             return self.groups
         self.is_graded, self.batch_std = False, None
         dynamic = self.config.dynamic_sampling
-        with self.run.interruptible(together=not dynamic):
+        with self.run.signals.interruptible(together=not dynamic):
             if dynamic:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
@@ -137,14 +136,14 @@ class Rollout:
     def finish_grading(self) -> None:
         """Wait for the rewards of the groups in no micro-batch. Every rank must call it, whatever it trains."""
         if not self.is_graded:
-            with self.clock.timed("time/reward"), self.run.interruptible():
+            with self.clock.timed("time/reward"), self.run.signals.interruptible():
                 self._grade(self.groups)
             self.is_graded = True
             failpoint("step-graded")
 
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
         """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
-        with self.clock.timed("time/reward"), self.run.interruptible():
+        with self.clock.timed("time/reward"), self.run.signals.interruptible():
             batch = waiting.pop(self._first_ready(waiting))
             self._grade([part.group for part in batch.parts])
         return batch

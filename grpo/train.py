@@ -59,8 +59,8 @@ class GrpoTrainer(Trainer):
             num_iterations=config.num_iterations,
             max_unscored=config.max_unscored,
             reference=reference,
-            num_sequences=rollout.sampler.max_slots,
         )
+        rollout.reserve(self.plan.num_sequences)
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decode_kernel}; "

@@ -11,7 +11,6 @@ from grpo.base.schema import Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
-from grpo.device.distributed import sent_per_update
 from grpo.device.draw import hash_seed
 from grpo.diagnosis.health import Diagnosis, Health
 from grpo.diagnosis.rules import History
@@ -47,7 +46,7 @@ class Trainer:
     The constructor chooses micro-batches that fit into the memory that is still free. longest: tokens of the longest
     prompt with its completion. temperature: of the distribution whose log-probs are trained. num_iterations: updates
     per step. max_unscored: share of the completions that rewards may fail to score. reference: the frozen policy of
-    step 0, for the KL penalty. num_sequences: decoded together.
+    step 0, for the KL penalty.
     """
 
     def __init__(
@@ -66,26 +65,21 @@ class Trainer:
         num_iterations: int = 1,
         max_unscored: float = 1.0,
         reference: Decoder | None = None,
-        num_sequences: int = 0,
     ):
         self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
-        self.temperature, self.num_iterations, self.num_sequences = temperature, num_iterations, num_sequences
+        self.temperature, self.num_iterations = temperature, num_iterations
         self.order, self.total_steps, self.longest = order, total_steps, longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
         self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
-        if self.ranks.world > 1:
-            sent = sent_per_update(optimizer.grad.nbytes, self.ranks.world)
-            run.say(f"{self.ranks.world} processes; each sends {sent / 1e6:.1f} MB per update")
-        self.budget = memory.choose_budget(
-            self.model,
-            self.longest,
-            memory.free_bytes(run.device),
-            max_tokens=config.max_tokens_per_micro_batch,
-            checkpointing=config.gradient_checkpointing,
-        )
+        if (world := self.ranks.world) > 1:
+            sent = 2 * (world - 1) * optimizer.grad.nbytes / world  # a ring all-reduce sends each part but one twice
+            run.say(f"{world} processes; each sends {sent / 1e6:.1f} MB per update")
+        size = memory.loaded_bytes(self.model, reference) + memory.free_bytes(run.device)
+        self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type)
+        self.budget = self.plan.budget  # smaller once memory has run out
         self.model.recompute = self.budget.recompute
         diagnosis = Diagnosis(History(config=asdict(config)))
         self.health = Health(run.say, max_unscored, diagnosis=diagnosis)

@@ -126,6 +126,13 @@ def choose_decode_kernel(
     return choose(candidates, wanted, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
 
 
+def decode_choice(model: "Decoder", num_rows: int, num_positions: int) -> KernelChoice:
+    """Return the choice of decode attention for a model."""
+    c, build = model.config, model.build
+    sizes = c.num_heads, c.num_kv_heads, c.head_dim, num_rows, num_positions
+    return choose_decode_kernel(*sizes, build.dtype, build.device)
+
+
 def configure(kernels: bool, repeatable: bool) -> None:
     """Set whether kernels may be used and whether bits must repeat, as the configuration says; once per process."""
     Settings.kernels, Settings.repeatable = kernels, repeatable

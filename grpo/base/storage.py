@@ -54,6 +54,16 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
+def save_tensors(tensors: dict[str, Any], path: Path) -> None:
+    """Write a safetensors file with the mode that any new file gets; safetensors would make it private."""
+    from safetensors.torch import save_file  # it brings torch
+
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, {"format": "pt"})
+    path.chmod(mode)
+
+
 def read_json(path: Path) -> Any:
     """Return the value that a JSON file holds."""
     return json.loads(path.read_text(encoding="utf-8"))

@@ -23,10 +23,9 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import write_atomically, write_json, write_lines
+from grpo.base.storage import save_tensors, write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
 from grpo.device.distributed import Ranks
@@ -249,7 +248,7 @@ def make_model(
     }
     write_json(folder / "config.json", config)
     weights = _random_weights(config, torch.Generator().manual_seed(seed))
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    save_tensors(weights, folder / "model.safetensors")
 
 
 def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch.Tensor]:

@@ -168,16 +168,6 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def sent_per_update(gradient_bytes: int, world: int) -> int:
-    """Count the bytes that each rank sends per update: the gradient, by a ring all-reduce.
-
-    Of the W parts of the gradient, each rank sends W - 1 twice: first to be summed, then as sums. The rest that a step
-    sends (counts, and completions for the log) is much less: tests keep it below 64 bytes per token and 10 KB per
-    completion.
-    """
-    return 2 * (world - 1) * gradient_bytes // world
-
-
 def choose_device(name: str) -> torch.device:
     """Return the device of this rank; "auto": its GPU if there is one. UserError (exit 2) if the device is missing."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):

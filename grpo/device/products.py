@@ -9,8 +9,16 @@ many products is packed into blocks once (`prepack`), with the same results bit 
 dtype or a layout, torch computes the product.
 """
 
+import os
+
 import torch
 import torch.nn.functional as F
+
+# oneDNN compiles each shape of a product, some 0.25 MB, and keeps 1,024 of them; torch keeps as many more. With lengths
+# that vary, nearly every step brings new shapes, and the old ones lie between tensors that come and go. A step's own
+# layers share far fewer. Both caches read these variables at their first product.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 
 _DTYPES = (torch.float32, torch.bfloat16)
 Room = tuple[int, int]  # copies of a product's input, and spare columns to the right of each: see `append_product`

@@ -15,6 +15,7 @@ from grpo.device.draw import SamplingParams, hash_seed
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model import memory
+from grpo.model.adapter import load_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
@@ -59,6 +60,8 @@ def model(case: Case) -> str:
     if problems:
         what, why = f"the weights in {case.folder} do not fit its config.json", "; ".join(problems[:MAX_MISFITS])
         raise UserError(what, why, "download the checkpoint again", PREFLIGHT)
+    if parts.adapter:
+        load_adapter(parts.adapter)  # which checks it
     case.model = decoder
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
@@ -88,31 +91,18 @@ def tokenizer(case: Case) -> str:
 
 
 def memory_plan(case: Case) -> str:
-    """Plan memory as the run does: weights first, then the cache, then micro-batches in what is left."""
+    """Plan memory as the run does. UserError (exit 3) if it does not fit."""
     decoder, config, longest = need(case.model, "the model"), case.config, need(case.longest, "the prompts")
     reference = None
     if getattr(config, "beta", 0) and not config.lora_r:
         reference = Decoder(decoder.config, Build(None, False, decoder.build.dtype, "meta"))
     size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
-    no_batch = memory.Budget(0, "none", 0)
-    num_sequences = 0
-    if hasattr(config, "num_generations"):
-        weights = memory.account(decoder, 0, 0, no_batch, reference).total
-        wanted = config.max_num_seqs or config.per_device_train_batch_size * config.gradient_accumulation_steps
-        num_sequences = memory.choose_num_sequences(decoder, wanted, longest, size - weights)
-    with_cache = memory.account(decoder, num_sequences, longest, no_batch, reference).total
-    keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
-    budget = memory.choose_budget(decoder, longest, size - with_cache, *keys, case.device.type)
-    needed = memory.account(decoder, num_sequences, longest, budget, reference)
-    case.needed_bytes = needed.total
-    plan = (
-        f"{needed} of {size / 1e9:.1f} GB: {num_sequences} sequences at once, "
-        f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
-    )
-    if needed.total > size:
+    plan = memory.make_plan(decoder, config, longest, size, reference, case.device.type)
+    case.needed_bytes = plan.needed.total
+    if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r"
-        raise UserError("the run does not fit into memory", plan, fix, PREFLIGHT)
-    return plan
+        raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
+    return str(plan)
 
 
 def sample(case: Case) -> str:

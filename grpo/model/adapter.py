@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import write_json
+from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
@@ -54,12 +54,19 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG_FILE).exists()
 
 
-def load_adapter(folder: Path) -> Adapter:
-    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+def read_settings(folder: Path) -> dict:
+    """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         if extras := _extras(config):
             raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
+        return config
+
+
+def load_adapter(folder: Path) -> Adapter:
+    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+    config = read_settings(folder)
+    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
 
@@ -168,5 +175,5 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
     for module, (A, B) in adapter.pairs.items():
         tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
         tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
-    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS_FILE)
     write_json(folder / CONFIG_FILE, config)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import psutil
 import torch
 
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.device.ops import will_use_kernels
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import LoraSpec
@@ -55,6 +56,59 @@ class Account:
     def __str__(self) -> str:
         parts = [f"{part.name} {getattr(self, part.name) / 1e9:.2f}" for part in fields(self)]
         return f"{' + '.join(parts)} = {self.total / 1e9:.2f} GB"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run shares out the memory of its device. The doctor and the trainer make it in the same way."""
+
+    num_sequences: int  # decoded together
+    budget: Budget
+    needed: Account
+    size: int  # bytes for all of it
+
+    @property
+    def fits(self) -> bool:
+        return self.needed.total <= self.size
+
+    def __str__(self) -> str:
+        """Say what was planned, and show a table of its parts."""
+        needed, budget = self.needed, self.budget
+        verdict = "fits" if self.fits else "does not fit"
+        batches = f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        lines = [f"{self.num_sequences} sequences at once, {batches}"]
+        lines += [f"{part.name:12} {getattr(needed, part.name) / 1e9:6.2f}" for part in fields(needed)]
+        lines += [f"{'sum':12} {needed.total / 1e9:6.2f} GB, {verdict} into {self.size / 1e9:.1f} GB"]
+        return "\n".join(lines)
+
+
+def make_plan(
+    model: Decoder,
+    config: TrainConfig | SftConfig,
+    longest: int,
+    size: int,
+    reference: Decoder | None = None,
+    kind: str = "",
+) -> Plan:
+    """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
+
+    longest: tokens of the longest prompt with its completion. size: with what model, reference and optimizer take,
+    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model.
+    """
+    left = size - loaded_bytes(model, reference)
+    num_sequences = 0
+    if isinstance(config, TrainConfig):
+        wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
+    left -= num_sequences * longest * kv_bytes_per_token(model.config, model.build.dtype)
+    keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
+    budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
+    return Plan(num_sequences, budget, account(model, num_sequences, longest, budget, reference), size)
+
+
+def loaded_bytes(model: Decoder, reference: Decoder | None = None) -> int:
+    """Count what a run takes once model, reference and optimizer are loaded."""
+    return account(model, 0, 0, Budget(0, "none", 0), reference).total
 
 
 def account(
@@ -132,21 +186,27 @@ def free_bytes(device: torch.device) -> int:
 
 
 def choose_budget(
-    model: Decoder, longest: int, free: int, max_tokens: int = 0, checkpointing: bool | str = "auto", kind: str = ""
+    model: Decoder,
+    longest: int,
+    free: int,
+    max_tokens: int = 0,
+    checkpointing: bool | str = "auto",
+    kind: str = "",
+    kernels: bool = True,
 ) -> Budget:
     """Choose the micro-batch for `free` bytes.
 
     It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit.
 
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
-    user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model.
+    user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
     """
     config, build = model.config, model.build
     kind = kind or torch.device(build.device).type
     bytes_per_row = logits_bytes_per_row(config, build.dtype)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and will_use_kernels(build.dtype)
+    fused = kind == "cuda" and kernels and will_use_kernels(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:

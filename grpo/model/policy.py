@@ -11,7 +11,15 @@ from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
-from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.model.adapter import (
+    Adapter,
+    is_adapter,
+    load_adapter,
+    merge_adapter,
+    read_settings,
+    save_adapter,
+    trained_adapter,
+)
 from grpo.model.decoder import Decoder
 from grpo.model.gguf import is_gguf, open_gguf
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
@@ -135,9 +143,10 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
                 "set only one of them",
                 PREFLIGHT,
             )
-        adapter, base = folder, base_of(folder)
+        adapter = folder
+        base, its_revision = base_of(adapter)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
-        revision = revision if is_of_base else load_adapter(adapter).base_revision
+        revision = revision if is_of_base else its_revision
         folder = _fetch_base(base, revision, adapter)
     if config.tokenizer_name_or_path:
         tokenizer = _fetch(config.tokenizer_name_or_path)
@@ -151,9 +160,10 @@ def _fetch(name: str, revision: str = "main") -> Path:
     return open_gguf(name) if is_gguf(name) else fetch_model(name, revision)
 
 
-def base_of(adapter: Path) -> str:
-    """Return the base model of an adapter: a hub id, or an absolute path."""
-    base = load_adapter(adapter).base_model
+def base_of(adapter: Path) -> tuple[str, str]:
+    """Return the base model of an adapter, a hub id or an absolute path, and its revision on the hub."""
+    settings = read_settings(adapter)
+    base = settings.get("base_model_name_or_path")
     if not base:
         raise UserError(
             f"the adapter {adapter} does not name its base model",
@@ -161,7 +171,7 @@ def base_of(adapter: Path) -> str:
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
             PREFLIGHT,
         )
-    return find_model(base, adapter)
+    return find_model(base, adapter), settings.get("revision") or "main"
 
 
 def _fetch_base(base: str, revision: str, adapter: Path) -> Path:

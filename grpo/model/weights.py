@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
-from grpo.base.storage import write_json
+from grpo.base.storage import save_tensors, write_json
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import Build, Linear, LoraLinear
 
@@ -127,7 +126,7 @@ def write_tensors(
     with counting(len(sizes), f"writing {folder}", "tensors") as add:
         for number, shard in enumerate(shards, 1):
             file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            save_file({name: read(name) for name in shard}, folder / file, {"format": "pt"})
+            save_tensors({name: read(name) for name in shard}, folder / file)
             index.update(dict.fromkeys(shard, file))
             add(len(shard))
     if len(shards) > 1:

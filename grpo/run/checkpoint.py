@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from grpo.base import folders
 from grpo.base.errors import STORAGE, UserError, explained, reason
 from grpo.base.folders import MANIFEST_FILE, write_folder
-from grpo.base.storage import Json, failpoint, read_json, read_mapping
+from grpo.base.storage import Json, failpoint, read_json, read_mapping, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.model.decoder import Decoder
 from grpo.optim import MASTER, all_finite
@@ -215,7 +215,7 @@ def write_state(
 ) -> None:
     """Write optimizer tensors, counters and the random state of every rank (by default that of this process)."""
     tensors = {f"{PREFIX}{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(tensors, folder / STATE_FILE)
+    save_tensors(tensors, folder / STATE_FILE)
     failpoint("save-tensors")
     text = json.dumps({**counters, "rng": list(random_states) or [random_state()]})
     (folder / COUNTERS_FILE).write_text(text + "\n", encoding="utf-8")

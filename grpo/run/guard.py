@@ -48,7 +48,7 @@ class Guard:
             raise
         if config.save_steps and trainer.step % config.save_steps == 0:
             trainer.save()
-        self.run.stop_if_asked(trainer.save)
+        self.run.signals.stop_if_asked(trainer.save)
 
     def rehearse(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
@@ -92,7 +92,7 @@ class Guard:
         key = "max_num_seqs" if phase == "generating" else "max_tokens_per_micro_batch"
         return UserError(
             f"out of memory while {phase}, at step {trainer.step}",
-            f"{reason}. Counted: {self._account()}; {trainer.num_sequences} sequences of up to {trainer.longest} "
+            f"{reason}. Counted: {self._account()}; {trainer.plan.num_sequences} sequences of up to {trainer.longest} "
             f"tokens, micro-batches of {trainer.budget.tokens} packed tokens",
             f"lower {key}, max_completion_length or max_prompt_length, or set gradient_checkpointing=true",
             MEMORY,
@@ -100,4 +100,6 @@ class Guard:
 
     def _account(self) -> memory.Account:
         trainer = self.trainer
-        return memory.account(trainer.model, trainer.num_sequences, trainer.longest, trainer.budget, trainer.reference)
+        return memory.account(
+            trainer.model, trainer.plan.num_sequences, trainer.longest, trainer.budget, trainer.reference
+        )

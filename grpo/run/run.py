@@ -1,13 +1,12 @@
-"""One invocation of stage 1 or 2: its output directory, its signals, its checkpoints, and how it ends."""
+"""One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
 
 import os
 import random
-import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from grpo.attention import select
-from grpo.base.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, escape, explained, redact
 from grpo.base.folders import MANIFEST_FILE, sha256, write_folder
 from grpo.base.schema import Group
 from grpo.base.storage import Json, write_atomically, write_json
@@ -28,22 +27,17 @@ from grpo.model.policy import Policy
 from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
-from grpo.run.alarm import AGAIN_S, Alarm
 from grpo.run.log import Log
 from grpo.run.provenance import ORIGIN_FILE, check_changes, environment, hidden_values
 from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, DebugLog, RunDir
+from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
-
-GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 
 
 class Run:
     """Holds the output directory, and records at the end how the run ended: `with Run(config) as run:`.
 
     notices: lines to show at the start. ranks: those of the run that this one is part of, if any.
-
-    A signal sets `stop_code` to the exit code that it asks for. Before the first step and after the last checkpoint it
-    ends the run at once. Otherwise the run ends with the step, or after GRACE_S where `interruptible` allows it.
     """
 
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
@@ -53,11 +47,10 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.stop_code, self.is_training, self.is_interruptible = 0, False, False
+        self.signals = Signals(ranks)
         self.saved_step: int | None = None
         self.remark = ""  # on a run that is done
         self.data: Json = {}  # the rows of each data set, as data.json holds them
-        self.alarm = Alarm(self._on_alarm)
         self.debug = DebugLog(self.path / "debug.log")
 
     def __enter__(self) -> "Run":
@@ -74,12 +67,7 @@ class Run:
         self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
-        self.alarm.open()
-        self._handlers = {}
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
-                self._handlers[number] = signal.signal(number, self._on_signal)
+        self.signals.open(self.ranks)
         return self
 
     def _check_deadline(self) -> None:
@@ -106,12 +94,10 @@ class Run:
         torch.manual_seed(config.seed)
 
     def __exit__(self, kind, error, _) -> None:
-        self.alarm.close()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        is_lost = self._may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
+        self.signals.close()
+        is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
-            stop = Interrupted(self.stop_code)
+            stop = Interrupted(self.signals.stop_code)
             stop.__cause__, error = error, stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
@@ -146,59 +132,6 @@ class Run:
         with suppress(OSError):  # the same text is on stderr
             write_json(self.path / f"run_state.rank{self.ranks.rank}.json", state)
 
-    # --- signals ----------------------------------------------------------------------------------------------------
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        if self.stop_code == SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait
-        self.stop_code = 128 + number
-        if self.is_training and self.ranks.is_main:  # print itself may be what the signal has interrupted
-            again = "; Ctrl-C again stops now" if number == signal.SIGINT else ""
-            os.write(2, f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n".encode())
-        self.alarm.start(GRACE_S if self.is_training else AGAIN_S)
-        if self._may_end_at_once:
-            raise Interrupted(self.stop_code)
-
-    @property
-    def _may_end_at_once(self) -> bool:
-        """Return whether a signal came that need not wait for the end of a step."""
-        return self.stop_code > 0 and not self.is_training
-
-    def _on_alarm(self) -> None:
-        """Interrupt the program. It rings until the run ends, since libraries can swallow what a handler raises."""
-        if self._may_end_at_once or self.is_interruptible:
-            self.is_interruptible = False
-            raise Interrupted(self.stop_code)
-
-    @contextmanager
-    def interruptible(self, together: bool = False) -> Iterator[None]:
-        """Let a signal whose grace is over interrupt the code inside.
-
-        together: all ranks run this code, so all of them stop as soon as one does. Elsewhere, with several ranks, the
-        code is not interrupted: the others wait for this rank until the end of the step.
-        """
-        if self.ranks.world > 1 and not together:
-            yield
-            return
-        stop_code = 0
-        self.is_interruptible = True
-        try:
-            yield
-        except Interrupted as stop:
-            stop_code = stop.exit_code
-        finally:
-            self.is_interruptible = False
-        stop_code = int(self.ranks.max(stop_code))
-        if stop_code:
-            raise Interrupted(stop_code)
-
-    def stop_if_asked(self, save: Callable[[], None]) -> None:
-        """End the run at a step boundary if any rank has received a signal; all ranks save before."""
-        code = int(self.ranks.max(self.stop_code))
-        if code:
-            save()
-            raise Interrupted(code)
-
     # --- what the run writes ----------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
@@ -218,7 +151,7 @@ class Run:
 
     def start_log(self, total_steps: int, first_step: int) -> None:
         """Begin training: write config.resolved.yaml, and open the log."""
-        self.is_training = True
+        self.signals.is_training = True
         if not self.ranks.is_main:
             return
         write_atomically(self.path / CONFIG_FILE, to_yaml(self.config))
@@ -241,11 +174,9 @@ class Run:
 
         origin: what it was made from, which is written as well (see origin.py).
         """
-        self.is_training = False  # everything is saved, so a signal may end the run
+        self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
-        code = int(self.ranks.max(self.stop_code))  # a signal during the last checkpoint
-        if code:
-            raise Interrupted(code)
+        self.signals.stop_if_asked()  # by one during the last checkpoint
 
     def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
         """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""

@@ -7,6 +7,8 @@ gathering the live slots by index would copy the complete cache at every step.
 
 import torch
 
+from grpo.model.decoder import Decoder
+
 GROWTH = 32  # positions; the cache grows to a multiple of it
 
 
@@ -31,6 +33,12 @@ class KVCache:
         self.kv_L2BKSE = torch.zeros(
             num_layers, 2, num_slots, num_kv_heads, num_positions, head_dim, dtype=dtype, device=device
         )
+
+    @classmethod
+    def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
+        """Make a cache for the sequences of a model."""
+        c, build = model.config, model.build
+        return cls(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
 
     @property
     def num_slots(self) -> int:

@@ -13,7 +13,7 @@ from math import isfinite
 import torch
 
 from grpo.attention.decode import DecodeAttention
-from grpo.attention.select import KernelChoice, choose_decode_kernel, packed_attention
+from grpo.attention.select import KernelChoice, decode_choice, packed_attention
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.base.schema import Completion, Layout
 from grpo.device.capture import CudaCapture
@@ -59,19 +59,12 @@ class Sampler:
             return None
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
-        c, build = self.model.config, self.model.build
         self.graphs = None  # frees its memory first
-        self.decode_kernel = choose_decode_kernel(
-            c.num_heads, c.num_kv_heads, c.head_dim, num_slots, num_positions, build.dtype, build.device
-        )
-        slots = Slots.make(self._cache(num_slots, num_positions), max_new_tokens)
+        self.decode_kernel = decode_choice(self.model, num_slots, num_positions)
+        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
-
-    def _cache(self, num_slots: int, num_positions: int) -> KVCache:
-        c, build = self.model.config, self.model.build
-        return KVCache(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
 
     @torch.inference_mode()
     def sample(
@@ -155,7 +148,7 @@ class _Running:
         if self.graphs:
             self.slots = self.graphs.slots
         else:
-            self.slots = Slots.make(sampler._cache(num_slots, 0), params.max_new_tokens)
+            self.slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
         self.cache = self.slots.cache
         self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []

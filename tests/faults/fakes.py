@@ -105,9 +105,9 @@ def fails_on_rank_1(prompts, completions, **columns):
 
 def short_grace() -> None:
     """A second instead of 20 after a signal."""
-    import grpo.run.run
+    from grpo.run import signals
 
-    grpo.run.run.GRACE_S = 1.0
+    signals.GRACE_S = 1.0
 
 
 def endless_generation() -> None:
@@ -135,20 +135,21 @@ def endless_generation_on_rank_1() -> None:
 def slow_save() -> None:
     """Each checkpoint takes a second, or as long as the environment says. Tells when it begins, and of each signal."""
     from grpo.run import checkpoint
-    from grpo.run.run import Run
+    from grpo.run.signals import Signals
 
-    write, handle = checkpoint.write_state, Run._on_signal
+    write, handle, saved = checkpoint.write_state, Signals._on_signal, []
 
     def slow(folder, *arguments):
         write(folder, *arguments)
+        saved.append(folder.parent)
         open(folder.parent / "saving", "w").close()
         time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
     def tells(self, *arguments):
         handle(self, *arguments)
-        open(self.path / "signalled", "w").close()
+        open(saved[-1] / "signalled", "w").close()
 
-    checkpoint.write_state, Run._on_signal = slow, tells
+    checkpoint.write_state, Signals._on_signal = slow, tells
 
 
 def talkative() -> None:

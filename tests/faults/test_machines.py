@@ -14,7 +14,6 @@ from making import free_port
 from running import PATHS, TIMEOUT_S, is_message, lines, state, weights, write_config
 from test_ranks import ends, start
 
-from grpo.device.distributed import sent_per_update
 from grpo.run import checkpoint
 
 
@@ -113,8 +112,7 @@ def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(proce
     for sent, num_tokens in zip(steps[1:], tokens[1:], strict=True):  # the first has the set-up, too
         others = [size for size in sent if size != gradient_bytes]
         assert len(sent) - len(others) == 2 and sum(others) < 64 * num_tokens + 10_000 * 8
-    assert sent_per_update(gradient_bytes, 2) == gradient_bytes  # of two ranks: half to be summed, half as sums
-    assert [sent_per_update(1000, world) for world in (1, 4, 1000)] == [0, 1500, 1998]
+    # Of two ranks, each sends half of the gradient to be summed, and half as sums.
     assert f"2 processes; each sends {gradient_bytes / 1e6:.1f} MB per update" in children[0].stderr
 
 

@@ -99,16 +99,17 @@ SIGNALS = """
 import time
 from grpo.config.load import load_config
 from grpo.base.errors import Interrupted
-from grpo.run import run as run_module
+from grpo.run import signals
+from grpo.run.run import Run
 
-run_module.GRACE_S = 0.1
+signals.GRACE_S = 0.1
 keys = ["model_name_or_path=m", "dataset_id_or_path=d", "reward_funcs=exact", "report_to=none", "device=cpu"]
 config, _ = load_config(None, [*keys, f"output_dir={sys.argv[2]}/signals"])
 before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT)]
 try:
-    with run_module.Run(config) as run:
-        run.is_training = True
-        with run.interruptible():
+    with Run(config) as run:
+        run.signals.is_training = True
+        with run.signals.interruptible():
             signal.raise_signal(signal.SIGTERM)
             for _ in range(60_000):
                 time.sleep(0.01)

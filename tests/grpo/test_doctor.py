@@ -68,7 +68,7 @@ def test_a_healthy_config(config, capsys, tmp_path):
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):
     code, found = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
-    assert code == 0 and "3 prompts" in found["prompts"]["text"] and "of 80.0 GB" in found["memory"]["text"]
+    assert code == 0 and "3 prompts" in found["prompts"]["text"] and "fits into 80.0 GB" in found["memory"]["text"]
     code, found = examine(capsys, config, "--memory-gb", 0.00001)
     assert code == PREFLIGHT and found["memory"]["ok"] is False
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -9,19 +10,26 @@ import pytest
 import torch
 from making import make_tokenizer, real_data, write_rows
 
+import grpo.model.policy
+import grpo.trainer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.doctor.__main__ import main as doctor
+from grpo.doctor.rehearsal import NO_REWARD, SilentRun
+from grpo.model import memory
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import lora_spec
 from grpo.model.weights import named_tensors, read_model_config
+from grpo.optim import Optimizer
+from grpo.train import GrpoTrainer
 from knowledge.atlas import make_atlas
 from knowledge.world import make_world as make_encyclopedia
 from rewards.format import parse
 from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS
+from rewards.scorer import Scorer
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
@@ -83,13 +91,17 @@ def planned(tmp_path_factory):
         tmp_path_factory.mktemp("data") / "q.jsonl", [{"question": "1 " * LONG, "answer": "1", "title": "a"}]
     )
 
+    def keys(config: str, *overrides: str) -> list[str]:
+        model = folders["math" if "math" in config else "r1"]
+        made = {"model_name_or_path": model, "dataset_id_or_path": data, "output_dir": data.parent / "run"}
+        return [*(f"{name}={path}" for name, path in made.items()), "cold_start=null", *overrides]
+
     def plan(capsys, config: str, gigabytes: float, *overrides: str) -> tuple[int, dict[str, str]]:
-        name = "math" if "math" in config else "r1"
-        keys = [f"model_name_or_path={folders[name]}", f"dataset_id_or_path={data}", "cold_start=null", *overrides]
-        keys.append(f"output_dir={data.parent / 'run'}")
-        code = doctor([str(CONFIGS / config), *keys, "--memory-gb", str(gigabytes), "--json"])
+        arguments = [*keys(config, *overrides), "--memory-gb", str(gigabytes), "--json"]
+        code = doctor([str(CONFIGS / config), *arguments])
         return code, {finding["name"]: finding["text"] for finding in json.loads(capsys.readouterr().out)}
 
+    plan.keys = keys
     return plan
 
 
@@ -97,8 +109,8 @@ MODELS, LONG = {"math": MATH, "r1": R1}, 100  # LONG: words of the longest promp
 
 
 def gigabytes(text: str) -> float:
-    """The sum in the doctor's line on memory."""
-    return float(text.partition(" GB")[0].rpartition("= ")[2])
+    """The sum in the doctor's table of memory."""
+    return float(text.partition(" GB, ")[0].rpartition("sum")[2])
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
@@ -132,6 +144,59 @@ def test_memory_of_knowrl(planned, capsys):
     smaller = ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, *smaller)
     assert code == 0 and "24 GB do for lora_r=64 lora_alpha=128" in text, found
+
+
+class FakeCard:
+    """A GPU of so many bytes. Tensors are on the meta device; what is free lacks what they would take."""
+
+    def __init__(self, size: int, monkeypatch):
+        self.size, self.tensors = size, []
+        monkeypatch.setattr(grpo.model.policy, "load_decoder", self.load_decoder)
+        monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
+        monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
+        monkeypatch.setattr("grpo.run.metrics.take_peak", lambda device: self.taken())
+
+    def load_decoder(self, folder: Path, build: Build) -> Decoder:
+        model = Decoder(read_model_config(folder), replace(build, device="meta"))
+        self.tensors += model.buffers()
+        return model
+
+    def optimizer(self, *arguments, **keys) -> Optimizer:
+        made = Optimizer(*arguments, **keys)
+        self.tensors += [made.grad, *(value for value in made.state().values() if value.numel() > 1)]  # no step counts
+        return made
+
+    def taken(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors if tensor.is_meta)
+
+    def trainer(self, path: Path, keys: list[str]) -> GrpoTrainer:
+        """The trainer of a run on this card."""
+        config, _ = load_config(path, keys)
+        run = SilentRun(config)
+        run.device = torch.device("cuda")
+        return GrpoTrainer(config, run, Scorer([NO_REWARD]))
+
+
+CARDS = {
+    "7B, r = 256, 80 GB": ("a800.yaml", 80, []),
+    "7B, r = 64, 24 GB": ("a800.yaml", 24, ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]),
+    "1.5B, LoRA, 24 GB": ("math_1.5b.yaml", 24, []),
+    "1.5B, all weights, 40 GB": ("math_1.5b.yaml", 40, ["lora_r=0"]),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_doctor_and_the_run_plan_the_same_memory(planned, capsys, monkeypatch, name):
+    """Byte by byte; the tensors that are loaded take what is counted, and all of it fits."""
+    config, size_gb, keys = CARDS[name]
+    monkeypatch.setattr(grpo.trainer, "inputs_of", lambda *inputs: {})
+    keys = [*keys, *(OFFLINE if config == "a800.yaml" else ())]
+    code, found = planned(capsys, config, size_gb, *keys)
+    card = FakeCard(size_gb * 10**9, monkeypatch)
+    trainer = card.trainer(CONFIGS / config, planned.keys(config, *keys))
+    made = trainer.plan
+    assert str(made) == found["memory"] and code == 0 and made.fits, made
+    assert made.needed.weights + made.needed.training == card.taken() and made.size == size_gb * 10**9
 
 
 def test_the_two_stages_of_knowrl_share_their_prompt():

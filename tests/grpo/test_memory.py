@@ -21,6 +21,7 @@ import grpo.trainer
 from grpo.attention.packed import PackedAttention
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.base.schema import Layout, Prompt
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
@@ -195,6 +196,27 @@ def test_a_budget_by_hand():
     assert choose(small).chunk == 200 and choose(1000).chunk == 128
 
 
+def test_a_plan_shares_out_what_weights_and_cache_leave():
+    """A user's max_num_seqs stands, whatever it takes; stage 1 has no cache."""
+    model, size = decoder(SMALL, 8, torch.bfloat16, "meta"), 2 * 10**8
+    loaded = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).total
+    cache = 7 * 1000 * memory.kv_bytes_per_token(model.config, torch.bfloat16)
+
+    def planned(config, kind="cuda"):
+        return memory.make_plan(model, config, 1000, size, kind=kind)
+
+    made = planned(TrainConfig(max_num_seqs=7))
+    assert (made.num_sequences, made.needed.cache) == (7, cache) and made.fits and "fits into 0.2 GB" in str(made)
+    assert made.budget == memory.choose_budget(model, 1000, size - loaded - cache, kind="cuda")
+    assert planned(TrainConfig(max_num_seqs=10**5)).needed.cache > size
+    assert not planned(TrainConfig(max_num_seqs=10**5)).fits
+    crowd = TrainConfig(per_device_train_batch_size=1000, gradient_accumulation_steps=1000)
+    assert planned(crowd).num_sequences == memory.choose_num_sequences(model, 10**6, 1000, size - loaded)
+    assert planned(SftConfig()).num_sequences == planned(SftConfig()).needed.cache == 0
+    assert planned(TrainConfig()).budget.fused and not planned(TrainConfig(kernels="none")).budget.fused
+    assert not planned(TrainConfig(), "cpu").budget.fused
+
+
 def test_how_many_sequences_are_decoded_together():
     """Half of what is free: 100 positions of 4096 bytes (float32) are 409,600 bytes a sequence."""
     model = decoder(SMALL, 0, torch.float32, "meta")
@@ -366,7 +388,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
     asked = {}
     for name in ("whole", "halved"):
         trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
-        trainer.run.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
+        trainer.run.signals.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
         for method in ("sum", "max", "sum_", "gather"):
             original = getattr(trainer.ranks, method)
 

@@ -1,5 +1,10 @@
 """y = x Wᵀ + b, packed and not, against float64; what oneDNN promises here and torch's own products do not."""
 
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -99,3 +104,38 @@ def test_cublas_is_told_to_add_parts_of_a_product_in_float32():
     settings = torch.backends.cuda.matmul
     assert not settings.allow_bf16_reduced_precision_reduction
     assert not settings.allow_fp16_reduced_precision_reduction
+
+
+class MallocInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena a b c mapped d e used free top".split()]
+
+
+@needs_onednn
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="this C library does not count what it gave")
+def test_products_of_ever_new_shapes_do_not_fill_the_memory():
+    """Steps with new lengths. Kept without limit, the products of 500 new shapes took 220 MB."""
+    script = """
+import torch
+from grpo.device.products import linear, weight_gradient
+from test_products import used_bytes
+weight = torch.ones(96, 64)
+for rows in range(2, 702):
+    x = torch.ones(rows, 64)
+    weight_gradient(linear(x, weight), x)
+    if rows in (201, 701):
+        print(used_bytes())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path(__file__).parent, check=True
+    )
+    early, late = map(int, done.stdout.split())
+    assert late - early < 30e6
+
+
+def used_bytes() -> int:
+    """Memory that this process has allocated and not freed."""
+    count = ctypes.CDLL(None).mallinfo2
+    count.restype = MallocInfo
+    return count().used

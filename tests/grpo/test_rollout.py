@@ -41,7 +41,7 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
 
     ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
     made.waits = []  # which stretches a signal may interrupt
-    made.run = SimpleNamespace(ranks=ranks, interruptible=interruptible(made))
+    made.run = SimpleNamespace(ranks=ranks, signals=SimpleNamespace(interruptible=interruptible(made)))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
     made.groups_per_rank, made.total_steps, made.sampling = groups_per_rank, 0, SamplingParams(4)

@@ -13,7 +13,7 @@ import torch
 
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config, to_yaml
-from grpo.run import alarm, checkpoint
+from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
 from grpo.run.provenance import check_changes, hidden_values
 from grpo.run.run import Run
@@ -67,7 +67,7 @@ def test_a_library_cannot_make_an_error_of_its_own_from_a_signal(tmp_path):
 
 def test_an_error_of_training_stays_what_it_is_beside_a_signal(tmp_path):
     with pytest.raises(UserError, match="the service is down"), Run(configured(tmp_path)) as run:
-        run.is_training = True
+        run.signals.is_training = True
         send(signal.SIGTERM)
         raise UserError("the service is down", "", "", 4)
     assert record(tmp_path)["exit_code"] == 4
@@ -75,28 +75,28 @@ def test_an_error_of_training_stays_what_it_is_beside_a_signal(tmp_path):
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path):
     with pytest.raises(KeyboardInterrupt), Run(configured(tmp_path)) as run:
-        run.is_training = True
+        run.signals.is_training = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             send(number)
-        assert run.stop_code == 130
+        assert run.signals.stop_code == 130
         send(signal.SIGINT)
         raise AssertionError("it went on")
 
 
 def test_after_the_grace_a_rollout_is_dropped_and_an_update_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "GRACE_S", 0.05)
+    monkeypatch.setattr(signals, "GRACE_S", 0.05)
     updated = False
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path)) as run:
-        run.is_training = True
-        with run.interruptible():
+        run.signals.is_training = True
+        with run.signals.interruptible():
             pass
         send(signal.SIGTERM)
         time.sleep(0.3)  # an update: nothing may drop it
         updated = True
-        with run.interruptible():
+        with run.signals.interruptible():
             time.sleep(60)
             raise AssertionError("it went on")
-    assert updated and not run.is_interruptible and stop.value.exit_code == 143
+    assert updated and not run.signals.is_interruptible and stop.value.exit_code == 143
 
 
 def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch):
@@ -110,19 +110,19 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
     peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, agree=lambda facts: None)
     peers.is_restart = peers.may_restart = False
     peers.max = lambda value: value  # of restarts
-    monkeypatch.setattr(run_module, "GRACE_S", 0.05)
+    monkeypatch.setattr(signals, "GRACE_S", 0.05)
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:
-        run.is_training, peers.max = True, largest
-        with run.interruptible():
-            assert not run.is_interruptible
+        run.signals.is_training, peers.max = True, largest
+        with run.signals.interruptible():
+            assert not run.signals.is_interruptible
         assert not asked
-        with run.interruptible(together=True):
-            assert run.is_interruptible
+        with run.signals.interruptible(together=True):
+            assert run.signals.is_interruptible
     assert asked == [0] and stop.value.exit_code == 130
 
 
 def test_on_leaving_everything_is_as_it_was(tmp_path):
-    numbers = (signal.SIGINT, signal.SIGTERM, alarm.SIGNAL)
+    numbers = (signal.SIGINT, signal.SIGTERM, signals.ALARM)
     before = [signal.getsignal(number) for number in numbers]
     with Run(configured(tmp_path)):
         assert all(signal.getsignal(number) != handler for number, handler in zip(numbers, before, strict=True))
@@ -144,17 +144,19 @@ def test_under_nohup_the_end_of_a_terminal_is_ignored(tmp_path, ignored):
 
 def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
     """What cannot be interrupted just then is interrupted later."""
-    monkeypatch.setattr(alarm, "AGAIN_S", 0.01)
-    rings = []
-    bell = alarm.Alarm(lambda: rings.append(time.monotonic()))
-    bell.open()
+    monkeypatch.setattr(signals, "AGAIN_S", 0.01)
+    rings, received = [], signals.Signals()
+    received._on_alarm = lambda number, frame: rings.append(time.monotonic())
+    received.open(SimpleNamespace(is_main=False))
     try:
-        bell.start(0.01)
+        received.is_training = True
+        monkeypatch.setattr(signals, "GRACE_S", 0.01)
+        send(signal.SIGTERM)
         deadline = time.monotonic() + 20
         while len(rings) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
-        bell.close()
+        received.close()
     assert len(rings) >= 3 and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 

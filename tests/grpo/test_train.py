@@ -283,6 +283,9 @@ def test_the_output_directory(tmp_path, chat_checkpoint):
     events = EventAccumulator(str(folder / "tb")).Reload()
     assert len(events.Scalars("reward")) == 3 and events.Tags()["tensors"]
     assert AutoTokenizer.from_pretrained(folder / "final").chat_template
+    (tmp_path / "plain").touch()
+    modes = {path.relative_to(folder): path.stat().st_mode for path in folder.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {(tmp_path / "plain").stat().st_mode}, modes  # others may read what they may
 
 
 @pytest.mark.parametrize("typo", [

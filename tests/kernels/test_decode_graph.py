@@ -23,9 +23,9 @@ def model(request, tmp_path_factory):
 
 def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, kernel="sdpa", capture=None):
     """One-token prompts, so that there is nothing to prefill; `spare` slots stay free."""
-    c, longest = model.config, max(limits)
+    longest = max(limits)
     slots = Slots.make(
-        KVCache(c.num_layers, len(first_ids) + spare, c.num_kv_heads, longest + 1, c.head_dim, torch.float32, "cpu"),
+        KVCache.of(model, len(first_ids) + spare, longest + 1),
         longest,
     )
     for tensor in (slots.last_id_B, slots.position_B, slots.count_B, slots.limit_B, slots.seed_B):

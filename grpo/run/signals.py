@@ -1,0 +1,113 @@
+"""How a signal ends a run: with the step that is under way, or, after a grace, in the middle of its rollout.
+
+Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter for the call;
+it happens as soon as Python code runs in the main thread again.
+"""
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from grpo.base.errors import SIGINT, Interrupted
+from grpo.device.distributed import Ranks
+
+GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
+AGAIN_S = 0.5  # the alarm rings until the run ends, since libraries can swallow what a handler raises
+HAS_TIMER = hasattr(signal, "setitimer")
+ALARM = signal.SIGALRM if HAS_TIMER else signal.SIGABRT  # the latter exists everywhere, and only this program sends it
+
+
+class Signals:
+    """Receives the signals of a run, from `open` to `close`.
+
+    A signal sets `stop_code` to the exit code that it asks for. Before the first step and after the last checkpoint it
+    ends the run at once. Otherwise the run ends with the step, or after GRACE_S where `interruptible` allows it.
+    """
+
+    def __init__(self, ranks: Ranks | None = None):
+        self.ranks = ranks
+        self.stop_code, self.is_training, self.is_interruptible = 0, False, False
+        self.is_closed = threading.Event()
+
+    def open(self, ranks: Ranks) -> None:
+        """Take the place of the handlers that are there."""
+        self.ranks = ranks
+        self.before = {ALARM: signal.signal(ALARM, self._on_alarm)}
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
+                self.before[number] = signal.signal(number, self._on_signal)
+
+    def close(self) -> None:
+        """Stop the alarm, and bring back the handlers."""
+        self.is_closed.set()
+        if HAS_TIMER:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    @property
+    def may_end_at_once(self) -> bool:
+        """Return whether a signal came that need not wait for the end of a step."""
+        return self.stop_code > 0 and not self.is_training
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if self.stop_code == SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait
+        self.stop_code = 128 + number
+        if self.is_training and self.ranks.is_main:  # print itself may be what the signal has interrupted
+            again = "; Ctrl-C again stops now" if number == signal.SIGINT else ""
+            os.write(2, f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n".encode())
+        self._start_alarm(GRACE_S if self.is_training else AGAIN_S)
+        if self.may_end_at_once:
+            raise Interrupted(self.stop_code)
+
+    def _start_alarm(self, seconds: float) -> None:
+        """Ring after `seconds`, and then every AGAIN_S."""
+        if HAS_TIMER:
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+        else:
+            threading.Thread(target=self._ring, args=(seconds,), name="alarm", daemon=True).start()
+
+    def _ring(self, seconds: float) -> None:
+        while not self.is_closed.wait(seconds):
+            _thread.interrupt_main(ALARM)
+            seconds = AGAIN_S
+
+    def _on_alarm(self, number: int, frame: Any) -> None:
+        if self.may_end_at_once or self.is_interruptible:
+            self.is_interruptible = False
+            raise Interrupted(self.stop_code)
+
+    @contextmanager
+    def interruptible(self, together: bool = False) -> Iterator[None]:
+        """Let a signal whose grace is over interrupt the code inside.
+
+        together: all ranks run this code, so all of them stop as soon as one does. Elsewhere, with several ranks, the
+        code is not interrupted: the others wait for this rank until the end of the step.
+        """
+        if self.ranks.world > 1 and not together:
+            yield
+            return
+        stop_code = 0
+        self.is_interruptible = True
+        try:
+            yield
+        except Interrupted as stop:
+            stop_code = stop.exit_code
+        finally:
+            self.is_interruptible = False
+        stop_code = int(self.ranks.max(stop_code))
+        if stop_code:
+            raise Interrupted(stop_code)
+
+    def stop_if_asked(self, save: Callable[[], None] = lambda: None) -> None:
+        """End the run if any rank has received a signal; all ranks `save` before."""
+        code = int(self.ranks.max(self.stop_code))
+        if code:
+            save()
+            raise Interrupted(code)
