@@ -53,6 +53,7 @@ def _knowrl(build: str, about: str) -> BuiltIn:
 
 BUILT_IN = {
     "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
+    "tag_count": BuiltIn("rewards.format:build_tag_count", "0.25 for each of the four tags that occurs once (open-r1)"),
     "exact": BuiltIn("rewards.exact:build", "1 if the answer equals the truth after normalisation, else 0"),
     "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box"),
     "choice": BuiltIn("rewards.choice:build", "1 if the letter of the right choice is named, else 0"),

@@ -8,7 +8,8 @@ from pathlib import Path
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
-from grpo.data.benchmarks import BOXED, Benchmark, find_benchmark
+from grpo.config.supplied import NO_BOX
+from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
@@ -64,9 +65,8 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark and not arguments.choices:
             config = _use_prompt(config, benchmark.prompt, say)
         elif "math" in config.reward_funcs and not has_config:
-            config = _use_prompt(config, BOXED, say)
-            if "boxed" not in f"{config.system_prompt} {config.prompt_template}":
-                say("note: no prompt asks for \\boxed{}, which the reward math reads")
+            is_boxed = "boxed" in f"{config.system_prompt} {config.prompt_template}"
+            say(f"each question is asked as {config.prompt_template!r}" if is_boxed else f"note: {NO_BOX}")
     else:
         questions = _held_out(config, model)
     return Task(
