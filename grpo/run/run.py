@@ -152,9 +152,9 @@ class Run:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = 128 + number
-        if self.is_training and self.ranks.is_main:  # print itself may be what the signal has interrupted
+        if self.is_training and self.ranks.is_main:
             again = "; Ctrl-C again stops now" if number == signal.SIGINT else ""
-            os.write(2, f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n".encode())
+            _write_at_once(f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n")
         self.alarm.start(GRACE_S if self.is_training else AGAIN_S)
         if self._may_end_at_once:
             raise Interrupted(self.stop_code)
@@ -366,3 +366,11 @@ class Run:
             return None
         is_own = folder.resolve().parent == self.path.resolve()
         return folder.name, is_own, sha256(folder / MANIFEST_FILE)
+
+
+def _write_at_once(text: str) -> None:
+    """Write to stderr in a signal handler. In a command, `print` itself may be what the signal has interrupted."""
+    if "ipykernel" in sys.modules:  # a notebook shows only what is printed, and its streams may be entered twice
+        print(text, file=sys.stderr, flush=True)
+    else:
+        os.write(2, text.encode())
