@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Prompt
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.values import did_you_mean
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
@@ -101,7 +102,8 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
-            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data",
+            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data"
+            + did_you_mean(missing[0], list(filled)),
             PREFLIGHT,
         )
     return needed
