@@ -3,7 +3,7 @@
     from grpo.api import train
 
     def brevity(completions, **columns):
-        return [-len(completion) / 100 for completion in completions]
+        return [-len(completion) / 1000 for completion in completions]
 
     result = train("runs/mine/final", [{"question": "2 + 3 = ?", "answer": "5"}], ["math", brevity], max_steps=20)
     print(result)

@@ -132,8 +132,9 @@ def describe_limits(bounds: Mapping[str, Any]) -> str:
 
 
 def closest(name: str, candidates: list[str]) -> str:
-    """Return the candidate that `name` resembles most; "" if it resembles none."""
-    return next(iter(difflib.get_close_matches(name, candidates, n=1)), "")
+    """Return the first candidate that goes on after `name`, or the one that it resembles most; "" if there is none."""
+    longer = [candidate for candidate in candidates if candidate.startswith(f"{name}_")]
+    return next(iter(longer or difflib.get_close_matches(name, candidates, n=1)), "")
 
 
 def did_you_mean(name: str, candidates: list[str]) -> str:

@@ -99,11 +99,12 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     needed = [column for column in needs if column != "answer" or "unanswerable" not in filled]
     missing = [column for column in needed if column not in filled]
     if missing:
+        name = missing[0]
+        other = f"set {name}_field to one of them, or " if name in KEYS_OF_COLUMNS else ""
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
-            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data"
-            + did_you_mean(missing[0], list(filled)),
+            f"{other}add the column to the data{did_you_mean(name, list(filled))}",
             PREFLIGHT,
         )
     return needed

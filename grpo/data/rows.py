@@ -59,7 +59,7 @@ def read_rows(
     }
     columns = f"columns: {', '.join(records[0])}"
     if names["question"] is None:
-        fix = f"set question_field{did_you_mean(question_field or 'question', list(records[0]))}"
+        fix = f"set question_field to one of them{did_you_mean(question_field or 'question', list(records[0]))}"
         raise UserError(f"{path}: no column holds the question", columns, fix, PREFLIGHT)
     for wanted, chosen in (("answer", answer_field), ("title", title_field)):
         if chosen and names[wanted] is None:

@@ -146,6 +146,9 @@ DONE = [  # what was typed; what the message names; what is typed then
     ("reward_funcs=maths", "did you mean math?", "reward_funcs=math"),
     ("reward_funcs=tags_count", "did you mean tag_count?", "reward_funcs=tag_count"),
     ("reward_funcs=math learning_rat=1", "did you mean learning_rate?", "reward_funcs=math learning_rate=1"),
+    ("reward=math", "did you mean reward_funcs?", "reward_funcs=math"),
+    ("reward_funcs=math --data=d.jsonl", "did you mean data_path?", "reward_funcs=math --data-path=d.jsonl"),
+    ("reward_funcs=math --model=m", "did you mean model_name_or_path?", "reward_funcs=math --model-name-or-path=m"),
     ("reward_funcs=math max_step=3", "did you mean max_steps?", "reward_funcs=math max_steps=3"),
     ("reward_funcs=math loss_type=dapoo", "did you mean dapo?", "reward_funcs=math loss_type=dapo"),
     ("", "reward_funcs=[math]", "reward_funcs=[math]"),
@@ -167,10 +170,24 @@ def test_what_a_message_says_helps(typed, said, then):
     load_config(None, [*MINE.split(), *then.split()])
 
 
+@pytest.mark.parametrize("typed", ["data.jsonl", "owner/model", "configs/tiny.yml"])
+def test_what_is_no_config_is_told_where_model_and_data_go(tmp_path, monkeypatch, typed):
+    monkeypatch.chdir(tmp_path)
+    Path("data.jsonl").write_text('{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(UserError) as error:
+        load_config(typed)
+    assert typed in error.value.what and "dataset_id_or_path=FILE" in error.value.fix
+
+
 @pytest.mark.parametrize(
     ("row", "keys", "said", "then"),
     [
-        ({"Question": "1?"}, {}, "set question_field; did you mean Question?", {"question_field": "Question"}),
+        (
+            {"Question": "1?"},
+            {},
+            "set question_field to one of them; did you mean Question?",
+            {"question_field": "Question"},
+        ),
         ({"query": "1?"}, {"question_field": "qery"}, "did you mean query?", {"question_field": "query"}),
         (
             {"question": "1?", "solution_text": "1"},
