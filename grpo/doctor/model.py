@@ -78,13 +78,15 @@ def rounded(number: float) -> str:
 def tokenizer(case: Case) -> str:
     """Load the tokenizer, and return which tokens end an answer, the chat template's first."""
     folder = need(case.folder, "the model")
-    case.tokenizer = load_encoder(case.start).tokenizer
+    encoder = load_encoder(case.start)
+    case.tokenizer = encoder.tokenizer
     if case.model is not None:
         check_vocabulary(case.tokenizer, case.model)
     first = turn_end(case.tokenizer)
     ends = sorted(eos_ids(folder, case.tokenizer), key=lambda token: token != first)
     names = case.tokenizer.convert_ids_to_tokens(ends)
-    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}"
+    opened = "; its template opens <think> in the prompt, and rewards count that" if encoder.opens_think else ""
+    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}{opened}"
 
 
 def memory_plan(case: Case) -> str:
