@@ -37,7 +37,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def load_decoder(folder: Path, build: Build) -> Decoder:
-    """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device only shapes).
+    """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """

@@ -222,8 +222,8 @@ def test_the_interval_of_a_rate_among_attempted_answers_is_of_those_alone(tmp_pa
     folder = write_run(tmp_path)
     part = {"num_questions": 100, "num_answers": 100, "unscored_frac": 0.0, "not_attempted": 0.75}
     write_summaries(folder, before={"": part | {"correct_given_attempted": 0.5, "accuracy": 0.125}}, after=None)
-    _, (found,) = before_and_after([read_record(folder)])
-    intervals = {measure.name: (measure.values[0].low, measure.values[0].high) for measure in found.measures}
+    _, found = before_and_after([read_record(folder)])
+    intervals = {name: (value.low, value.high) for name, (value,) in found["all held-out questions: 100"].items()}
     assert intervals["correct_given_attempted"] == pytest.approx((0.3175, 0.6825), abs=1e-4)
     assert intervals["accuracy"] == pytest.approx(wilson_interval(0.125, 100))
 
