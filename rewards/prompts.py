@@ -1,6 +1,4 @@
-"""Prompts that ask for what rewards grade. A configuration gets one if it sets none."""
-
-STEP_BY_STEP = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."  # a template
+"""System prompts that ask for what rewards grade. A configuration gets one if it sets none."""
 
 BLOCKS = """\
 Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer

@@ -5,11 +5,11 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
+from grpo.base.text import closest
 from rewards.custom import MAX_NUMBER, Notes, UserFunction, call, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
@@ -166,8 +166,8 @@ def _build(name: str, options: Options) -> Reward:
         module_name, _, function_name = BUILT_IN[name].build.partition(":")
         return getattr(importlib.import_module(module_name), function_name)(options)
     if ":" not in name:
-        meant = get_close_matches(name, BUILT_IN, 1)
-        fix = f"write {meant[0]}" if meant else "use one of these"
+        meant = closest(name, list(BUILT_IN))
+        fix = f"write {meant}" if meant else "use one of these"
         fix += "; a reward of your own is package.module:function or path/file.py:function"
         raise UserError(f"unknown reward {name}", f"built in are {', '.join(BUILT_IN)}", fix, CONFIG)
     function = find_function(name)

@@ -9,8 +9,9 @@ from collections.abc import Collection
 
 from grpo.config.options import TrainConfig
 from grpo.config.values import Values
+from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.prompts import BOXED, STEP_BY_STEP
+from rewards.prompts import BOXED
 from rewards.registry import built_in, expand
 
 KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Prompt
+from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.config.values import did_you_mean
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
-from grpo.base.text import is_blank
-from grpo.config.values import did_you_mean
+from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
 from grpo.data.files import Record, read_records, row_error, shown
 

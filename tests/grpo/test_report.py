@@ -198,11 +198,11 @@ def test_a_page_of_stage_1(tmp_path):
 
 def test_flips_are_of_held_out_questions_that_were_answered_twice(tmp_path):
     folder = write_run(tmp_path)
-    write_answers(folder, 0, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
+    write_answers(folder, 0, answer(0, 1.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
     write_answers(folder, 20, answer(0, 9.0), folder="evaluation")
     write_answers(folder, 40, answer(0, -1.0), answer(1, 0.5), answer(2, None), answer(3, 1.0), folder="evaluation")
     found = flips(read_record(folder))
-    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -2.0), (1, 0.5)]
     assert found.num_questions == 3 and found.outcomes == []
 
 
