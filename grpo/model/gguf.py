@@ -56,7 +56,7 @@ def find_gguf(name: str) -> Path:
             )
         path = Path(folders[0]) / match[2]
     if not path.is_file():
-        fix = "give its path as model_name_or_path, or PACKAGE:FILE.gguf for a file inside an installed package"
+        fix = "give the path of the file, or PACKAGE:FILE.gguf for one inside an installed package"
         raise UserError(f"cannot find {name}", f"there is no file {path}", fix, PREFLIGHT)
     return path.resolve()
 
