@@ -13,7 +13,7 @@ Arms:
   "cold start and a constant"
 - GRPO: the run
 - R-Tuning (2311.09677): the cold start goes on, with refusals exactly where the model's own answer is wrong, for as
-  many questions as GRPO has seen
+  many questions as GRPO has seen; only the answer block is trained, as GRPO credits it
 - sequence: the cold start, by the log-prob of its own answer, which no refusal has to be learned for
 
 The answers of each model are kept in RUN/exam. Intervals: 95 %, bootstrap over facts.
@@ -44,6 +44,8 @@ from knowledge.almanac import REFUSAL, Fact, is_right, read_facts, split_facts
 from knowledge.almanac import conversations as cold_start_rows
 
 COVERAGES = (0.25, 0.5, 0.75)
+# Trained on all tokens of its answers, it learns the recalled names by heart, and reaches 0.59 instead of 0.79.
+R_TUNING = ("credit=answer", "learning_rate=3.0e-4", "lr_scheduler_type=constant_with_warmup")
 Row = Mapping[str, object]
 
 
@@ -145,7 +147,7 @@ class Exam:
         world = Path(self.config.toy_dir or self.run / "world")
         write_lines(data, supervised(world / "cold_start.jsonl", self.asked))
         keys = [f"dataset_id_or_path={data}", f"output_dir={output}", "overwrite_output_dir=true", "toy_world=null"]
-        keys.append(f"model_name_or_path={self.run / 'cold_start' / 'final'}")
+        keys += [f"model_name_or_path={self.run / 'cold_start' / 'final'}", *R_TUNING]
         config, notices = load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig)
         grpo = self.config
         questions = grpo.max_steps * grpo.per_device_train_batch_size // grpo.num_generations

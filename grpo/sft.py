@@ -1,7 +1,7 @@
 """Stage 1: supervised fine-tuning, the cold start.  python -m grpo.sft CONFIG [key=value ...]
 
 It is stage 2 with given completions: an example is a group of one, packed and scored by the same code; the loss is the
-mean negative log-prob of the answer tokens of the whole step.
+mean negative log-prob of the answer tokens of the whole step: each has the advantage 1.
 """
 
 import json
@@ -12,9 +12,10 @@ from pathlib import Path
 
 from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
-from grpo.base.schema import Group
+from grpo.base.schema import Group, completions_of
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig, keys_that
+from grpo.credit import answer_start
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -62,8 +63,9 @@ class SftTrainer(Trainer):
         batches = self.make_batches(groups)
         total = 0.0
         for batch in batches:
+            batch.set_advantages()
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
-            loss = -(logp_C * batch.weight_C).sum()
+            loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
             self.optimizer.backward(loss)
             total += loss.item()
         self.update()
@@ -71,17 +73,17 @@ class SftTrainer(Trainer):
         self.losses.append(self.ranks.sum([total])[0])
 
     def next_examples(self) -> list[Group]:
-        """Return this rank's examples of the step. Every answer token, on all ranks, gets the same loss weight.
+        """Return this rank's examples of the step. Every trained token, on all ranks, gets the same loss weight.
 
         A step that is done again, with smaller micro-batches, gets the same examples.
         """
         if self.taken_step != self.step:
             rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
             self.groups, self.taken_step = [self.examples[row] for row in rows], self.step
-            num_tokens = sum(len(group.completions[0].ids) for group in self.groups)
+            num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(self.groups))
             self.step_tokens = int(self.ranks.sum([num_tokens])[0])
-            for group in self.groups:
-                group.completions[0].loss_weight = 1 / self.step_tokens
+            for answer in completions_of(self.groups):
+                answer.advantage, answer.loss_weight = 1.0, 1 / self.step_tokens
         return self.groups
 
     def summarise_step(self) -> dict[str, float]:
@@ -126,6 +128,9 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read()[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count)
+    if config.credit == "answer":
+        for answer in completions_of(examples):
+            answer.credited_from = answer_start(answer, encoder.decode)
     return examples, count
 
 

@@ -412,6 +412,8 @@ class ConversationKeys:
     """Cut answers so that prompt and answer fit; leave out longer prompts."""
     system_prompt: str | None = key(None)
     """System message of conversations that have none."""
+    credit: str = key("completion", choices=("completion", "answer"))
+    """Tokens of an answer to train. answer: only those of its answer block, as in stage 2."""
 
 
 @dataclass(frozen=True)

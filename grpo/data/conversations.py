@@ -43,6 +43,16 @@ def read_messages(record: Record) -> list[Message]:
     return messages
 
 
+def num_trained(record: Record, messages: Sequence[Message]) -> int:
+    """Return how many messages, the last ones of a record, may be answers to train on.
+
+    The first message of a conversation answers nothing. Of TRL's prompt and completion, only the completion is trained.
+    """
+    if record.keys().isdisjoint(("conversations", "messages", "instruction")):
+        return len(_read_part(record["completion"], "assistant"))
+    return len(messages) - 1
+
+
 def _read_part(part: str | list[Record], role: str) -> list[Message]:
     """Read a prompt or a completion: a text, or messages."""
     return [{"role": role, "content": part}] if isinstance(part, str) else [_read_turn(turn) for turn in part]
@@ -92,16 +102,17 @@ def make_examples(
 ) -> list[Group]:
     """Return the examples, each with its prompt of at most max_length tokens. count: gets what is left out or cut.
 
-    Every answer of a conversation is one example, a group of one: its prompt is everything before it, rendered as in
-    generation, and the loss is on the answer and its end token.
+    Every answer of a conversation, or of a completion, is one example, a group of one: its prompt is everything before
+    it, rendered as in generation, and the loss is on the answer and its end token.
     """
     examples = []
     too_long = f"answers left out, with prompts of more than {max_length} tokens"
     for index, messages in read_conversations(records, path, count):
+        num_answers = num_trained(records[index], messages)
         if system_prompt and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system_prompt}, *messages]
         for number, message in enumerate(messages):
-            if message["role"] != "assistant" or number == 0:
+            if message["role"] != "assistant" or number < len(messages) - num_answers:
                 continue
             before = messages[:number]
             if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):

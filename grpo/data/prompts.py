@@ -208,6 +208,10 @@ class ChatEncoder:
             )
         return [*self.plain(text), self.end]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
     def max_chars(self, num_tokens: int) -> int:
         """Return the most characters that `num_tokens` tokens can spell.
 

@@ -23,7 +23,7 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
     "completions/mean_length": "length {:.0f}",
     "tokens_per_second": "{:,.0f} tok/s",
     "grad_norm": "grad {:.3f}",
-    "kl": "kl {:.4f}",
+    "kl": "kl {:z.4f}",
 }
 BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left  {desc}{postfix}"
 

@@ -92,6 +92,17 @@ def test_every_answer_is_an_example_after_all_that_was_said_before(encoder, tmp_
         assert len(completion.logps) == len(completion.cuts) == len(completion.ids)
 
 
+def test_of_prompt_and_completion_only_the_completion_is_trained(encoder):
+    """An answer in the prompt was said before; a system prompt in front changes nothing about that."""
+    prompt = [user("a"), assistant("b"), user("c")]
+    record = {"prompt": prompt, "completion": [assistant("d"), user("e"), assistant("f")]}
+    for system_prompt in (None, "mine"):
+        examples, _, _ = examples_of([record], encoder, system_prompt=system_prompt)
+        assert [example.completions[0].text for example in examples] == ["d", "f"]
+    examples, _, _ = examples_of([{"messages": [assistant("x"), user("a"), assistant("b")]}], encoder, 1000, "mine")
+    assert [example.completions[0].text for example in examples] == ["b"]  # the first answers nothing
+
+
 def test_a_system_prompt_is_added_where_there_is_none(encoder, tmp_path):
     records = [{"messages": [user("a"), assistant("b")]}, {"messages": [SYSTEM, user("a"), assistant("b")]}]
     examples, _, _ = examples_of(records, encoder, 1000, "mine")

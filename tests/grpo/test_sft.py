@@ -81,6 +81,30 @@ def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, 
     assert steps[0]["tokens"] == len(losses) and steps[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
+def test_credit_answer_trains_the_answer_block_alone(tmp_path, chat_checkpoint):
+    """Before any update, against transformers' model; an answer without the block is trained whole."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    answers = ("<think>One and one.</think><answer>", "It is 2.</answer>"), ("", "It is 3.")
+    turns = [[("user", "What?"), ("assistant", before + trained)] for before, trained in answers]
+    data = write(tmp_path / "rows.jsonl", turns)
+    (step,) = run(tmp_path, chat_checkpoint, data, credit="answer", per_device_train_batch_size=2, max_steps=1)
+    model = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double()
+    tokenizer = AutoTokenizer.from_pretrained(chat_checkpoint)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What?"}], add_generation_prompt=True, tokenize=False
+    )
+    losses = []
+    for before, trained in answers:
+        first, last = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, trained))
+        inner = tokenizer(before, add_special_tokens=False)["input_ids"]
+        ids = torch.tensor([*first, *inner, *last, *tokenizer("<|im_end|>", add_special_tokens=False)["input_ids"]])
+        with torch.no_grad():
+            logps = model(ids[None, :-1]).logits[0].log_softmax(-1)
+        losses += (-logps.gather(1, ids[1:, None])[len(first) + len(inner) - 1 :, 0]).tolist()
+    assert step["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("warmup", "rates"),
     [({"warmup_ratio": 0.3}, [0, 1 / 2, 1, 2 / 3, 1 / 3]), ({"warmup_steps": 1}, [0, 1, 0.75, 0.5, 0.25])],
