@@ -13,6 +13,7 @@ from pathlib import Path
 from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.schema import Group, completions_of
+from grpo.base.text import show_duration
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.credit import answer_start
@@ -163,7 +164,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         run.say(f"{then}; `python -m grpo.doctor` with this config measures how long both take")
         has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
-        run.say(f"stage 1 took {(time.monotonic() - started) / 60:.1f} min; now stage 2, GRPO")
+        run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
     return start_from(final, config)
 
 

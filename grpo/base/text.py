@@ -1,4 +1,4 @@
-"""What counts as text, and which of several names was meant."""
+"""What counts as text, which of several names was meant, and how a duration is written."""
 
 import unicodedata
 from difflib import get_close_matches
@@ -25,3 +25,10 @@ def did_you_mean(name: str, candidates: list[str]) -> str:
     """Return the end of a message that suggests the candidate that `name` resembles most; "" if it resembles none."""
     close = closest(name, candidates)
     return f"; did you mean {close}?" if close else ""
+
+
+def show_duration(seconds: float) -> str:
+    """Write a duration in seconds, in minutes from one minute on, or in hours from 0.1 hours on."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 360 else f"{seconds / 3600:,.1f} h"

@@ -121,7 +121,7 @@ def test_the_terms_of_a_run(config):
     text = plan.duration(case)
     assert "7.00 s a step: generating 3.00 + reference 1.00 + training 2.00 + judge (at most) 1.00" in text
     assert "10 steps take 1.2 min" in text
-    assert "3 evaluations take 0.4 min" in text  # 48 answers, of which 8 take 3 + 1 seconds
+    assert "3 evaluations take 24 s" in text  # 48 answers, of which 8 take 3 + 1 seconds
     assert text.endswith("measured here: all of it") and case.rehearsal is None
 
 

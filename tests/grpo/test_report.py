@@ -12,6 +12,7 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.base.errors import UserError
+from grpo.base.text import show_duration
 from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
@@ -19,7 +20,7 @@ from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
 from grpo.report.examples import examples
 from grpo.report.flips import flips
-from grpo.report.page import render, show_seconds
+from grpo.report.page import render
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -343,7 +344,14 @@ def test_long_curves_are_thinned_and_smoothed():
 
 
 def test_durations():
-    assert [show_seconds(n) for n in (0.4, 59.6, 3599, 7261)] == ["0 s", "1 min 0 s", "59 min 59 s", "2 h 1 min"]
+    assert [show_duration(n) for n in (0.4, 59.4, 60, 359, 360, 7261)] == [
+        "0 s",
+        "59 s",
+        "1.0 min",
+        "6.0 min",
+        "0.1 h",
+        "2.0 h",
+    ]
 
 
 def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
