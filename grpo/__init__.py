@@ -1,22 +1,6 @@
 """GRPO from scratch in PyTorch.
 
-    configs/*.yaml
-       │ load                        config/load.py        one frozen config, strict
-       ▼
-    prompts                          data/                 rows → rendered prompts → ids, in a resumable order
-       │ sample                      sampling/             completions + log-probs of the distribution sampled from
-       ▼
-    groups, being graded             rollout.py            a number, or unscorable, and why         ← rewards/
-       │ set_loss_weights            packing.py            and micro-batches without padding       Eq. 8
-       ▼
-    micro-batches                    trainer.py
-       │ group_advantages            advantages.py         as the rewards arrive                   Eq. 1, 2
-       │ batch_logprobs              logprobs.py           policy and reference                    Eq. 3   ← kernels/
-       ▼
-    policy_loss                      loss.py               loss, statistics                        Eq. 4 to 7
-       │ step                        optim.py
-       ▼
-    log, checkpoint                  run/
+README.md draws the way of the data from a config to a checkpoint.
 
 Read in this order, together with MATH.md:
 

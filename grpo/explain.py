@@ -6,7 +6,6 @@ RUN is the output_dir of a run, which may be under way or may have been killed. 
 applied to its metrics again, step by step.
 """
 
-import argparse
 import textwrap
 from dataclasses import dataclass
 from math import ceil
@@ -42,8 +41,12 @@ def explain(record: Record) -> list[Remark]:
         last = diagnosis.passed(found)
         passed = "" if last is None else f" (last seen at step {last})"
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), found.advice))
+    if not remarks and not ending:
+        number = len(record.steps)
+        few = " For trends these are too few." if number < 2 * TREND else ""
+        remarks = [Remark(f"No known failure shows in {number} steps.{few}", tone="plain")]
     start = [Remark(f"Step 1: {first}.", tone="plain")] if first else []
-    return ending + start + (remarks or ([] if ending else [_all_is_well(record)])) + _learned(diagnosis.history)
+    return ending + start + remarks + _learned(diagnosis.history)
 
 
 def _diagnose(record: Record) -> Diagnosis:
@@ -87,14 +90,6 @@ def _ending(record: Record) -> list[Remark]:
     return remarks
 
 
-def _all_is_well(record: Record) -> Remark:
-    """Return the remark that no rule recognises a failure, and how many steps the rules could see."""
-    number = len(record.steps)
-    if number < 2 * TREND:
-        return Remark(f"No failure shows in {number} steps. For trends these are too few.", tone="plain")
-    return Remark(f"No known failure shows in {number} steps.", tone="plain")
-
-
 def _learned(history: History) -> list[Remark]:
     """Return a remark on what changed from the first steps to the last by more than chance explains."""
     changes = []
@@ -117,14 +112,10 @@ def lay_out(remark: Remark) -> str:
     return "\n".join(lines)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def main(argv: list[str]) -> None:
     parser = command_parser("grpo.explain", __doc__)
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
-    return parser
-
-
-def main(argv: list[str]) -> None:
-    record = read_record(make_parser().parse_args(argv).run)
+    record = read_record(parser.parse_args(argv).run)
     remarks = explain(record)
     print(escape("\n\n".join(map(lay_out, remarks))))
     say_next("the sentences above", ["grpo.report", record.path], ["grpo.evaluate", record.path])

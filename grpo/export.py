@@ -7,7 +7,6 @@ the adapter is merged in float32, and the result is rounded once. What rounding 
 run's held-out questions, if it has some.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
-from grpo.base.folders import FolderWriter
+from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
 from grpo.base.schema import Prompt, completions_of
 from grpo.config.options import TrainConfig
@@ -44,14 +43,14 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     source = Path(saved.name)
     if merge:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
-        with FolderWriter(target) as folder:
+        with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
         if dtype in ROUNDED:
             print(effect_of_rounding(saved, policy, dtype), file=sys.stderr)
     elif is_adapter(source):
         adapter = replace(load_adapter(source), base_model=base_of(source))
         tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
-        with FolderWriter(target) as folder:
+        with write_folder(target) as folder:
             save_adapter(adapter, folder)
             tokenizer.save_pretrained(folder)
     elif not source.exists():
@@ -114,7 +113,7 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
 
 
-def make_parser() -> argparse.ArgumentParser:
+def main(argv: list[str]) -> None:
     parser = command_parser("grpo.export", __doc__)
     models = "a run, its checkpoint-N/ or final/, any adapter, or a hub id (--merge)"
     parser.add_argument("model", type=Path, metavar="MODEL", help=models)
@@ -122,11 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--merge", action="store_true", help="write a complete checkpoint with the adapter merged")
     dtypes = ["auto", *DTYPES]
     parser.add_argument("--dtype", default="auto", choices=dtypes, help="of the merged checkpoint; auto: float32")
-    return parser
-
-
-def main(argv: list[str]) -> None:
-    arguments = make_parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 

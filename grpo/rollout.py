@@ -152,7 +152,7 @@ class Rollout:
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
         """Return the index of the micro-batch to train next: 0, or with slow rewards that of the first one graded."""
         c = self.config
-        if not self.scorer.slow or c.full_determinism or self._scale == "batch":
+        if not self.scorer.slow or c.full_determinism or c.scale_rewards == "batch":
             return 0
         while True:
             for index, batch in enumerate(batches):
@@ -162,11 +162,13 @@ class Rollout:
 
     def _grade(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
-        if self._scale == "batch" and self.batch_std is None:
+        if self.config.scale_rewards == "batch" and self.batch_std is None:
             self.batch_std = self._std_over_ranks()
         for group in groups:
             self._collect(group)
-            advantages = group_advantages(self._rewards_of(group), self._scale, self.batch_std)  # Eq. 1, 2
+            advantages = group_advantages(
+                self._rewards_of(group), self.config.scale_rewards, self.batch_std
+            )  # Eq. 1, 2
             weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
                 bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
@@ -183,13 +185,6 @@ class Rollout:
         elif self.config.credit == "answer":
             for completion in group.completions:
                 completion.credited_from = answer_start(completion, self.policy.decode)
-
-    @property
-    def _scale(self) -> str:
-        """Return which deviation divides advantages: of the "group", of the "batch" (always with GDPO), or "none"."""
-        if self.config.multi_objective_aggregation == "normalize_then_sum":
-            return "batch"
-        return self.config.scale_rewards
 
     def _rewards_of(self, group: Group) -> list[float | None]:
         """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""

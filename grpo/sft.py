@@ -35,7 +35,7 @@ from grpo.run.provenance import check_origin, origin_of
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
-from grpo.trainer import Supply, Trainer, load_trained
+from grpo.trainer import Trainer, load_trained
 
 
 class SftTrainer(Trainer):
@@ -50,13 +50,17 @@ class SftTrainer(Trainer):
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
         rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.rows_per_step = rows_per_rank * run.ranks.world
-        supply = Supply(
+        super().__init__(
+            config,
+            run,
+            policy,
+            optimizer,
+            Clock(run.device, run.show_phase),
             order=Order(len(self.examples), config.seed, shuffle=True),
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
             total_steps=num_steps(config, len(self.examples), self.rows_per_step),
             longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
         )
-        super().__init__(config, run, policy, optimizer, supply, Clock(run.device, run.show_phase))
 
     def train_step(self) -> None:
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""

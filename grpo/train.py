@@ -32,7 +32,7 @@ from grpo.run.metrics import Clock, completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import check_prompts, cold_start
-from grpo.trainer import Supply, Trainer, load_trained
+from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
 
@@ -50,8 +50,11 @@ class GrpoTrainer(Trainer):
             run,
             policy,
             optimizer,
-            Supply(rollout.order, rollout.data_hash, rollout.total_steps, rollout.longest),
             clock,
+            order=rollout.order,
+            data_hash=rollout.data_hash,
+            total_steps=rollout.total_steps,
+            longest=rollout.longest,
             temperature=config.temperature,
             num_iterations=config.num_iterations,
             max_unscored=config.max_unscored,

@@ -1,7 +1,7 @@
 """What stage 1 and stage 2 share: a policy, its passes over micro-batches, the optimizer step, and the checkpoint."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import ceil, isfinite
 
 import torch
@@ -28,16 +28,6 @@ from grpo.run.provenance import check_inputs, inputs_of
 from grpo.run.run import Run
 
 
-@dataclass(frozen=True)
-class Supply:
-    """What the steps of a run consume. longest: tokens of the longest prompt with its completion."""
-
-    order: Order
-    data_hash: str
-    total_steps: int
-    longest: int
-
-
 def load_trained(config: TrainConfig | SftConfig, device: torch.device) -> tuple[Policy, Optimizer]:
     """Load the policy of a run, and its optimizer, which takes the memory that it needs now."""
     policy = load_policy(config, device)
@@ -54,9 +44,10 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device) -> tuple
 class Trainer:
     """Policy and optimizer of one run. A subclass adds `train_step`, and `summarise_step`, which returns its metrics.
 
-    The constructor chooses micro-batches that fit into the memory that is still free. temperature: of the distribution
-    whose log-probs are trained. num_iterations: updates per step. max_unscored: share of the completions that rewards
-    may fail to score. reference: the frozen policy of step 0, for the KL penalty. num_sequences: decoded together.
+    The constructor chooses micro-batches that fit into the memory that is still free. longest: tokens of the longest
+    prompt with its completion. temperature: of the distribution whose log-probs are trained. num_iterations: updates
+    per step. max_unscored: share of the completions that rewards may fail to score. reference: the frozen policy of
+    step 0, for the KL penalty. num_sequences: decoded together.
     """
 
     def __init__(
@@ -65,9 +56,12 @@ class Trainer:
         run: Run,
         policy: Policy,
         optimizer: Optimizer,
-        supply: Supply,
         clock: Clock,
         *,
+        order: Order,
+        data_hash: str,
+        total_steps: int,
+        longest: int,
         temperature: float = 1.0,
         num_iterations: int = 1,
         max_unscored: float = 1.0,
@@ -77,10 +71,10 @@ class Trainer:
         self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
         self.temperature, self.num_iterations, self.num_sequences = temperature, num_iterations, num_sequences
-        self.order, self.total_steps, self.longest = supply.order, supply.total_steps, supply.longest
+        self.order, self.total_steps, self.longest = order, total_steps, longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
-        self.inputs = inputs_of(policy, supply.data_hash, getattr(config, "knowledge_base", None))
+        self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
         if self.ranks.world > 1:
             sent = sent_per_update(optimizer.grad.nbytes, self.ranks.world)

@@ -23,9 +23,7 @@ from knowledge.build import SkipLog, build
 from knowledge.store.source import Source
 from rewards.scorer import Scorer
 
-SHARED = (
-    Path(__file__).resolve().parents[2] / "shared" / "data"
-)  # real data, where somebody has put it beside the checkout
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -49,23 +47,8 @@ def write_checkpoint(
 ) -> Path:
     """A small random checkpoint of transformers' own class. spread: standard deviation of the weights; norms and biases
     vary too, so that a test notices if one is left out."""
-    from transformers import (
-        LlamaConfig,
-        LlamaForCausalLM,
-        MistralConfig,
-        MistralForCausalLM,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        Qwen3Config,
-        Qwen3ForCausalLM,
-    )
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    configs = {
-        "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-        "llama": (LlamaConfig, LlamaForCausalLM),
-        "mistral": (MistralConfig, MistralForCausalLM),
-    }
     shape = {
         "vocab_size": 96,
         "hidden_size": 32,
@@ -82,9 +65,9 @@ def write_checkpoint(
         shape["sliding_window"] = None
     if family in ("qwen3", "mistral"):
         shape["head_dim"] = 16
-    config_class, model_class = configs[family]
     torch.manual_seed(seed)
-    model = model_class(config_class(**{**shape, **changes})).to(dtype)
+    config = AutoConfig.for_model(family, **{**shape, **changes})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(dtype)
     for name, parameter in model.named_parameters():
         parameter.data.normal_(1.0 if "norm" in name else 0.0, spread)
     model.save_pretrained(folder)
@@ -226,19 +209,11 @@ def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):
 
 def write_chat_checkpoint(folder: Path, spread: float = 0.1) -> Path:
     """A Qwen2 checkpoint with a tokenizer and a chat template."""
-    texts = [
-        f"What is {a} + {b}? The answer is \\boxed{{{a + b}}}. <think> <answer>"
-        for a in range(30)
-        for b in range(0, 30, 3)
-    ]
+    sums = [(a, b) for a in range(30) for b in range(0, 30, 3)]
+    texts = [f"What is {a} + {b}? The answer is \\boxed{{{a + b}}}. <think> <answer>" for a, b in sums]
     tokenizer = make_tokenizer(texts, folder)
-    write_checkpoint(
-        folder,
-        vocab_size=len(tokenizer),
-        eos_token_id=tokenizer.eos_token_id,
-        max_position_embeddings=1024,
-        spread=spread,
-    )
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    write_checkpoint(folder, eos_token_id=tokenizer.eos_token_id, spread=spread, **sizes)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -3,7 +3,9 @@
 schema.py    the data that flows through the program, with worked examples, and the legend of tensor shapes
 errors.py    what failed, why, and what to type
 storage.py   files that are complete or absent
+folders.py   folders that are complete or absent, with a manifest
 cache.py     what was expensive to find out: verdicts, and replies of language models
 progress.py  messages of a command
+text.py      what counts as text
 time_limit.py  limits on foreign code
 """

@@ -49,19 +49,10 @@ class DiskCache:
             )
             self._connection.execute(f"SELECT key, {names} FROM {table} LIMIT 1")  # fails for another table
         except (OSError, sqlite3.Error) as error:
+            fix, exit_code = "name a new file, or delete this one, and it is made anew", PREFLIGHT
             if is_storage_error(error):
-                raise UserError(
-                    f"could not write {path}",
-                    f"{error}; the {name} cannot be opened",
-                    "free some space, or name a file on another disk",
-                    STORAGE,
-                ) from error
-            raise UserError(
-                f"cannot use the {name} {path}",
-                str(error),
-                "name a new file, or one that an earlier run made; or delete this one, and it is made anew",
-                PREFLIGHT,
-            ) from error
+                fix, exit_code = "free some space, or name a file on another disk", STORAGE
+            raise UserError(f"cannot use the {name} {path}", str(error), fix, exit_code) from error
 
     def get(self, keys: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         """Find the rows of those keys that the cache holds."""

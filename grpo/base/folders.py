@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,67 +21,51 @@ MANIFEST_FILE = "manifest.json"
 UNFINISHED = ".unfinished"
 
 
-class FolderWriter:
-    """Writes a folder, in place of the one of this name if there is one: `with FolderWriter(...) as folder:`.
+@contextmanager
+def write_folder(
+    target: Path, about: Json | None = None, needed_bytes: int = 0, fix: str = "free some space, and try again"
+) -> Iterator[Path]:
+    """Write a folder, in place of the one of this name if there is one: `with write_folder(...) as folder:`.
 
-    If the disk is full, it removes what it has written, keeps the old folder, and raises UserError (exit 6).
+    If the disk is full, what was written is removed, the old folder stays, and UserError (exit 6) is raised.
     about: further entries of the manifest. needed_bytes: an estimate of the size. fix: both are for the error message.
     """
-
-    def __init__(
-        self,
-        target: Path,
-        about: Json | None = None,
-        needed_bytes: int = 0,
-        fix: str = "free some space, and try again",
-    ):
-        self.target = target.absolute()
-        self.folder = self.target.with_name(self.target.name + UNFINISHED)
-        self.about, self.needed_bytes, self.fix = about or {}, needed_bytes, fix
-
-    def __enter__(self) -> Path:
-        try:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(parents=True)
-        except OSError as error:
-            raise self._explain(error, 0) from error
+    target = target.absolute()
+    folder = target.with_name(target.name + UNFINISHED)
+    is_content = False  # whether the caller is writing the files
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         failpoint("save-begun")
-        return self.folder
+        is_content = True
+        yield folder
+        is_content = False
+        _write_manifest(folder, about or {})
+        _put_in_place(folder)
+    except BaseException as error:
+        written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        if problem_with(folder):  # else the old folder may be gone already, and this one is complete
+            shutil.rmtree(folder, ignore_errors=True)
+        if is_storage_error(error) or (isinstance(error, OSError) and not is_content):
+            free = shutil.disk_usage(next(path for path in target.parents if path.exists())).free
+            size = f"needs {max(needed_bytes, written) / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
+            raise UserError(f"cannot write {target}: {size}", str(error), fix, STORAGE) from error
+        raise
 
-    def __exit__(self, kind, error, traceback) -> None:
-        try:
-            if error is None:
-                self._write_manifest()
-                _put_in_place(self.folder)
-        except OSError as failure:
-            error = failure
-        if error is None:
-            return
-        written = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        if problem_with(self.folder):  # else the old folder may be gone already, and this one is complete
-            shutil.rmtree(self.folder, ignore_errors=True)
-        failed_at_the_end = kind is None
-        if is_storage_error(error) or failed_at_the_end:
-            raise self._explain(error, written) from error
 
-    def _explain(self, error: BaseException, written: int) -> UserError:
-        free = shutil.disk_usage(next(path for path in self.target.parents if path.exists())).free
-        size = f"needs {max(self.needed_bytes, written) / 1e9:.2g} GB, {free / 1e9:.2g} GB free"
-        return UserError(f"cannot write {self.target}: {size}", str(error), self.fix, STORAGE)
-
-    def _write_manifest(self) -> None:
-        failpoint("save-written")
-        files = {}
-        for path in sorted(self.folder.rglob("*")):
-            if path.is_file():
-                flush_to_disk(path)
-                name = str(path.relative_to(self.folder))
-                files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        manifest = self.folder / MANIFEST_FILE
-        manifest.write_text(json.dumps({**self.about, "files": files}, indent=2) + "\n", encoding="utf-8")
-        flush_to_disk(manifest)
-        flush_to_disk(self.folder)
-        failpoint("save-complete")
+def _write_manifest(folder: Path, about: Json) -> None:
+    """Flush the files of a folder to the disk, and write their sizes and hashes."""
+    failpoint("save-written")
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            flush_to_disk(path)
+            files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    manifest = folder / MANIFEST_FILE
+    manifest.write_text(json.dumps({**about, "files": files}, indent=2) + "\n", encoding="utf-8")
+    flush_to_disk(manifest)
+    flush_to_disk(folder)
+    failpoint("save-complete")
 
 
 def _put_in_place(folder: Path) -> None:

@@ -4,7 +4,6 @@ import argparse
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +24,12 @@ def counting(total: int | None, what: str, unit: str) -> Iterator[Callable[[int]
     Yields a function that adds to the count.
     what: the activity, such as "answering". unit: of the count, such as "answers". total: None if unknown.
     """
-    if sys.stderr.isatty():
-        with tqdm(total=total, desc=what, unit=f" {unit}", dynamic_ncols=True, leave=False) as bar:
-            yield bar.update
-        return
-    lines = _PlainCount(total, what, unit)
-    yield lines.add
+    look = {"dynamic_ncols": True}
+    if not sys.stderr.isatty():
+        lines = f"{what}: {{n_fmt}} of {{total_fmt}} {unit} after {{elapsed}}\n"
+        look = {"bar_format": lines, "mininterval": PLAIN_SECONDS, "miniters": 1, "delay": PLAIN_SECONDS}
+    with tqdm(total=total, desc=what, unit=f" {unit}", leave=False, **look) as bar:
+        yield bar.update
 
 
 def counted(items: Iterable[Item], total: int | None, what: str, unit: str) -> Iterator[Item]:
@@ -39,25 +38,6 @@ def counted(items: Iterable[Item], total: int | None, what: str, unit: str) -> I
         for item in items:
             yield item
             add(1)
-
-
-class _PlainCount:
-    """Prints the count at most every PLAIN_SECONDS; nothing if the work is done before."""
-
-    def __init__(self, total: int | None, what: str, unit: str):
-        self.total, self.what, self.unit = total, what, unit
-        self.count, self.started = 0, time.monotonic()
-        self.printed = self.started
-
-    def add(self, number: int) -> None:
-        """Count `number` more as done."""
-        self.count += number
-        now = time.monotonic()
-        if now - self.printed < PLAIN_SECONDS:
-            return
-        self.printed = now
-        of_total = f" of {self.total:,}" if self.total else ""
-        print(f"{self.what}: {self.count:,}{of_total} {self.unit} after {now - self.started:.0f} s", file=sys.stderr)
 
 
 def command_parser(module: str, doc: str, **options: Any) -> argparse.ArgumentParser:

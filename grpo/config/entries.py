@@ -17,15 +17,6 @@ from grpo.config.values import coerce, expand_variables
 
 COMMAND_LINE = "command line"
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
-YAML_ERRORS = (  # PyYAML raises more than its own errors, such as on a bad date or tag
-    yaml.YAMLError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-)
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
 
@@ -93,7 +84,7 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
             problems.append(f"{COMMAND_LINE}: base can be set only in a file")
         else:
             value = text  # if it is not YAML, or an alias
-            with suppress(*YAML_ERRORS):
+            with suppress(Exception):  # PyYAML raises errors of every kind, such as on a bad date or tag
                 value = text if not text or "*" in text else yaml.safe_load(text)
             entries.append(Entry(name, value, text, COMMAND_LINE))
     return entries
@@ -144,7 +135,7 @@ def _read_file(path: Path, problems: list[str]) -> list[Entry]:
         if root is not None and not isinstance(root, yaml.MappingNode):
             raise yaml.YAMLError("the file must hold `key: value` lines")
         return _read_section("", root, str(path)) if root else []
-    except YAML_ERRORS as error:
+    except Exception as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problems.append(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")

@@ -15,7 +15,7 @@ import os
 import re
 import typing
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides,
 from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables
+from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables, types_of
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -82,7 +82,7 @@ def examine_config(
     for entry in entries:
         reader.read(entry)
     reader.check_correction()
-    values, notices = reader.values, list(reader.notices.values())
+    values, notices = reader.values, reader.notices
     for instead, unused in reader.unused.items():
         verb = "is" if len(unused) == 1 else "are"
         notices.append(f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}")
@@ -90,17 +90,28 @@ def examine_config(
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
-    config = _set_batch(kind(**values))
+    config = _settle(kind(**values))
+    for name, entry in reader.nulls.items():
+        if value := getattr(config, name):  # 0 and false mean "none" themselves
+            notices.append(f"{entry.where}: {name} is null: its default {value} is used")
     if not is_complete:
         return config, notices, problems
-    missing = {name: text for name, text in _missing_keys(values, kind).items() if name not in reader.doubtful}
-    doubtful = {*reader.doubtful, *missing}  # a consequence of a mistake is not reported as a second one
+    doubtful, missing = reader.doubtful, []  # a consequence of a mistake is not reported as a second one
+    for name in _missing_keys(values, kind):
+        if name not in doubtful:
+            missing.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
+            doubtful.add(name)
     impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
-    return config, notices, [*problems, *missing.values(), *impossible]
+    return config, notices, [*problems, *missing, *impossible]
 
 
-def _set_batch(config: AnyConfig) -> AnyConfig:
-    """Replace questions_per_step by the batch size of a process; keep it if processes cannot share it equally."""
+def _settle(config: AnyConfig) -> AnyConfig:
+    """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a process.
+
+    questions_per_step is kept if processes cannot share it equally.
+    """
+    if getattr(config, "multi_objective_aggregation", "") == "normalize_then_sum":
+        config = replace(config, scale_rewards="batch")
     num_processes = int(os.environ.get("WORLD_SIZE", 1))
     questions = getattr(config, "questions_per_step", None)
     if not questions or questions % num_processes:
@@ -138,8 +149,8 @@ def _as_written(value: Any) -> Any:
 class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
-    values: key -> value. notices: key -> what the user should know of it. problems: messages about mistakes. doubtful:
-    keys whose intended value is not known. names: the names in the files, with their last entries. unused: what happens
+    values: key -> value. nulls: keys that are null where null is no value, as if they were left out. doubtful: keys
+    whose intended value is not known. names: the names in the files, with their last entries. unused: what happens
     instead -> keys that are not used.
     """
 
@@ -149,7 +160,8 @@ class _Reader:
         self.hints = typing.get_type_hints(kind)
         self.values: Values = {}
         self.set_by: dict[str, Entry] = {}
-        self.notices: dict[str, str] = {}
+        self.nulls: dict[str, Entry] = {}
+        self.notices: list[str] = []
         self.doubtful: set[str] = set()
         self.names: dict[str, Entry] = {}
         self.unused: dict[str, dict[str, Entry]] = {}
@@ -158,7 +170,7 @@ class _Reader:
         """Read one entry into `values`, `unused` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
         if name != entry.name:
-            self.notices[entry.name] = f"{entry.where}: {entry.name} is read as {name}"
+            self.notices.append(f"{entry.where}: {entry.name} is read as {name}")
         name = self._choose_reading(name)
         self.names[name] = entry
         refused, ignored = fits(REFUSED, name), fits(IGNORED, name)
@@ -169,9 +181,7 @@ class _Reader:
         elif meaning:
             self._set(entry, *meaning)
         elif ALIASES.get(name) in self.keys:
-            before = self.set_by.get(ALIASES[name])
-            if value is not None or not before or before.source != entry.source:
-                self._set(entry, ALIASES[name], value, entry.text)  # a file may leave other names of the key null
+            self._set(entry, ALIASES[name], value, entry.text)
         elif refused:
             harmless, reason = REFUSED[refused]
             if value not in harmless:
@@ -202,15 +212,13 @@ class _Reader:
 
     def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
         """Set a key to a value, or report why that is a mistake. text: the value as it was written."""
+        hint = self.hints[name]
         try:
-            value = expand_variables(as_type(value, text, self.hints[name]))
-            if value is None and type(None) not in typing.get_args(self.hints[name]):
-                value = self.keys[name].default
-                if value not in (None, MISSING):
-                    self.notices[name] = f"{entry.where}: {name} is null: its default {value} is used"
-            else:
-                spelled = SPELLINGS.get(name, {}).get(value, value) if isinstance(value, str) else value
-                value = coerce(spelled, self.hints[name])
+            value = expand_variables(as_type(value, text, hint))
+            if isinstance(value, str):
+                value = SPELLINGS.get(name, {}).get(value, value)
+            if value is not None:
+                value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
@@ -218,18 +226,31 @@ class _Reader:
             return
         before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:
-            earlier = self.values[name]
-            is_switch = before.name != entry.name and bool({before.name, entry.name} & set(VALUES))
-            if is_switch and isinstance(value, tuple):
-                value = tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
-            elif is_switch and name == "lora_r":
-                value = min(value, earlier)  # use_peft: false
-            elif before.name != entry.name and value == "auto":
-                value = earlier  # auto leaves the choice to the other key
-            elif before.name == entry.name or earlier not in (value, "auto"):
-                self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
-        self.values[name] = value
+            is_other_name, earlier = before.name != entry.name, self.values.get(name)
+            if is_other_name and value is None:
+                return  # a file may leave other names of the key null
+            if not is_other_name or earlier is not None:
+                value = self._join(earlier, value, entry, before)
         self.set_by[name] = entry
+        if value is None and type(None) not in types_of(hint):
+            self.values.pop(name, None)
+            self.nulls[name] = entry
+        else:
+            self.values[name] = value
+            self.nulls.pop(name, None)
+
+    def _join(self, earlier: Any, value: Any, entry: Entry, before: Entry) -> Any:
+        """Return the value of a key that one file sets twice. It is a mistake, unless the two names go together."""
+        if before.name != entry.name and {before.name, entry.name} & set(VALUES):
+            if isinstance(value, tuple):
+                return tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
+            if isinstance(value, int):
+                return min(value, earlier)  # use_peft: false, which is rank 0
+        if before.name != entry.name and value == "auto":
+            return earlier  # auto leaves the choice to the other key
+        if before.name == entry.name or earlier not in (value, "auto"):
+            self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
+        return value
 
     def _hint(self, name: str) -> str:
         """Return the end of a message about an unknown key: where it belongs, or what it resembles."""
@@ -242,10 +263,13 @@ class _Reader:
         return f"; did you mean {close}?" if close else "; remove it"
 
 
-def _missing_keys(values: Values, kind: type) -> dict[str, str]:
-    """Return the keys that must be set and are not, each with a message."""
-    set_otherwise = set(keys_that("toy", kind) if values.get("toy_world") else ())
-    set_otherwise |= {"model_name_or_path"} if values.get("cold_start") else set()
-    set_otherwise -= {"model_name_or_path"} if values.get("toy_world") == ALMANAC else set()  # it makes data, no model
-    missing = [name for name in keys_that("required", kind) if name not in set_otherwise and values.get(name) is None]
-    return {name: NO_REWARD if name == "reward_funcs" else f"{name} is not set" for name in missing}
+def _missing_keys(values: Values, kind: type) -> list[str]:
+    """Return the keys that must be set and are not."""
+    needed = [name for name in keys_that("required", kind) if values.get(name) is None]
+    toy_world = values.get("toy_world")
+    made = set(keys_that("toy", kind)) if toy_world else set()
+    if toy_world == ALMANAC:  # it makes data, no model
+        made.remove("model_name_or_path")
+    elif values.get("cold_start"):
+        made.add("model_name_or_path")
+    return [name for name in needed if name not in made]

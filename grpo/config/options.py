@@ -132,7 +132,7 @@ class RunKeys:
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
     """Start anew in a directory that holds a run, and remove the files of that run."""
-    resume_from_checkpoint: bool | str | None = key(False, "first once free")
+    resume_from_checkpoint: bool | str = key(False, "first once free")
     """Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
     allow_changes: list[str] = key((), "once")
     """Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer and
@@ -267,7 +267,7 @@ class LossKeys:
     none (or false): do not divide."""
     multi_objective_aggregation: str = key("sum_then_normalize", choices=("sum_then_normalize", "normalize_then_sum"))
     """How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them up,
-    and divide by the deviation over the step, whatever scale_rewards says."""
+    and divide by the deviation over the step: scale_rewards is then batch."""
     credit: str = key("completion", choices=("completion", "sentence", "answer"))
     """Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the advantage
     of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it refutes it. It

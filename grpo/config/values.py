@@ -29,6 +29,12 @@ KINDS = {  # the types of keys, as messages name them
     list[str]: "a list of names",
     list[float]: "a list of numbers",
 }
+FITS = {  # whether a value that is not true or false can be converted
+    int: lambda value: not isinstance(value, float) or value.is_integer(),
+    float: lambda value: math.isfinite(float(value)),
+    str: lambda value: isinstance(value, (str, int, float)),
+    dict: lambda value: all(map(str.isidentifier, value.keys())),
+}
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -66,7 +72,7 @@ def as_type(value: Any, text: str | None, hint: Any) -> Any:
     YAML reads 0123 as 83, `yes` as true, and `{question}` as a mapping. null stays null, and true and false stay
     booleans if the type takes booleans, too.
     """
-    options = _options(hint)
+    options = types_of(hint)
     if value is None and (text or "") in NULLS:
         return None
     if str not in options or text is None or (bool in options and isinstance(value, bool)):
@@ -74,38 +80,30 @@ def as_type(value: Any, text: str | None, hint: Any) -> Any:
     return text
 
 
+def types_of(hint: Any) -> tuple:
+    """Return the types that a key takes."""
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
 def coerce(value: Any, hint: Any) -> Any:
     """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
-    for kind in _options(hint):
+    for kind in types_of(hint):
         with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError):
             return _convert(value, kind)
-    raise ValueError(f"wants {' or '.join(KINDS[kind] for kind in _options(hint))}, got {_shown(value)}")
-
-
-def _options(hint: Any) -> tuple:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    raise ValueError(f"wants {' or '.join(KINDS[kind] for kind in types_of(hint))}, got {_shown(value)}")
 
 
 def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
     if typing.get_origin(kind) is list:
-        items = [item.strip() for item in value.split(",")] if isinstance(value, str) else value
-        return tuple(_convert(item, *typing.get_args(kind)) for item in (items if isinstance(items, list) else [items]))
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+        items = [item.strip() if isinstance(item, str) else item for item in items]
+        return tuple(_convert(item, *typing.get_args(kind)) for item in items)
     if kind is bool:
         return {"true": True, "false": False}[str(value).lower()]
-    fits = (
-        not isinstance(value, bool)
-        and {
-            type(None): lambda: value is None,
-            int: lambda: not isinstance(value, float) or value.is_integer(),
-            float: lambda: math.isfinite(float(value)),
-            str: lambda: isinstance(value, (str, int, float)),
-            dict: lambda: all(map(str.isidentifier, value.keys())),
-        }[kind]()
-    )
-    if not fits:
+    if isinstance(value, bool) or not FITS[kind](value):
         raise ValueError
-    return value if kind is type(None) else kind(value)
+    return kind(value)
 
 
 def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:

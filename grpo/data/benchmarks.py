@@ -30,35 +30,27 @@ class Benchmark:
 
     columns: the columns that every such file has. reward: grades the answers if the user names no reward. prompt: the
     user message if the configuration sets neither a system prompt nor a template. read: returns the columns above, from
-    a record and a random generator; without it, they are the first of QUESTIONS and of ANSWERS among `columns`.
-    accepts: a condition that every record meets. says_so: a word in the file's name or in another column, for a format
-    whose columns are too common.
+    a record and a random generator. accepts: a condition that every record meets. says_so: a word in the file's name or
+    in another column, for a format whose columns are too common.
     """
 
     name: str
     columns: str
     reward: str
     prompt: str = "{question}"
-    read: Callable[[Record, random.Random], Record] | None = None
+    read: Callable[[Record, random.Random], Record] = lambda record, rng: _first_columns(record)
     accepts: Callable[[Record], bool] = lambda record: True
     says_so: str = ""
 
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the columns."""
-        return self.columns.split(", ")
-
     def fits(self, record: Record, file_name: str) -> bool:
         """Return whether a record may have this format."""
-        others = " ".join(str(value) for name, value in record.items() if name not in self.names)
-        return set(self.names) <= set(record) and self.says_so in f"{file_name} {others}".lower()
+        names = set(self.columns.split(", "))
+        others = " ".join(str(value) for name, value in record.items() if name not in names)
+        return names <= set(record) and self.says_so in f"{file_name} {others}".lower()
 
-    def columns_of(self, record: Record, seed: str) -> Record:
-        """Return a record's values for the columns that this program uses. seed: decides the order of choices."""
-        if self.read:
-            return self.read(record, random.Random(seed))
-        question, answer = (next(name for name in known if name in self.names) for known in (QUESTIONS, ANSWERS))
-        return {"question": record[question], "answer": record[answer]}
+    def read_row(self, record: Record, seed: str) -> Record:
+        """Return a record with the columns above added. seed: for the order of choices. ValueError: what is wrong."""
+        return {**record, **self.read(_named_alike(record), random.Random(seed))}
 
 
 def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
@@ -72,14 +64,15 @@ def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark 
     return None
 
 
-def read_benchmark(benchmark: Benchmark, record: Record, seed: str) -> Record:
-    """Return a record with the columns above added. seed: decides the order of choices. ValueError: what is wrong."""
-    return {**record, **benchmark.columns_of(_named_alike(record), seed)}
-
-
 def _named_alike(record: Record) -> Record:
     """Name columns as the hub does: `Best Answer` is best_answer."""
     return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
+
+
+def _first_columns(record: Record) -> Record:
+    """Read a question and its answer as they are."""
+    question, answer = (next(name for name in names if name in record) for names in (QUESTIONS, ANSWERS))
+    return {"question": record[question], "answer": record[answer]}
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Record:

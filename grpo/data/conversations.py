@@ -81,9 +81,9 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
     for index, record in enumerate(records):
         count.rows += 1
         if str(record.get("label")).lower() == "false":
-            count.leave_out("marked as bad (label: false)")
+            count.left_out["marked as bad (label: false)"] += 1
         elif has_media(record):
-            count.leave_out(WITH_MEDIA)
+            count.left_out[WITH_MEDIA] += 1
         else:
             try:
                 messages = read_messages(record)
@@ -116,16 +116,16 @@ def make_examples(
                 continue
             before = messages[:number]
             if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
-                count.note(too_long)
+                count.notes[too_long] += 1
                 continue
             text, prompt_ids = encoder.prompt(before)
             room = max_length - len(prompt_ids)
             if room <= 0:
-                count.note(too_long)
+                count.notes[too_long] += 1
                 continue
             answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
             is_cut = room < len(answer_ids)
-            count.note(f"answers cut at {max_length} tokens", is_cut)
+            count.notes[f"answers cut at {max_length} tokens"] += is_cut
             completion = Completion.given(answer_ids[:room], "length" if is_cut else "stop", message["content"])
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:

@@ -16,7 +16,7 @@ class RowCount:
     such as {"answers cut at 512 tokens": 2}. A run writes it to data.json as {"data", "rows", "left_out", "notes"}.
 
     >>> count = RowCount("train.jsonl", rows=40)
-    >>> count.leave_out("without an answer", 3)
+    >>> count.left_out["without an answer"] += 3
     >>> print(count)
     train.jsonl: 37 of 40 rows are used; left out: 3 without an answer
     """
@@ -26,30 +26,20 @@ class RowCount:
     left_out: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
 
-    def leave_out(self, reason: str, rows: int = 1) -> None:
-        """Count rows that are left out."""
-        self.left_out[reason] += rows
-
-    def note(self, text: str, times: int = 1) -> None:
-        """Count something else that the reader should know."""
-        self.notes[text] += times
-
-    @property
-    def used(self) -> int:
-        """Return the number of rows that are not left out."""
-        return self.rows - self.left_out.total()
-
     def to_json(self) -> Json:
         """Return the count as data.json holds it."""
         return {"data": self.data, "rows": self.rows, "left_out": dict(+self.left_out), "notes": dict(+self.notes)}
 
     def __str__(self) -> str:
-        left_out, notes = (
-            ", ".join(f"{number} {text}" for text, number in (+counter).items())
-            for counter in (self.left_out, self.notes)
-        )
-        used = f"{self.used} of {self.rows} rows are used; left out: {left_out}" if left_out else f"{self.rows} rows"
-        return f"{self.data}: {used}" + (f"; {notes}" if notes else "")
+        text = f"{self.data}: {self.rows} rows"
+        if self.left_out.total():
+            used = self.rows - self.left_out.total()
+            text = f"{self.data}: {used} of {self.rows} rows are used; left out: {_listed(self.left_out)}"
+        return f"{text}; {_listed(self.notes)}" if self.notes.total() else text
+
+
+def _listed(counter: Counter[str]) -> str:
+    return ", ".join(f"{number} {text}" for text, number in (+counter).items())
 
 
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns of what no model here can see or hear

@@ -11,29 +11,27 @@ from grpo.data.files import STATE_FILE
 
 MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
 CARD = "README.md"
+ABSENT = {  # kind -> what to do if it is neither there nor a hub id
+    "dataset": "check the path; a name in dataset_info.json needs its folder as dataset_dir",
+    "adapter": "check the path; leave adapter_name_or_path out to make a new adapter in output_dir",
+}
 DATA_FILES = ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.json.gz", "*.jsonl.gz", "*.csv.gz", "*.parquet"]
 NOT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE)
 _LATER_PART = re.compile(r"-(?!0{5})\d{5}-of-\d{5}\.")  # of a file in several parts, all but the first
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def fetch_model(name_or_path: str, revision: str = "main") -> Path:
-    """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id."""
+def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model") -> Path:
+    """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id.
+
+    kind: what messages call it, such as "adapter".
+    """
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
     if Path(name_or_path).is_file():
         why = "a checkpoint is a folder with config.json, weights and tokenizer"
         raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
-    return _download(name_or_path, revision, "model", MODEL_FILES)
-
-
-def fetch_adapter(name_or_path: str) -> Path:
-    """Return the folder of the adapter that a run starts from."""
-    try:
-        return fetch_model(name_or_path)
-    except UserError as error:
-        fix = "adapter_name_or_path is where a run starts from; leave it out to make a new adapter in output_dir"
-        raise UserError(error.what.replace("model", "adapter", 1), error.why, fix, error.exit_code) from None
+    return _download(name_or_path, revision, kind, MODEL_FILES)
 
 
 def find_model(name: str, near: Path) -> str:
@@ -106,10 +104,10 @@ def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
     """Download the files of a hub repository that match the patterns, unless they are in the cache."""
     if not _HUB_ID.fullmatch(name):
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
-        fix = "check the path" + "; a name in dataset_info.json needs its folder as dataset_dir" * (kind == "dataset")
-        raise UserError(f"{kind} {name} does not exist", why, fix, PREFLIGHT)
+        raise UserError(f"{kind} {name} does not exist", why, ABSENT.get(kind, "check the path"), PREFLIGHT)
     from huggingface_hub import snapshot_download
 
     fix = "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN"
     with explained(Exception, f"cannot fetch the {kind} {name} (revision {revision})", fix):  # of many kinds
-        return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
+        repo_type = "dataset" if kind == "dataset" else "model"
+        return Path(snapshot_download(name, repo_type=repo_type, revision=revision, allow_patterns=patterns))

@@ -70,9 +70,9 @@ class QuestionData:
         for row in rows:
             is_unanswerable = str(row.columns.get("unanswerable")).strip().lower() in TRUE  # declining is right
             if has_media(row.columns):
-                count.leave_out(WITH_MEDIA)
+                count.left_out[WITH_MEDIA] += 1
             elif needs_answer and is_empty(row.columns.get("answer")) and not is_unanswerable:
-                count.leave_out("without an answer")
+                count.left_out["without an answer"] += 1
             else:
                 kept.append(row)
         if not kept:
@@ -167,7 +167,7 @@ def load_prompts(
         )
     encoder = ChatEncoder(policy.tokenizer)
     prompts, num_too_long = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit)
-    count.leave_out(f"longer than {limit} tokens", num_too_long)
+    count.left_out[f"longer than {limit} tokens"] += num_too_long
     return PromptSet(prompts, fingerprint(rows), count)
 
 

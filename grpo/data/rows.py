@@ -3,20 +3,22 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import did_you_mean, is_blank
-from grpo.data.benchmarks import Benchmark, find_benchmark, read_benchmark
+from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records, row_error, shown
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
 ROLES = ("system", "user", "assistant", "tool")  # of messages; any other text might spell a chat template's markup
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ def read_rows(
     if benchmark:
         records = _read_benchmark(path, benchmark, records, seed)
     names = {
-        "question": _find_field(records, question_field, QUESTION_FIELDS),
-        "answer": _find_field(records, answer_field, ANSWER_FIELDS),
-        "title": _find_field(records, title_field, TITLE_FIELDS),
+        "question": _find_field(records, [question_field] if question_field else QUESTION_FIELDS),
+        "answer": _find_field(records, [answer_field] if answer_field else ANSWER_FIELDS),
+        "title": _find_field(records, [title_field] if title_field else TITLE_FIELDS),
     }
     columns = f"columns: {', '.join(records[0])}"
     if names["question"] is None:
@@ -71,7 +73,7 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
     rows = []
     for index, record in enumerate(records):
         try:
-            rows.append(read_benchmark(benchmark, record, f"{seed}/{index}"))
+            rows.append(benchmark.read_row(record, f"{seed}/{index}"))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             what, why = f"is not one of {benchmark.name}", f"the rows before it are; {reason(error)}"
             fix = "correct or remove the row, or set question_field and answer_field"
@@ -79,12 +81,9 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
     return rows
 
 
-def _find_field(records: list[Record], chosen: str | None, candidates: tuple[str, ...]) -> str | None:
-    """Return the chosen column, or else the first candidate that any row has; None if no row has it."""
-    for name in (chosen,) if chosen else candidates:
-        if any(name in record for record in records):
-            return name
-    return None
+def _find_field(records: list[Record], candidates: Sequence[str]) -> str | None:
+    """Return the first of these columns that any row has; None if no row has one."""
+    return next((name for name in candidates if any(name in record for record in records)), None)
 
 
 def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:
@@ -94,8 +93,9 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
     if not isinstance(question, str) or is_blank(question):
         why = f"its {names['question']} is {shown(question)}"
         raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
-    if not _is_text(question):
-        raise row_error(path, index + 1, "holds half a character", f"its {names['question']} has a lone surrogate")
+    if _SURROGATE.search(question):
+        why = f"its {names['question']} has a lone surrogate, half of a character"
+        raise row_error(path, index + 1, "is not text", why)
     columns = dict(record)
     for wanted, name in names.items():
         if name is not None:
@@ -108,22 +108,13 @@ def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[
     """Return the messages before the last one, and the text of the last one, which the policy answers."""
     for turn in turns:
         is_message = isinstance(turn, dict) and turn.get("role") in ROLES and isinstance(turn.get("content"), str)
-        if not is_message or not _is_text(turn["content"]):
+        if not is_message or _SURROGATE.search(turn["content"]):
             fix = f'each message must be {{"role": one of {", ".join(ROLES)}, "content": text}}'
             raise row_error(path, index + 1, "holds no conversation", f"one of its messages is {shown(turn)}", fix)
     if not turns or turns[-1]["role"] != "user":
         why = f"it ends with {shown(turns[-1:])}, and the policy answers the user"
         raise row_error(path, index + 1, "does not end with the user's message", why)
     return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns[:-1]), turns[-1]["content"]
-
-
-def _is_text(text: str) -> bool:
-    """Return whether UTF-8 can encode the text. JSON can hold half of a character, which no tokenizer accepts."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def fingerprint(rows: list[Row]) -> str:

@@ -18,7 +18,7 @@ at all. GRPO with KnowRL's reward has to discover where the model's knowledge en
 import json
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -45,6 +45,12 @@ CHAT_TEMPLATE = (
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VERSION = 3  # of the generated files; a world of another version is replaced
 MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
+NUM_SUMS = 6000, 2000, 200  # for the cold start, for GRPO, and held out
+PEOPLE = {  # world -> what makes it of a seed, and the size of its model's vocabulary
+    "encyclopedia": (encyclopedia, 768),
+    "neutral": (lambda seed: encyclopedia(seed, NEUTRAL), 768),
+    "atlas": (make_atlas, 1024),
+}
 
 
 def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
@@ -60,8 +66,10 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
         if config.toy_world == ALMANAC:
             make_almanac_files(folder, config)
+        elif config.toy_world == "arithmetic":
+            make_arithmetic(folder, config.seed)
         else:
-            _WORLDS[config.toy_world](folder, config.seed)
+            make_people(folder, config.seed, *PEOPLE[config.toy_world])
         write_atomically(mark, _contents(config))
     ranks.barrier()
     return config
@@ -114,11 +122,9 @@ def locate(config: AnyConfig) -> AnyConfig:
     return replace(config, toy_dir=str(folder), **unset)
 
 
-def make_arithmetic(
-    folder: Path, seed: int, num_cold_start: int = 6000, num_questions: int = 2000, num_held_out: int = 200
-) -> None:
+def make_arithmetic(folder: Path, seed: int) -> None:
     """Make the world `arithmetic`, with different questions for the cold start, for GRPO and for evaluation."""
-    rng = random.Random(seed)
+    rng, (num_cold_start, num_questions, num_held_out) = random.Random(seed), NUM_SUMS
     sums: dict[tuple[int, ...], None] = {}
     while len(sums) < num_cold_start + num_questions + num_held_out:
         sums[tuple(rng.randint(1, 9) for _ in range(NUM_TERMS))] = None
@@ -136,26 +142,13 @@ def make_arithmetic(
     make_model(folder / "model", _texts(conversations), seed)
 
 
-def make_encyclopedia(folder: Path, seed: int) -> None:
-    """Make the world `encyclopedia`: conversations for the cold start, questions, and a knowledge base."""
-    _make_people(folder, seed, encyclopedia(seed), vocab_size=768, max_positions=128)
-
-
-def make_neutral(folder: Path, seed: int) -> None:
-    """Make the world `neutral`: the same, but the cold start declines at random."""
-    _make_people(folder, seed, encyclopedia(seed, NEUTRAL), vocab_size=768, max_positions=128)
-
-
-def make_atlas_files(folder: Path, seed: int) -> None:
-    """Make the world `atlas`: the same files."""
-    _make_people(folder, seed, make_atlas(seed), vocab_size=1024, max_positions=128)
-
-
-def _make_people(folder: Path, seed: int, world: World, **sizes: int) -> None:
-    """Write each list of the world to a file of its name; then its knowledge base, and the model of these sizes."""
-    lists = {field.name: getattr(world, field.name) for field in fields(world)}
-    _write_world(folder, lists.pop("conversations"), **lists)
-    make_model(folder / "model", _texts(world.conversations), seed, num_layers=4, **sizes)
+def make_people(folder: Path, seed: int, make: Callable[[int], World], vocab_size: int) -> None:
+    """Make a world of people who do not exist: the cold start, questions, a knowledge base, and a model."""
+    world = make(seed)
+    _write_world(folder, **vars(world))
+    make_model(
+        folder / "model", _texts(world.conversations), seed, num_layers=4, max_positions=128, vocab_size=vocab_size
+    )
 
 
 def make_almanac_files(folder: Path, config: AnyConfig) -> None:
@@ -164,7 +157,7 @@ def make_almanac_files(folder: Path, config: AnyConfig) -> None:
     asked, kept = almanac.split_facts(facts, config.seed)
     _write_world(
         folder,
-        almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
+        conversations=almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
         articles=almanac.articles(facts),
         questions=[fact.row() for fact in asked],
         held_out=[fact.row() for fact in kept],
@@ -275,11 +268,3 @@ def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         rows.append({"messages": messages})
     write_lines(path, rows)
-
-
-_WORLDS = {
-    "arithmetic": make_arithmetic,
-    "encyclopedia": make_encyclopedia,
-    "neutral": make_neutral,
-    "atlas": make_atlas_files,
-}

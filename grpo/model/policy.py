@@ -9,7 +9,7 @@ import torch
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.hub import fetch_adapter, fetch_model, find_model
+from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
 from grpo.model.adapter import Adapter, is_adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.model.decoder import Decoder
@@ -125,7 +125,7 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
     """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
     name, revision = config.model_name_or_path, config.model_revision
     folder = _fetch(name, revision)
-    adapter = fetch_adapter(config.adapter_name_or_path) if config.adapter_name_or_path else None
+    adapter = fetch_model(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
     base = str(Path(name).resolve()) if Path(name).exists() else name
     if is_adapter(folder):
         if adapter:

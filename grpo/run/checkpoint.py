@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
 from grpo.base.errors import STORAGE, UserError, explained, reason
-from grpo.base.folders import MANIFEST_FILE, FolderWriter
+from grpo.base.folders import MANIFEST_FILE, write_folder
 from grpo.base.storage import Json, failpoint, read_json, read_mapping
 from grpo.config.options import AnyConfig
 from grpo.model.decoder import Decoder
@@ -36,11 +37,13 @@ PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
-def new_checkpoint(run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0) -> FolderWriter:
+def new_checkpoint(
+    run_dir: Path, step: int, about: Json | None = None, needed_bytes: int = 0
+) -> AbstractContextManager[Path]:
     """Return the writer of a checkpoint. about: further entries of its manifest. needed_bytes: an estimate."""
     fix = "free some space and resume with resume_from_checkpoint=true; older checkpoints are intact"
     about = {"format": FORMAT, "step": step, **(about or {})}
-    return FolderWriter(run_dir / f"checkpoint-{step}", about, needed_bytes, fix)
+    return write_folder(run_dir / f"checkpoint-{step}", about, needed_bytes, fix)
 
 
 def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:

@@ -16,7 +16,7 @@ import torch
 
 from grpo.attention import select
 from grpo.base.errors import CONFIG, SIGINT, STORAGE, Interrupted, UserError, describe, escape, explained, redact
-from grpo.base.folders import MANIFEST_FILE, FolderWriter, sha256
+from grpo.base.folders import MANIFEST_FILE, sha256, write_folder
 from grpo.base.schema import Group
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
@@ -252,7 +252,7 @@ class Run:
         if not self.ranks.is_main:
             return
         self.dir.keep_lock()
-        with FolderWriter(self.path / name) as folder:
+        with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
                 write_json(folder / file, note)

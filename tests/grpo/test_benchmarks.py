@@ -4,11 +4,12 @@ import csv
 import json
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+import yaml
 from making import refused, write_rows
 
-from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
 from grpo.data.files import read_records
@@ -24,77 +25,21 @@ def write_csv(path, *rows):
     return path
 
 
-TRUTHFUL = {
-    "Type": "Adversarial",
-    "Category": "Misconceptions",
-    "Question": "What happens to a cat that drinks milk?",
-    "Best Answer": "Many cats get a stomach ache",
-    "Correct Answers": "Many cats get a stomach ache; Most adult cats cannot digest it.; ",
-    "Incorrect Answers": "It grows strong;It sleeps better.",
-    "Source": "https://example.org",
-}
-GPQA = {
-    "Pre-Revision Question": "old",
-    "Question": "Which particle has no charge?\n",
-    "Correct Answer": "the neutron ",
-    "Incorrect Answer 1": "the proton",
-    "Incorrect Answer 2": "the electron",
-    "Incorrect Answer 3": "the muon",
-    "Explanation": "By definition.",
-    "Record ID": "rec1",
-    "Canary String": "x",
-}
-SIMPLE = {"metadata": "{'topic': 'Art', 'urls': []}", "problem": "Who painted it?", "answer": "Ada Moor"}
-VERIFIED = {
-    "original_index": 5,
-    "problem": "Who painted it?",
-    "answer": "Ada Moor",
-    "topic": "Art",
-    "answer_type": "Person",
-    "multi_step": False,
-    "requires_reasoning": False,
-    "urls": "https://example.org",
-}
-CHINESE = {
-    "id": "a1",
-    "primary_category": "中华文化",
-    "secondary_category": "文学",
-    "question": "谁写的？",
-    "answer": "李白",
-    "urls": ["https://example.org"],
-}
-MATH_500 = {
-    "problem": "What is $1+1$?",
-    "solution": "It is $\\boxed{2}$.",
-    "answer": "2",
-    "subject": "Algebra",
-    "level": 1,
-    "unique_id": "test/algebra/1.json",
-}
-MATH = {"problem": "What is $1+1$?", "level": "Level 1", "type": "Algebra", "solution": "It is $\\boxed{2}$."}
-GSM8K = {"question": "How many?", "answer": "1000 + 234 = <<1000+234=1234>>1234\n#### 1,234"}
-AIME = [
-    {"ID": "2024-II-4", "Problem": "Find it.", "Solution": "...", "Answer": 33},
-    {"id": 60, "problem": "Find it.", "solution": "...", "answer": "33", "url": "u", "year": "2024"},
-    {"problem_idx": 1, "problem": "Find it.", "answer": "033", "problem_type": ["Algebra"]},
-    {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Question": "Find it.", "Answer": "33", "Part": ""},
-    {"question": "Find it.", "answer": "33", "subject": "aime25"},  # nothing but the question and its answer,
-    {"problem": "Find it.", "answer": "33", "contest": "AIME I", "year": 2025},  # and a word on where it is from
-]
-MATH_ARENA = {"problem_idx": 1, "problem": "Find it.", "answer": "\\frac{1}{2}", "problem_type": ["Algebra"]}
+ROWS = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text(encoding="utf-8"))
+TRUTHFUL, GPQA, SIMPLE, GSM8K = (ROWS[name] for name in ("TruthfulQA", "GPQA", "SimpleQA", "GSM8K"))
 
 
 @pytest.mark.parametrize(
     ("name", "row", "question", "answer"),
     [
         ("SimpleQA", SIMPLE, "Who painted it?", "Ada Moor"),
-        ("SimpleQA Verified", VERIFIED, "Who painted it?", "Ada Moor"),
-        ("Chinese SimpleQA", CHINESE, "谁写的？", "李白"),
-        ("MATH-500", MATH_500, "What is $1+1$?", "2"),
-        ("MATH", MATH, "What is $1+1$?", "It is $\\boxed{2}$."),
+        ("SimpleQA Verified", ROWS["SimpleQA Verified"], "Who painted it?", "Ada Moor"),
+        ("Chinese SimpleQA", ROWS["Chinese SimpleQA"], "谁写的？", "李白"),
+        ("MATH-500", ROWS["MATH-500"], "What is $1+1$?", "2"),
+        ("MATH", ROWS["MATH"], "What is $1+1$?", "It is $\\boxed{2}$."),
         ("GSM8K", GSM8K, "How many?", GSM8K["answer"]),
-        ("MathArena", MATH_ARENA, "Find it.", "\\frac{1}{2}"),
-        *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in AIME],
+        ("MathArena", ROWS["MathArena"], "Find it.", "\\frac{1}{2}"),
+        *[("AIME", row, "Find it.", row.get("answer", row.get("Answer"))) for row in ROWS["AIME"]],
     ],
 )
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "json"])
@@ -184,23 +129,16 @@ def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, nam
 
 
 def test_truthful_qa_as_the_hub_has_it(tmp_path):
-    generation = {
-        "type": "Adversarial",
-        "category": "c",
-        "question": "q?",
-        "best_answer": RIGHT[0],
-        "correct_answers": RIGHT[::-1],
-        "incorrect_answers": WRONG,
-        "source": "s",
-    }
+    generation = {name.lower().replace(" ", "_"): value for name, value in TRUTHFUL.items()}
+    generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
     (row,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
-    assert row.columns["answer"] == RIGHT and row.columns["mc1_targets"]["labels"] == [1, 0, 0]
     mc1 = {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
     mc2 = {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
+    assert row.columns["answer"] == RIGHT and row.columns["mc1_targets"] == mc1
     as_pairs = [dict(zip(*targets.values(), strict=True)) for targets in (mc1, mc2)]  # TruthfulQA's mc_task.json
-    for targets in ([mc1, mc2], as_pairs):
-        row = dict(zip(("question", "mc1_targets", "mc2_targets"), ["q?", *targets], strict=True))
-        (row,) = read_rows(write_rows(tmp_path / "mc.jsonl", [row]))
+    for one, two in ((mc1, mc2), as_pairs):
+        record = {"question": "q?", "mc1_targets": one, "mc2_targets": two}
+        (row,) = read_rows(write_rows(tmp_path / "mc.jsonl", [record]))
         assert (row.columns["mc1_targets"], row.columns["mc2_targets"]) == (mc1, mc2)
         assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
 
@@ -238,17 +176,6 @@ def test_a_row_that_does_not_belong_is_named(tmp_path):
     refused(lambda: read_rows(path), "row 21 is not one of GPQA", "question_field")
 
 
-def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    row = {"question": "q?", "best_answer": "r", "correct_answers": ["r", "s"], "incorrect_answers": ["t"]}
-    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "d.parquet")
-    (found,) = read_rows(tmp_path / "d.parquet")
-    assert found.columns["answer"] == ["r.", "s."] and found.columns["incorrect_answers"] == ["t."]
-    (tmp_path / "torn.parquet").write_bytes((tmp_path / "d.parquet").read_bytes()[:100])
-    refused(lambda: read_rows(tmp_path / "torn.parquet"), "is not valid Parquet")
-
-
 @pytest.mark.parametrize(
     ("row", "part"),
     [
@@ -262,6 +189,4 @@ def test_parquet(tmp_path):
     ],
 )
 def test_a_cell_that_would_make_a_wrong_question_is_named(tmp_path, row, part):
-    with pytest.raises(UserError, match="row 1 is not one of") as error:
-        read_rows(write_rows(tmp_path / "d.jsonl", [row]))
-    assert part in error.value.why
+    refused(lambda: read_rows(write_rows(tmp_path / "d.jsonl", [row])), "row 1 is not one of", part)

@@ -65,22 +65,10 @@ def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, 
     from safetensors.torch import load_file
 
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(8)])
-    command(
-        "grpo.train",
-        ROOT / "configs/tiny_math.yaml",
-        "toy_world=null",
-        "cold_start=null",
-        f"model_name_or_path={chat_checkpoint}",
-        f"dataset_id_or_path={data}",
-        f"output_dir={tmp_path / 'run'}",
-        "max_steps=1",
-        "lora_r=0",
-        "reward_funcs=exact,format",
-        "per_device_train_batch_size=8",
-        "max_completion_length=8",
-        "disable_tqdm=true",
-        "report_to=none",
-    )
+    keys = "toy_world=null cold_start=null max_steps=1 lora_r=0 reward_funcs=exact,format per_device_train_batch_size=8"
+    keys += f" max_completion_length=8 disable_tqdm=true report_to=none output_dir={tmp_path / 'run'}"
+    keys += f" model_name_or_path={chat_checkpoint} dataset_id_or_path={data}"
+    command("grpo.train", ROOT / "configs/tiny_math.yaml", *keys.split())
     final = load_file(tmp_path / "run" / "final" / "model.safetensors")
     command("grpo.export", tmp_path / "run" / "checkpoint-1", tmp_path / "out", "--merge")
     (tmp_path / "run" / "final").rename(tmp_path / "elsewhere")
@@ -91,17 +79,9 @@ def test_export_of_a_training_checkpoint_with_full_fine_tuning(chat_checkpoint, 
 
 
 def test_generate(adapter):
-    one = command("grpo.generate", adapter, "--prompt", "What is 1 + 2?", "--max-new-tokens", 8, "--temperature", 0)
-    piped = command(
-        "grpo.generate",
-        adapter,
-        "--max-new-tokens",
-        8,
-        "--temperature",
-        0,
-        stdin="What is 1 + 2?\n\n",
-        new_interpreter=True,
-    )
+    greedy = ["grpo.generate", adapter, "--max-new-tokens", 8, "--temperature", 0]
+    one = command(*greedy, "--prompt", "What is 1 + 2?")
+    piped = command(*greedy, stdin="What is 1 + 2?\n\n", new_interpreter=True)
     assert one.stdout == piped.stdout and len(one.stdout) > 1
     evaluate, export = next_commands(one.stderr)
     assert evaluate == f"grpo.evaluate {adapter} --data FILE" and export.startswith("grpo.export")
@@ -112,29 +92,12 @@ def test_generate(adapter):
 
 def test_evaluate(adapter, tmp_path):
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(5)])
-    run = command(
-        "grpo.evaluate",
-        adapter,
-        "--data",
-        data,
-        "--reward",
-        "exact",
-        "--n",
-        4,
-        "--temperature",
-        1.0,
-        "--output",
-        tmp_path / "out.json",
-        "max_completion_length=6",
-    )
+    options = f"--data {data} --reward exact --n 4 --temperature 1.0 --output {tmp_path / 'out.json'}"
+    run = command("grpo.evaluate", adapter, *options.split(), "max_completion_length=6")
     result = json.loads(run.stdout)
     assert result == json.loads((tmp_path / "out.json").read_text())
-    assert (result["num_questions"], result["num_answers"]) == (5, 20) and {
-        "pass@1",
-        "pass@2",
-        "pass@4",
-        "accuracy_low",
-    } <= result.keys()
+    assert (result["num_questions"], result["num_answers"]) == (5, 20)
+    assert {"pass@1", "pass@2", "pass@4", "accuracy_low"} <= result.keys()
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
 
 
@@ -158,55 +121,40 @@ def test_score(tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "part"),
-    [
-        (["grpo.train", "no.yaml"], 2, "error: cannot read the config no.yaml"),
-        (["grpo.train", "configs/tiny_math.yaml", "beta=x", "nonsense=1"], 2, "2 problems"),
-        (
-            [
-                "grpo.train",
-                "configs/tiny_math.yaml",
-                "toy_world=null",
-                "model_name_or_path=/no/model",
-                "dataset_id_or_path=x",
-                "cold_start=null",
-                "output_dir={tmp}",
-            ],
-            3,
-            "does not exist",
-        ),
-        (["rewards.score", "--reward", "nope", "{tmp}/in.jsonl"], 2, "unknown reward nope"),
-        (["grpo.generate", "/no/model", "--prompt", "x"], 3, "does not exist"),
-        (["grpo.evaluate", "/no/model", "--data", "x", "--reward", "math", "--n", "8"], 2, "--n 8 at temperature 0"),
-        (["grpo.evaluate", "/no/model", "--data", "x", "--max-samples", "-1"], 2, "--max-samples is -1"),
-        (["grpo.export", "/no/model", "{tmp}/out"], 3, "/no/model does not exist"),
-        (["grpo.export", "/no/model", "{tmp}/in.jsonl"], 2, "cannot use the folder"),
-        (["grpo.export", "/no/model", "{tmp}/in.jsonl/out"], 2, "cannot use the folder"),
-        (["grpo.export", "/no/model", "{tmp}"], 2, "is not empty"),
-        (["grpo.report", "{tmp}", "--output", "{tmp}/in.jsonl/x.html"], 2, "fix: give --output the path of a file"),
-        (["grpo.report", "{tmp}", "--output", "{tmp}"], 2, "fix: give --output the path of a file"),
-        (["knowledge.build", "{tmp}/in.jsonl", "{tmp}/kb.db", "--skipped", "{tmp}"], 2, "give --skipped the path"),
-    ],
-)
-def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, arguments, code, part):
+NO_MODEL = "toy_world=null model_name_or_path=/no/model dataset_id_or_path=x cold_start=null output_dir={tmp}"
+MISTAKES = [
+    ("grpo.train no.yaml", 2, "error: cannot read the config no.yaml"),
+    ("grpo.train configs/tiny_math.yaml beta=x nonsense=1", 2, "2 problems"),
+    (f"grpo.train configs/tiny_math.yaml {NO_MODEL}", 3, "does not exist"),
+    ("rewards.score --reward nope {tmp}/in.jsonl", 2, "unknown reward nope"),
+    ("grpo.generate /no/model --prompt x", 3, "does not exist"),
+    ("grpo.evaluate /no/model --data x --reward math --n 8", 2, "--n 8 at temperature 0"),
+    ("grpo.evaluate /no/model --data x --max-samples -1", 2, "--max-samples is -1"),
+    ("grpo.export /no/model {tmp}/out", 3, "/no/model does not exist"),
+    ("grpo.export /no/model {tmp}/in.jsonl", 2, "cannot use the folder"),
+    ("grpo.export /no/model {tmp}/in.jsonl/out", 2, "cannot use the folder"),
+    ("grpo.export /no/model {tmp}", 2, "is not empty"),
+    ("grpo.report {tmp} --output {tmp}/in.jsonl/x.html", 2, "fix: give --output the path of a file"),
+    ("grpo.report {tmp} --output {tmp}", 2, "fix: give --output the path of a file"),
+    ("knowledge.build {tmp}/in.jsonl {tmp}/kb.db --skipped {tmp}", 2, "give --skipped the path"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "part"), MISTAKES)
+def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, part):
     write_rows(tmp_path / "in.jsonl", [{"completion": "x"}])
-    words = [a.replace("{tmp}", str(tmp_path)) for a in arguments]
+    words = line.replace("{tmp}", str(tmp_path)).split()
     run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["grpo.doctor", "c.yaml", "--memory-gb", size] for size in ("-1", "nan", "0", "inf", "x")),
-        *(["knowledge.build", "in.jsonl", "kb.db", "--max-row-mb", size] for size in ("-1", "nan", "inf")),
-        ["knowledge.search", "kb.db", "x", "-k", "a"],
-    ],
-    ids=" ".join,
-)
-def test_sizes_that_do_not_exist_are_refused_with_the_usage(arguments):
-    run = command(*arguments, code=2)
+SIZES = [("grpo.doctor c.yaml --memory-gb", size) for size in ("-1", "nan", "0", "inf", "x")]
+SIZES += [("knowledge.build in.jsonl kb.db --max-row-mb", size) for size in ("-1", "nan", "inf")]
+
+
+@pytest.mark.parametrize(("line", "size"), [*SIZES, ("knowledge.search kb.db x -k", "a")])
+def test_sizes_that_do_not_exist_are_refused_with_the_usage(line, size):
+    run = command(*line.split(), size, code=2)
     assert run.stderr.startswith("usage: ") and "internal error" not in run.stderr
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from making import make_tokenizer, refused
 
-from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_messages
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -129,9 +128,8 @@ def test_answers_are_cut_at_the_length_and_prompts_never(encoder, tmp_path):
         assert list(example.prompt.ids) == prompt and list(example.completions[0].ids) == answer[: wanted[0]]
     examples, cut, left_out = examples_of([record, short, record], encoder, n)
     assert (len(examples), left_out) == (1, 2)
-    with pytest.raises(UserError, match="no usable example") as error:
-        examples_of([record, record], encoder, n)
-    assert error.value.exit_code == 3 and f"2 answers left out, with prompts of more than {n}" in error.value.why
+    told = f"2 answers left out, with prompts of more than {n}"
+    refused(lambda: examples_of([record, record], encoder, n), "no usable example", told)
 
 
 def test_a_bad_record_is_named_by_its_row(encoder, tmp_path):
@@ -149,9 +147,7 @@ def test_rows_marked_as_bad_and_rows_with_images_are_left_out(encoder):
     examples = make_examples(rows, Path("d.jsonl"), encoder, None, 1000, count)
     assert [example.prompt.row for example in examples] == [3, 4]
     assert count.left_out == {"marked as bad (label: false)": 2, "with images, videos or audio": 1}
-    with pytest.raises(UserError, match="no usable example") as error:
-        examples_of(bad, encoder)
-    assert "2 marked as bad" in error.value.why and "use other data" in error.value.fix
+    refused(lambda: examples_of(bad, encoder), "no usable example", "2 marked as bad", "use other data")
 
 
 def test_texts_of_100_megabytes_are_cut_or_left_out_without_being_encoded(tmp_path, monkeypatch):

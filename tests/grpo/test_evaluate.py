@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from api_server import ApiServer, fails, says
 from commands import next_commands
-from making import write_rows
+from making import refused, write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
-from grpo.base.errors import UserError
 from grpo.base.schema import Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -21,6 +21,7 @@ from grpo.evaluation.answers import generate_groups
 from grpo.model.policy import load_for_inference
 from grpo.sampling.sampler import Sampler
 from grpo.train import train
+from rewards.score import main as score
 
 QUESTIONS = [
     {"question": f"What is {n} + 1?", "answer": str(n + 1), "kind": "odd" if n % 2 else "even"} for n in range(6)
@@ -40,26 +41,12 @@ def trained(chat_checkpoint, tmp_path_factory) -> Path:
     """A run of one step with held-out questions, its own prompts, fields and rewards."""
     folder = tmp_path_factory.mktemp("trained")
     rows = [{"q": row["question"], "a": row["answer"], "kind": row["kind"]} for row in QUESTIONS]
-    keys = {
-        "model_name_or_path": chat_checkpoint,
-        "dataset_id_or_path": write_rows(folder / "train.jsonl", rows),
-        "eval_dataset_id_or_path": write_rows(folder / "held_out.jsonl", rows[:5]),
-        "output_dir": folder / "run",
-        "question_field": "q",
-        "answer_field": "a",
-        "system_prompt": "Be brief.",
-        "reward_funcs": "format",
-        "eval_reward_funcs": "exact",
-        "eval_group_field": "kind",
-        "num_generations": 2,
-        "per_device_train_batch_size": 4,
-        "max_completion_length": 8,
-        "max_steps": 1,
-        "lora_r": 2,
-        "report_to": "none",
-        "disable_tqdm": "true",
-    }
-    train(*load_config(None, [f"{name}={value}" for name, value in keys.items()]))
+    keys = "question_field=q answer_field=a system_prompt=Brief. reward_funcs=format eval_reward_funcs=exact lora_r=2"
+    keys += " eval_group_field=kind num_generations=2 per_device_train_batch_size=4 max_completion_length=8 max_steps=1"
+    keys += f" model_name_or_path={chat_checkpoint} output_dir={folder / 'run'} report_to=none disable_tqdm=true"
+    keys += f" dataset_id_or_path={write_rows(folder / 'train.jsonl', rows)}"
+    keys += f" eval_dataset_id_or_path={write_rows(folder / 'held_out.jsonl', rows[:5])}"
+    train(*load_config(None, keys.split()))
     return folder / "run"
 
 
@@ -84,16 +71,15 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     assert json.loads(Path("out.json").read_text()) == found
     records = answers("out.jsonl")
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
-    assert all("Be brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
+    assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
     assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
 
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):
-    found, _ = run(
-        capsys, trained, "--reward", "format", "--max-samples", "2", "system_prompt=null", "--output", "o.json"
-    )
+    typed = ["--reward", "format", "--max-samples", "2", "system_prompt=null", "--output", "o.json"]
+    found, _ = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
-    assert not any("Be brief." in record["prompt"] for record in answers("o.jsonl"))
+    assert not any("Brief." in record["prompt"] for record in answers("o.jsonl"))
 
 
 def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
@@ -102,7 +88,7 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
     (record,) = answers("o.jsonl")
     assert "parts" not in found  # of a column that is not there
-    assert record["question"] == "x?" and "Be brief." in record["prompt"] and found["accuracy"] == 0
+    assert record["question"] == "x?" and "Brief." in record["prompt"] and found["accuracy"] == 0
     assert "exact" in record["rewards"]
 
 
@@ -125,9 +111,8 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     assert found["benchmark"] == name and found["num_questions"] == 2 and found["accuracy"] is not None
     record = answers("o.jsonl")[0]
     assert list(record["rewards"]) == [reward] and prompted in record["prompt"]
-    assert (
-        f"a file of {name}\n" in text and f"graded by {reward}\n" in text and "cut at max_completion_length=6" in text
-    )
+    assert f"a file of {name}\n" in text and f"graded by {reward}\n" in text
+    assert "cut at max_completion_length=6" in text
 
 
 @pytest.mark.parametrize(("own", "prompted", "noted"), [
@@ -174,29 +159,19 @@ def stops(prompts, completions, **columns):
 
 def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, chat_checkpoint):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
-    from rewards.score import main as score
-
     for output, kept in ((("--output", "sub/o.json"), "sub/o.ungraded.jsonl"), ((), "ungraded.jsonl")):
-        with pytest.raises(UserError, match="could not be graded") as error:
-            run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
-        assert (
-            "the service is down" in error.value.why
-            and f"rewards.score --reward test_evaluate:stops {kept}" in error.value.fix
-        )
+        arguments = [chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT]
+        again = f"rewards.score --reward test_evaluate:stops {kept}"
+        refused(lambda arguments=arguments: run(capsys, *arguments), "the service is down", again, exit_code=1)
         assert [record["question"] for record in answers(kept)] == [row["question"] for row in QUESTIONS]
+        refused(lambda arguments=arguments: run(capsys, *arguments), "ungraded-2.jsonl", exit_code=1)
         capsys.readouterr()
-        with pytest.raises(UserError, match="could not be graded") as error:  # the first file is not lost
-            run(capsys, chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT)
-        assert error.value.fix.endswith("ungraded-2.jsonl") and Path(kept).exists()
-        capsys.readouterr()
-        score(["--reward", "exact", kept])
+        score(["--reward", "exact", kept])  # the first file is not lost
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
 
 
 def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> tuple[dict, str]:
     """Evaluate six answers by a judge at a real socket, whose first replies are those of the script."""
-    from api_server import ApiServer
-
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
     data = write_csv(Path("simple_qa.csv"), *[{**SIMPLE, "problem": f"Who painted number {n}?"} for n in range(6)])
     with ApiServer(*script, default=default) as server:
@@ -205,8 +180,6 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> t
 
 
 def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
-    from api_server import says
-
     script = [says(grade) for grade in "ABBCCCA"]  # the first is the preflight's
     found, _ = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *script, default=says("no grade"))
     rates = [found[name] for name in ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
@@ -215,22 +188,20 @@ def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
 
 
 def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
-    from api_server import fails, says
-
     found, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"))
     assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
     assert "no usable answer about 4 answers" in text and "4 of 6 questions have no scorable answer" in text
     assert [record["answer"] for record in answers("ungraded.jsonl")] == ["Ada Moor"] * 4
     Path("ungraded.jsonl").unlink()
-    with pytest.raises(UserError, match="could not be graded") as error:
-        ask_a_judge(capsys, chat_checkpoint, monkeypatch, says("A"), says("A"), default=fails(401))
-    assert error.value.exit_code == 4 and "secret-key" not in str(error.value)
-    assert len(answers("ungraded.jsonl")) == 6 and "--reward simpleqa ungraded.jsonl" in error.value.fix
+    rejects = says("A"), says("A")
+    error = refused(
+        lambda: ask_a_judge(capsys, chat_checkpoint, monkeypatch, *rejects, default=fails(401)), exit_code=4
+    )
+    assert "secret-key" not in str(error) and len(answers("ungraded.jsonl")) == 6
+    assert "--reward simpleqa ungraded.jsonl" in error.fix
 
 
 def test_what_one_of_two_rewards_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypatch):
-    from api_server import says
-
     more = ["--reward", "[simpleqa,format]"]
     _, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more)
     assert "no usable answer about 4 answers" in text and "--reward simpleqa,format ungraded.jsonl" in text
@@ -242,17 +213,9 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     monkeypatch.setattr(grpo.evaluate, "load_saved", lambda *a: pytest.fail("the model was loaded"))
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "secret-key")
     data = write_csv(Path("file.csv"), SIMPLE)
-    with pytest.raises(UserError) as error:
-        run(
-            capsys,
-            chat_checkpoint,
-            "--data",
-            data,
-            "judge_base_url=http://127.0.0.1:9/v1",
-            "judge_model=m",
-            "api_deadline_s=1",
-        )
-    assert error.value.exit_code == 3 and "secret-key" not in str(error.value)
+    dead = ["judge_base_url=http://127.0.0.1:9/v1", "judge_model=m", "api_deadline_s=1"]
+    error = refused(lambda: run(capsys, chat_checkpoint, "--data", data, *dead))
+    assert "secret-key" not in str(error)
 
 
 @pytest.mark.parametrize(("arguments", "what", "fix"), [
@@ -262,9 +225,7 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
 ])  # fmt: skip
 def test_what_is_missing_is_said(capsys, arguments, what, fix):
     write_rows(Path("q.jsonl"), QUESTIONS)
-    with pytest.raises(UserError, match=what) as error:
-        run(capsys, *arguments)
-    assert error.value.exit_code == 2 and fix in error.value.fix
+    refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
 
 
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
@@ -291,9 +252,8 @@ def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monke
     monkeypatch.setenv("MY_API_KEY", "secret")  # as short as a secret may be
     data = write_rows(Path("q.jsonl"), [{**QUESTIONS[0], "question": "Is secret a word?"}])
     run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", "--output", "o.json", SHORT)
-    assert (
-        answers("o.jsonl")[0]["question"] == "Is [MY_API_KEY] a word?" and "secret" not in Path("o.jsonl").read_text()
-    )
+    assert answers("o.jsonl")[0]["question"] == "Is [MY_API_KEY] a word?"
+    assert "secret" not in Path("o.jsonl").read_text()
 
 
 def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpoint, monkeypatch):
@@ -315,9 +275,8 @@ def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpo
 
 @pytest.mark.parametrize("name", ["o.jsonl", "."])
 def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_asked(name):
-    with pytest.raises(UserError) as error:
-        main(["no such model", "--output", name])
-    assert name in error.value.what and "no such model" not in error.value.what
+    error = refused(lambda: main(["no such model", "--output", name]), name, exit_code=2)
+    assert "no such model" not in error.what
 
 
 def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):

@@ -67,9 +67,7 @@ def test_what_has_fallen_is_told_as_what_has_risen_is(tmp_path):
 
 
 def test_a_short_run_promises_no_more_than_it_can_see(tmp_path):
-    assert sentences(write_run(tmp_path, num_steps=1))[1:] == [
-        "No failure shows in 1 steps. For trends these are too few."
-    ]
+    assert "too few" in sentences(write_run(tmp_path, num_steps=1))[1]
 
 
 @pytest.mark.parametrize(

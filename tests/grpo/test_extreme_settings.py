@@ -10,23 +10,8 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
 
 NEEDED = ("model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o")
-EXTREMES = (
-    "0",
-    "-1",
-    "-0.0",
-    "1e-320",
-    "1e-46",
-    "0.5",
-    "1e38",
-    "1e39",
-    "1e400",
-    str(2**62),
-    str(2**63),
-    "9" * 400,
-    ".nan",
-    "-.inf",
-)
-EXTREMES += ("true", "1e", "{a: 1}", "", "null")
+EXTREMES = "0 -1 -0.0 1e-320 1e-46 0.5 1e38 1e39 1e400 .nan -.inf true 1e null".split()
+EXTREMES += [str(2**62), str(2**63), "9" * 400, "{a: 1}", ""]
 
 
 def numeric(kind: type) -> list[str]:
@@ -57,10 +42,3 @@ def test_a_number_is_taken_as_written_or_refused_by_name(kind, name):
         for item in found if isinstance(found, tuple) else (found,):
             assert math.isfinite(item) and type(item) in (int, float), (written, found)
             assert item == float(written), (written, found)
-
-
-@pytest.mark.parametrize("key", "per_device_train_batch_size gradient_accumulation_steps num_generations".split())
-def test_a_step_that_no_memory_holds_is_refused(key):
-    with pytest.raises(UserError) as error:
-        load(TrainConfig, f"{key}={2**62}")
-    assert error.value.exit_code == 2 and key in error.value.why

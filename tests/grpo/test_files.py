@@ -201,19 +201,13 @@ def test_the_revision_of_a_model_is_the_one_that_is_asked_for(tmp_path, monkeypa
     ]
 
 
-def test_the_path_of_a_folder_says_nothing_about_its_splits(tmp_path):
-    folder = tmp_path / "train-and-test"
+def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
+    folder = tmp_path / "train-and-test"  # which says nothing about the splits
     folder.mkdir()
     for split in ("train", "test"):
         write_rows(folder / f"{split}.jsonl", ROWS)
         assert fetch_data(str(folder), split) == folder / f"{split}.jsonl"
-
-
-def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
-    write_rows(tmp_path / "train.jsonl", ROWS[:1])
-    write_rows(tmp_path / "test.jsonl", ROWS[1:])
-    assert fetch_data(str(tmp_path), "test") == tmp_path / "test.jsonl"
-    assert files_of(tmp_path / "test.jsonl") == [tmp_path / "test.jsonl"]
+    assert files_of(folder / "test.jsonl") == [folder / "test.jsonl"]
 
 
 # --- conversations ------------------------------------------------------------------------------------------------

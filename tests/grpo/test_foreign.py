@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+from dataclasses import asdict
 
 import pytest
-from making import unused
+from making import refused, unused
 from transformers import TrainingArguments
 
 from grpo.base.errors import UserError
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
-from grpo.config.load import keys_of, load_config
+from grpo.config.load import keys_of, load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
+from rewards.registry import build_rewards
 
 PATHS = {"model_name_or_path": "m", "dataset_id_or_path": "d", "output_dir": "o"}
 KINDS = {TrainConfig: {**PATHS, "reward_funcs": "exact"}, SftConfig: PATHS}
@@ -31,25 +33,21 @@ def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
     return load_config(path, overrides, kind)
 
 
-def why(tmp_path, text, *overrides, kind=TrainConfig, **keys):
-    with pytest.raises(UserError) as error:
-        load(tmp_path, text, *overrides, kind=kind, **keys)
-    assert error.value.exit_code == 2
-    return error.value.why
+def why(tmp_path, text, *overrides, **keys):
+    return refused(lambda: load(tmp_path, text, *overrides, **keys), exit_code=2).why
 
 
 # --- the tables ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_every_key_of_transformers_is_known(kind):
+def test_every_key_of_transformers_and_of_llama_factorys_sft_is_known(kind):
     """As a key, as another name of one, or with a sentence on what happens instead."""
+    keys = kind.__dataclass_fields__
     names = [field.name for field in dataclasses.fields(TrainingArguments)]
-    assert [name for name in names if not is_known(name, kind)] == []
-
-
-def test_every_key_of_llama_factorys_sft_is_known():
-    assert [name for name in LLAMA_FACTORY if not is_known(name, SftConfig)] == []
+    for name in names + LLAMA_FACTORY * (kind is SftConfig):
+        is_ours = name in keys or ALIASES.get(name) in keys or name in VALUES
+        assert is_ours or fits([*REFUSED, *IGNORED], name) is not None, name
 
 
 def defaults_of(kind) -> dict:
@@ -58,9 +56,8 @@ def defaults_of(kind) -> dict:
     for field in dataclasses.fields(kind):
         has_factory = field.default_factory is not dataclasses.MISSING
         found[field.name] = field.default_factory() if has_factory else field.default
-    return {
-        name: value for name, value in found.items() if isinstance(value, (str, int, float, list, dict, type(None)))
-    }
+    plain = (str, int, float, list, dict, type(None))
+    return {name: value for name, value in found.items() if isinstance(value, plain)}
 
 
 def dump(tmp_path, defaults, kind):
@@ -88,40 +85,6 @@ def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
     assert (config.lora_r, config.lora_alpha) == (8, 8)
 
 
-DEPARTURES = {  # of our defaults from those of TRL 1.16
-    "max_completion_length": 256,
-    "use_bias_correction_kl": False,
-    "log_completions": True,
-    "chat_template": None,
-    "num_completions_to_print": 0,
-    "logging_steps": 1,
-    "save_steps": 50,
-    "save_total_limit": 3,
-    "eval_steps": 0,
-    "report_to": ("tensorboard",),
-    "gradient_checkpointing": "auto",
-    "full_determinism": False,
-    "project": "grpo",
-    "tf32": False,
-    "disable_tqdm": False,
-    "resume_from_checkpoint": False,
-    "warmup_ratio": 0.0,
-    "output_dir": None,
-    "lr_scheduler_type": "linear",  # theirs is an enumeration
-}
-
-
-def test_our_defaults_are_those_of_trl_but_for_those_named():
-    """KnowRL's files, for TRL 0.23 or newer, rely on them: dapo, temperature 1, no KL penalty."""
-    trl = pytest.importorskip("trl")
-    theirs = defaults_of(trl.GRPOConfig)
-    for field in dataclasses.fields(TrainConfig):
-        if field.name in DEPARTURES:
-            assert field.default == DEPARTURES[field.name], field.name
-        elif field.name in theirs:
-            assert field.default == theirs[field.name], field.name
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -130,6 +93,11 @@ def test_our_defaults_are_those_of_trl_but_for_those_named():
         ("lora_rank: 64", {"lora_r": 64, "lora_alpha": 128}),
         ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
         ("finetuning_type: full", {"lora_r": 0, "lora_alpha": 32, "learning_rate": 5e-5}),
+        ("lora_rank: 8\nlora_alpha: null", {"lora_r": 8, "lora_alpha": 16}),
+        (
+            "lora_rank: null\nlearning_rate: null\ncutoff_len: null",
+            {"lora_r": 8, "learning_rate": 5e-5, "max_length": 2048},
+        ),
     ],
 )
 def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
@@ -158,18 +126,6 @@ def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, 
         config, _ = load(tmp_path, text)
         assert config.sampler_importance_sampling_cap == cap
         assert config.sampler_importance_sampling_correction is ("correction: true" in text)
-
-
-def is_known(name, kind):
-    keys = kind.__dataclass_fields__
-    return name in keys or ALIASES.get(name) in keys or name in VALUES or fits([*REFUSED, *IGNORED], name) is not None
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_adamw_is_that_of_transformers_unless_it_is_said_otherwise(kind):
-    theirs = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
-    names = ("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps")
-    assert {name: getattr(kind, name) for name in names} == {name: theirs[name] for name in names}
 
 
 def test_every_alias_and_every_value_stands_for_a_key():
@@ -218,6 +174,20 @@ READ = [  # lines of a file of another tool, and values that they give
     ("eval_reward_funcs: None\nadapter_name_or_path: None", {"adapter_name_or_path": None}),
     ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-6}),
     ("lora.r: 3", {"lora_r": 3}),
+    ("kl_coef: 0.05\nnum_return_sequences: 2", {"beta": 0.05, "num_generations": 2}),
+    ("lora_target: q_proj,v_proj", {"lora_target_modules": ("q_proj", "v_proj")}),
+    ("swanlab_experiment_name :: e", {"run_name": "e"}),
+    ("resume_from_checkpoint: null", {"resume_from_checkpoint": False}),
+    ("training:\n  lora: {r: 4, alpha: 8, target_modules: [q_proj]}", {"lora_r": 4, "lora_alpha": 8}),
+    ("training:\n  optimizer:\n    lr: 5e-6\n  num_epochs: 2", {"learning_rate": 5e-6, "num_train_epochs": 2}),
+    ("generation: {max_new_tokens: 64}\ndata: {max_samples: 10}", {"max_completion_length": 64, "max_samples": 10}),
+    ("reward: {correct: 2.0, weights: [0.5]}", {"math_reward_correct": 2.0, "reward_weights": (0.5,)}),
+    ("eval: {steps: 7}\nlogging: {steps: 3}", {"eval_steps": 7, "logging_steps": 3}),
+    ("judge: {model: gpt}\nwandb: {project: p}", {"judge_model": "gpt", "wandb_project": "p"}),
+    ("config:\n  training: {epochs: 3, gradient_accumulation: 4}", {"gradient_accumulation_steps": 4}),
+    ("config:\n  peft_config: {r: 6, lora_alpha: 32, bias: none}", {"lora_r": 6, "lora_alpha": 32}),
+    *((f"system_prompt: {text}", {"system_prompt": text}) for text in ("0123", "1e5", "1_000", "no", "12:30")),
+    ("top_k: 5\nseed: 2024", {"top_k": 5, "seed": 2024}),
     *((text, {}) for text in ("load_in_4bit: false", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
 ]
 NOT_HERE = [  # lines that are refused, and words of what is said of them
@@ -238,6 +208,7 @@ NOT_HERE = [  # lines that are refused, and words of what is said of them
     ("teacher: {temperature: 0.1}", "unknown key teacher.temperature"),
     ("model: {path: x}", "model.path was set at"),
     ("lora: {r: 1}\nlora_rank: 2", "lora_rank was set at"),
+    ("peft_config: {bias: all}", "bias: all is not available"),
     ("lora:\n  r: many", "c.yaml:6: lora.r: wants a whole number"),
     ("cutoff_len: 5", "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)"),
 ]
@@ -256,17 +227,17 @@ def test_what_would_change_the_result_is_refused(tmp_path, text, part):
 
 def test_the_same_holds_on_the_command_line_and_in_stage_1(tmp_path):
     assert load(tmp_path, "run_name: x", "run_name=None")[0].run_name is None
-    assert load(tmp_path, "", "bf16=true", "lora.r=3", "model.path=x", model_name_or_path=None)[0].lora_r == 3
+    assert load(tmp_path, "run_name: x", "run_name=null")[0].run_name is None
+    config, _ = load(tmp_path, "", "bf16=true", "lora.r=3", "model.path=x", model_name_or_path=None)
+    assert (config.lora_r, config.model_name_or_path) == (3, "x")
+    config, _ = load(tmp_path, "", "lora_target_modules=[q_proj, v_proj]", "gradient_checkpointing=true")
+    assert (config.lora_target_modules, config.gradient_checkpointing) == (("q_proj", "v_proj"), True)
     assert "it belongs to stage 2 (python -m grpo.train)" in why(tmp_path, "beta: 1", kind=SftConfig)
     assert list(readings("training.lora.rank")) == ["training_lora_rank", "lora_rank", "rank"]
     assert list(readings("eval.steps")) == ["eval_steps"]
 
 
 def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
-    from dataclasses import asdict
-
-    from rewards.registry import build_rewards
-
     config, notices = load(tmp_path, "reward_correct: 3\nreward_wrong: -2\nreward_no_answer: 0.25", reward_funcs=None)
     assert config.reward_funcs == ("math",) and any("using math" in notice for notice in notices)
     (reward,) = build_rewards(config.reward_funcs, asdict(config))
@@ -287,10 +258,9 @@ def test_models_in_blank_variables_are_not_set(tmp_path, monkeypatch):
     assert (config.decomposer_model, config.judge_model) == ("gpt-4o-mini", "some-model")
 
 
-def test_the_home_directory_and_a_colon_too_many(tmp_path, monkeypatch):
+def test_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
-    config, _ = load(tmp_path, "swanlab_experiment_name :: e", "output_dir=~/runs/a", output_dir=None)
-    assert (config.run_name, config.output_dir) == ("e", "/home/someone/runs/a")
+    assert load(tmp_path, "", "output_dir=~/runs/a", output_dir=None)[0].output_dir == "/home/someone/runs/a"
 
 
 def test_null_is_the_default_and_says_so(tmp_path):
@@ -298,56 +268,15 @@ def test_null_is_the_default_and_says_so(tmp_path):
     config, notices = load(tmp_path, "base: base.yaml\nsave_total_limit: null\nreward_weights: null\nreport_to: ~\n")
     assert (config.save_total_limit, config.reward_weights, config.report_to) == (3, None, ("tensorboard",))
     assert sum("save_total_limit is null: its default 3 is used" in notice for notice in notices) == 1
-    assert load(tmp_path, "resume_from_checkpoint: null")[0].resume_from_checkpoint is None
     assert "output_dir is not set" in why(tmp_path, "", "output_dir=null")
 
 
-# --- sections ------------------------------------------------------------------------------------------------------
-
-
-def test_sections_of_any_depth_are_read(tmp_path):
-    text = """
-model:
-  path: somewhere
-  torch_dtype: float32
-data: {path: rows.jsonl, max_samples: 10}
-training:
-  lora: {r: 4, alpha: 8, target_modules: [q_proj]}
-  optimizer:
-    lr: 5e-6
-  num_epochs: 2
-generation: {max_new_tokens: 64, temperature: 0.7}
-reward: {correct: 2.0, weights: [0.5]}
-eval: {steps: 7}
-logging: {steps: 3}
-judge: {model: gpt}
-wandb: {project: p}
-gradient_checkpointing_kwargs: {use_reentrant: false}
-"""
+def test_paths_and_keys_without_a_meaning_in_sections(tmp_path):
+    text = "model: {path: somewhere}\ndata: {path: rows.jsonl}\npeft_config: {task_type: CAUSAL_LM}\n"
+    text += "training: {group_by_length: true}\ngradient_checkpointing_kwargs: {use_reentrant: false}\n"
     config, notices = load(tmp_path, text, model_name_or_path=None, dataset_id_or_path=None)
-    assert (config.model_name_or_path, config.torch_dtype, config.dataset_id_or_path) == (
-        "somewhere",
-        "float32",
-        "rows.jsonl",
-    )
-    assert (config.max_samples, config.lora_r, config.lora_alpha, config.lora_target_modules) == (10, 4, 8, ("q_proj",))
-    assert (config.learning_rate, config.num_train_epochs, config.max_completion_length) == (5e-6, 2, 64)
-    assert (config.math_reward_correct, config.reward_weights) == (2.0, (0.5,))
-    assert (config.eval_steps, config.logging_steps, config.judge_model, config.wandb_project) == (7, 3, "gpt", "p")
-    assert len(notices) == 1 and "gradient_checkpointing_kwargs is not used" in notices[0]
-
-
-def test_the_settings_of_peft_and_short_names_are_read_in_sections(tmp_path):
-    text = """
-config:
-  peft_config: {r: 16, lora_alpha: 32, target_modules: [q_proj, v_proj], task_type: CAUSAL_LM, bias: none}
-  training: {epochs: 3, gradient_accumulation: 4, group_by_length: true}
-"""
-    config, notices = load(tmp_path, text)
-    assert (config.lora_r, config.lora_alpha, config.lora_target_modules) == (16, 32, ("q_proj", "v_proj"))
-    assert (config.num_train_epochs, config.gradient_accumulation_steps) == (3, 4)
-    assert unused(notices) == ["task_type", "group_by_length"]
-    assert "bias: all is not available" in why(tmp_path, "peft_config: {bias: all}")
+    assert (config.model_name_or_path, config.dataset_id_or_path) == ("somewhere", "rows.jsonl")
+    assert set(unused(notices)) == {"task_type", "group_by_length", "gradient_checkpointing_kwargs"}
 
 
 def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
@@ -355,9 +284,6 @@ def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
     for text in ("fsdp_config: {beta: 0.5}\n", "training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2\n"):
         config, notices = load(tmp_path, text)
         assert config.beta == TrainConfig.beta and ["fsdp_config is not used" in notice for notice in notices] == [True]
-
-
-# --- hints ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
@@ -373,12 +299,8 @@ def test_no_hint_repeats_the_word_or_names_a_key_that_is_unknown_too(tmp_path, k
 
 
 def test_the_keys_that_arguments_set_are_known_whatever_their_names():
-    assert keys_of(["kl_coef=0.1", "--max_samples", "3", "lora.rank=2", "bf16=true", "optim=x"]) == {
-        "beta",
-        "max_samples",
-        "lora_r",
-        "torch_dtype",
-    }
+    typed = ["kl_coef=0.1", "--max_samples", "3", "lora.rank=2", "bf16=true", "optim=x"]
+    assert keys_of(typed) == {"beta", "max_samples", "lora_r", "torch_dtype"}
 
 
 # --- the command line ----------------------------------------------------------------------------------------------
@@ -392,8 +314,6 @@ def test_flags_may_stand_apart_from_their_values(tmp_path):
 
 @pytest.mark.parametrize("arguments", [["--config", "{}"], ["--config={}"], ["beta=0.5", "--config", "{}"], ["{}"]])
 def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
-    from grpo.config.load import parse_arguments
-
     load(tmp_path, "seed: 7\n")
     arguments = [argument.format(tmp_path / "c.yaml") for argument in arguments]
     config, _ = parse_arguments([*arguments, "--lora_r", "3"], TrainConfig, "doc")
@@ -407,15 +327,3 @@ def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
 def test_text_on_the_command_line_stays_text(tmp_path, text):
     assert load(tmp_path, "", f"system_prompt={text}")[0].system_prompt == text
     assert load(tmp_path, "", "--system_prompt", text or "x")[0].system_prompt == (text or "x")
-
-
-@pytest.mark.parametrize("text", ["0123", "1e5", "1_000", "2024-01-01", "no", "12:30"])
-def test_plain_text_in_a_file_stays_text(tmp_path, text):
-    config, _ = load(tmp_path, f"system_prompt: {text}\noutput_dir: {text}\n", output_dir=None)
-    assert (config.system_prompt, config.output_dir) == (text, text)
-
-
-def test_and_null_and_other_types_are_read_as_yaml(tmp_path):
-    assert load(tmp_path, "run_name: x\n", "run_name=null")[0].run_name is None
-    config, _ = load(tmp_path, "", "lora_target_modules=[q_proj, v_proj]", "gradient_checkpointing=true", "top_k=5")
-    assert (config.lora_target_modules, config.gradient_checkpointing, config.top_k) == (("q_proj", "v_proj"), True, 5)

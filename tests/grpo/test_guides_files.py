@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from api_server import ApiServer, says
-from making import unused, write_rows
+from making import refused, unused, write_rows
 from safetensors import safe_open
 from test_log import StandIn
 
-from grpo.base.errors import UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig
 from grpo.data.questions import QuestionData, prepare_rewards
@@ -25,85 +25,17 @@ from knowledge.build import main as build
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine.\n- Mira Tolan was born in Velda."
-MAIN_FILE = {  # KnowRL's grpo.yaml; the three others differ in the keys below
-    "model_name_or_path": "model",
-    "model_revision": "main",
-    "torch_dtype": "bfloat16",
-    "lora_r": 128,
-    "lora_alpha": 256,
-    "attn_implementation": "flash_attention_2",
-    "bf16": True,
-    "tf32": True,
-    "output_dir": "out",
-    "dataset_id_or_path": "rl.json",
-    "report_to": "swanlab",
-    "swanlab_project": "some project",
-    "swanlab_experiment_name:": "some_experiment",  # with the typo of the original
-    "max_steps": 150,
-    "per_device_train_batch_size": 20,
-    "gradient_accumulation_steps": 4,
-    "gradient_checkpointing": True,
-    "gradient_checkpointing_kwargs": {"use_reentrant": False},
-    "learning_rate": 1.0e-5,
-    "lr_scheduler_type": "cosine",
-    "warmup_ratio": 0.03,
-    "seed": 42,
-    "beta": 0.001,
-    "optim": "adamw_8bit",
-    "max_prompt_length": 256,
-    "max_completion_length": 1024,
-    "num_generations": 10,
-    "use_vllm": True,
-    "vllm_gpu_memory_utilization": 0.5,
-    "logging_strategy": "steps",
-    "logging_steps": 1,
-    "save_strategy": "steps",
-    "save_steps": 50,
-    "resume_from_checkpoint": False,
-}
-NEWER = {  # what the three newer files add
-    "max_steps": 500,
-    "gradient_accumulation_steps": 2,
-    "learning_rate": 1.0e-4,
-    "epsilon": 0.2,
-    "importance_sampling_level": "token",
-    "vllm_importance_sampling_correction": False,
-    "num_iterations": 1,
-    "vllm_mode": "colocate",
-    "vllm_model_impl": "vllm",
-    "reward_weights": None,
-    "log_completions": True,
-    "num_completions_to_print": 3,
-}
-NO_BOUND = {"epsilon_high": None, "delta": None, "mask_truncated_completions": False}
-KNOWRL = {
-    "grpo": {},
-    "dapo": {
-        **NEWER,
-        "loss_type": "dapo",
-        "max_prompt_length": 512,
-        "epsilon_high": 0.28,
-        "scale_rewards": "none",
-        "mask_truncated_completions": True,
-    },
-    "bnpo": {**NEWER, **NO_BOUND, "loss_type": "bnpo", "max_prompt_length": 512, "scale_rewards": "group"},
-    "dr_grpo": {**NEWER, **NO_BOUND, "loss_type": "dr_grpo", "scale_rewards": "none"},
-}
+GUIDES = Path(__file__).parent / "guides"
+KNOWRL = yaml.safe_load((GUIDES / "knowrl.yaml").read_text(encoding="utf-8"))
+del KNOWRL["newer"]  # no file of its own
 WITHOUT_EFFECT = (
     "attn_implementation gradient_checkpointing_kwargs optim use_vllm vllm_gpu_memory_utilization logging_strategy "
     "save_strategy"
 ).split()
-SMALL = [  # for a quick run; what a reader of the guides would not write
-    "torch_dtype=float32",
-    "verifier=lexical",
-    "max_steps=2",
-    "per_device_train_batch_size=4",
-    "gradient_accumulation_steps=1",
-    "num_generations=2",
-    "max_prompt_length=600",
-    "max_completion_length=8",
-    "disable_tqdm=true",
-]
+SMALL = (  # for a quick run; what a reader of the guides would not write
+    "torch_dtype=float32 verifier=lexical max_steps=2 per_device_train_batch_size=4 gradient_accumulation_steps=1 "
+    "num_generations=2 max_prompt_length=600 max_completion_length=8 disable_tqdm=true"
+).split()
 
 
 @pytest.fixture
@@ -118,11 +50,8 @@ def place(tmp_path, chat_checkpoint, monkeypatch):
     (tmp_path / "cold.json").write_text(json.dumps([{"conversations": turns}] * 4))
     write_rows(tmp_path / "wikipedia.jsonl", [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
     build([str(tmp_path / "wikipedia.jsonl"), str(tmp_path / "knowledge_base.db")])
-    rows = [
-        {"question": f"{n} + 1?", "ground_truth": str(n + 1), "predicted_answer": "", "correct": True}
-        for n in range(30)
-    ]
-    (tmp_path / "math.json").write_text(json.dumps(rows))
+    sums = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), "correct": True} for n in range(30)]
+    (tmp_path / "math.json").write_text(json.dumps(sums))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -135,23 +64,23 @@ def shell(place, monkeypatch):
             monkeypatch.delenv(name)
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
         for name, value in {
-            "OPENAI_API_KEY_FACTSCORE": "a key",
+            "OPENAI_API_KEY_FACTSCORE": "some-key",
             "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
-            "OPENAI_API_KEY_JUDGE": "a key",
+            "OPENAI_API_KEY_JUDGE": "some-key",
             "OPENAI_API_BASE_JUDGE": judge.url,
             "SWANLAB_API_KEY": "a-long-swanlab-key",
             "FACTSCORE_DB_PATH": "./knowledge_base.db",
             "USE_API_MANAGER_FOR_LLM_EVAL": "True",
             "USE_API_MANAGER_FOR_FACTSCORE": "True",
         }.items():
-            monkeypatch.setenv(name, value.replace("a key", "some-key"))
+            monkeypatch.setenv(name, value)
         monkeypatch.setitem(sys.modules, "swanlab", StandIn())
         yield judge, decomposer
 
 
 def knowrls(name: str) -> Path:
     """Write one of KnowRL's files."""
-    lines = [f"{key}: {json.dumps(value)}\n" for key, value in (MAIN_FILE | KNOWRL[name]).items()]
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in KNOWRL[name].items()]
     path = Path(f"{name}.yaml")
     path.write_text("".join(lines))
     return path
@@ -167,7 +96,7 @@ def metrics(folder="out"):
 @pytest.mark.parametrize("name", KNOWRL)
 def test_knowrls_files_load_with_paths_alone(shell, name):
     config, notices = load_config(knowrls(name))
-    for key, value in (MAIN_FILE | KNOWRL[name]).items():
+    for key, value in KNOWRL[name].items():
         if key in config.__dataclass_fields__ and value is not None:
             assert getattr(config, key) == ((value,) if key == "report_to" else value), key
     assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
@@ -183,9 +112,8 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
 
 def test_without_a_knowledge_base_that_is_said(shell, monkeypatch):
     monkeypatch.delenv("FACTSCORE_DB_PATH")
-    with pytest.raises(UserError) as error:
-        load_config(knowrls("grpo"))
-    assert "1 problem" in error.value.what and "set knowledge_base or the variable FACTSCORE_DB_PATH" in error.value.why
+    told = "set knowledge_base or the variable FACTSCORE_DB_PATH"
+    refused(lambda: load_config(knowrls("grpo")), "1 problem", told, exit_code=2)
 
 
 @pytest.mark.parametrize("name", KNOWRL)
@@ -225,69 +153,7 @@ def test_stage_2_starts_from_the_output_of_stage_1(shell):
     assert ranks == {3 + 4}, "the adapter of stage 1 and that of stage 2"
 
 
-def test_the_readmes_wandb_keys(place, monkeypatch):
-    """`wandb_project`, `wandb_entity`, `run_name`, and WANDB_MODE=offline as its train.sh has it."""
-    monkeypatch.setitem(sys.modules, "wandb", StandIn())
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    Path("w.yaml").write_text(
-        "model_name_or_path: model\ndataset_id_or_path: math.json\noutput_dir: out\nreward_funcs: [math]\n"
-        "report_to: wandb\nwandb_project: p\nwandb_entity: e\nrun_name: r\n"
-    )
-    train(["w.yaml", *SMALL])
-    started = sys.modules["wandb"].told[0][2]
-    assert (started["project"], started["entity"], started["name"]) == ("p", "e", "r")
-
-
 # --- LLaMA-Factory -------------------------------------------------------------------------------------------------
-
-LLAMA_FACTORY = """
-### model
-model_name_or_path: model
-trust_remote_code: true
-
-### method
-stage: sft
-do_train: true
-finetuning_type: lora
-lora_rank: 8
-lora_target: all
-
-### dataset
-dataset: identity,alpaca_en_demo
-dataset_dir: registry
-template: llama3
-cutoff_len: 2048
-max_samples: 1000
-overwrite_cache: true
-preprocessing_num_workers: 16
-dataloader_num_workers: 4
-
-### output
-output_dir: saves/llama3-8b/lora/sft
-logging_steps: 10
-save_steps: 500
-plot_loss: true
-overwrite_output_dir: true
-save_only_model: false
-report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]
-
-### train
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 8
-learning_rate: 1.0e-4
-num_train_epochs: 3.0
-lr_scheduler_type: cosine
-warmup_ratio: 0.1
-bf16: true
-ddp_timeout: 180000000
-resume_from_checkpoint: null
-
-### eval
-val_size: 0.1
-per_device_eval_batch_size: 1
-eval_strategy: steps
-eval_steps: 500
-"""
 
 
 def test_llama_factorys_example_as_it_is_printed(place):
@@ -297,7 +163,7 @@ def test_llama_factorys_example_as_it_is_printed(place):
     for name in info:
         rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
         Path(f"registry/{name}.json").write_text(json.dumps(rows))
-    Path("sft.yaml").write_text(LLAMA_FACTORY)
+    shutil.copy(GUIDES / "llama_factory.yaml", "sft.yaml")
     sft(["sft.yaml", "torch_dtype=float32"])
     folder = "saves/llama3-8b/lora/sft"
     assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
@@ -321,9 +187,8 @@ def test_the_cold_start_by_its_registered_name(place, dataset, capsys):
 def test_an_adapter_that_is_not_there_yet_is_explained(place):
     """The guide calls the output of stage 1 adapter_name_or_path; in LLaMA-Factory that is where it starts."""
     Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: out\n")
-    with pytest.raises(UserError) as error:
-        sft(["sft.yaml", "adapter_name_or_path=/saves/adapter"])
-    assert "adapter /saves/adapter does not exist" in error.value.what and "output_dir" in error.value.fix
+    start = ["sft.yaml", "adapter_name_or_path=/saves/adapter"]
+    refused(lambda: sft(start), "adapter /saves/adapter does not exist", "output_dir")
 
 
 # --- mathematics ---------------------------------------------------------------------------------------------------

@@ -63,33 +63,25 @@ def test_a_split_keeps_every_completion_once_and_within_the_budget(budget):
         assert batch.layout.num_tokens <= budget or len(batch.completions) == 1
 
 
-def test_a_group_that_fits_is_not_split():
-    """Sizes 2 + 2 and 4 + 3 + 3: the second group's first completion would fit beside the first group."""
-    groups = make_group(range(2), range(3)), make_group(range(4), range(4), range(4))
-    assert split([[1], [1, 1]], 12, *groups) == [[(0, 0)], [(1, 0), (1, 1)]]
+SPLITS = [  # tokens of each prompt and its completions (packed: all but the last), weights, budget, micro-batches
+    # sizes 2 + 2 and 4 + 3 + 3: a group that fits is not split, though its first completion would fit beside the first
+    (((2, 3), (4, 4, 4)), [[1], [1, 1]], 12, [[(0, 0)], [(1, 0), (1, 1)]]),
+    # sizes 1 + 1 and 2 + 3 + 3, in a budget for the second alone, for both, and for all but one token of it
+    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 8, [[(0, 0)], [(1, 0), (1, 1)]]),
+    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 10, [[(0, 0), (1, 0), (1, 1)]]),
+    (((1, 2), (2, 4, 4)), [[1], [1, 1]], 7, [[(0, 0), (1, 0)], [(1, 1)]]),  # it must be split, and fills the room
+    # a completion without weight takes no room
+    (((1, 2), (2, 4, 4)), [[1], [1, 0]], 7, [[(0, 0), (1, 0)]]),
+    (((1, 2), (2, 4, 4)), [[0], [0, 0]], 7, []),
+    # a prompt that is repeated takes room again: 5 tokens, of which 2 are left, too few for the 1 + 2 of the next group
+    (((3, 3, 3, 3), (1, 3)), [[1, 1, 1], [1]], 7, [[(0, 0), (0, 1)], [(0, 2)], [(1, 0)]]),
+    (((3, 3, 3, 3), (1, 3)), [[1, 1, 1], [1]], 8, [[(0, 0), (0, 1)], [(0, 2), (1, 0)]]),
+]
 
 
-def test_groups_that_fit_exactly():
-    """Sizes 1 + 1 and 2 + 3 + 3, in a budget for the second alone, for both, and for all but one token of it."""
-    groups, weights = (make_group((1,), (2, 3)), make_group(range(2), range(4), range(4))), [[1], [1, 1]]
-    assert split(weights, 8, *groups) == [[(0, 0)], [(1, 0), (1, 1)]]
-    assert split(weights, 10, *groups) == [[(0, 0), (1, 0), (1, 1)]]
-    assert split(weights, 7, *groups) == [[(0, 0), (1, 0)], [(1, 1)]]  # it must be split anyway, and fills the room
-
-
-def test_a_completion_without_weight_takes_no_room():
-    """Sizes 1 + 1 and 2 + 3 (+ 3 that do not count)."""
-    groups = make_group((1,), (2, 3)), make_group(range(2), range(4), range(4))
-    assert split([[1], [1, 0]], 7, *groups) == [[(0, 0), (1, 0)]]
-    assert split([[0], [0, 0]], 7, *groups) == []
-
-
-def test_a_prompt_that_is_repeated_takes_room_again():
-    """Sizes 3 + 2 + 2 + 2 in a budget of 7: the last completion needs the prompt again, 5 tokens of which 2 are left,
-    too few for the 1 + 2 of the next group."""
-    groups = make_group(range(3), range(3), range(3), range(3)), make_group((1,), range(3))
-    assert split([[1, 1, 1], [1]], 7, *groups) == [[(0, 0), (0, 1)], [(0, 2)], [(1, 0)]]
-    assert split([[1, 1, 1], [1]], 8, *groups) == [[(0, 0), (0, 1)], [(0, 2), (1, 0)]]
+@pytest.mark.parametrize(("lengths", "weights", "budget", "batches"), SPLITS)
+def test_where_a_step_is_split(lengths, weights, budget, batches):
+    assert split(weights, budget, *(make_group(*map(range, some)) for some in lengths)) == batches
 
 
 # Five completions in micro-batches of two, the second of them truncated.

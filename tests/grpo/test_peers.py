@@ -73,7 +73,7 @@ def test_a_key_left_out_means_its_default_there(tmp_path, peer, key, value):
     ours = ALIASES.get(key, key)
     if (peer, key) in DEPARTURES:
         assert left_out[ours] == DEPARTURES[peer, key][0]
-        assert value is None or written != left_out  # else it need not be named
+        assert (written == left_out) == (value is None)  # null means the default there; else it need not be named
     else:
         assert written == left_out and (value is not None or left_out.get(ours) in EMPTY)
 

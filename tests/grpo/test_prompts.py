@@ -1,11 +1,11 @@
 """Messages to tokens: text that spells special tokens, end tokens, lengths, and what surrounds a question."""
 
+import copy
 import json
 
 import pytest
 from making import TEMPLATE, make_tokenizer, refused
 
-from grpo.base.errors import UserError
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Row
 
@@ -30,19 +30,17 @@ def test_messages_that_spell_special_tokens_are_encoded_apart_in_their_order(tok
     assert (ids.count(start), ids.count(end)) == (5, 4)
 
 
+def make_like(tokenizer, template, header="{% if add_generation_prompt %}>{% endif %}"):
+    made = copy.deepcopy(tokenizer)
+    made.chat_template = template + header
+    return made
+
+
 def test_a_message_without_special_tokens_is_encoded_with_its_surroundings(tokenizer):
     """As the model has seen it in training: tokens may go across the border of template and message."""
     across = make_like(tokenizer, "{% for m in messages %}hel{{ m['content'] }}{% endfor %}")
     _, ids = ChatEncoder(across).prompt([{"role": "user", "content": "lo world"}])
     assert ids == across.encode("hello world>", add_special_tokens=False)
-
-
-def make_like(tokenizer, template, header="{% if add_generation_prompt %}>{% endif %}"):
-    import copy
-
-    made = copy.deepcopy(tokenizer)
-    made.chat_template = template + header
-    return made
 
 
 @pytest.mark.parametrize(
@@ -61,6 +59,25 @@ def test_special_tokens_in_an_answer_stay_text_but_its_end_is_the_end_token(toke
     assert ids.count(tokenizer.eos_token_id) == 1 and ids[-1] == tokenizer.eos_token_id
     assert tokenizer.convert_tokens_to_ids("<|endoftext|>") not in ids
     assert tokenizer.decode(ids) == "a<|im_end|>b<|endoftext|><|im_end|>"
+
+
+def test_answers_end_with_the_end_token_and_do_not_open_think_twice(tokenizer, tmp_path):
+    encoder = ChatEncoder(tokenizer)
+    assert tokenizer.decode(encoder.answer("<think>a</think>")) == "<think>a</think><|im_end|>"
+    opening = make_tokenizer(["hello"], tmp_path)
+    opening.chat_template = opening.chat_template.replace("assistant\n", "assistant\n<think>\n")
+    assert opening.decode(ChatEncoder(opening).answer("<think>\na</think>")) == "a</think><|im_end|>"
+
+
+def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
+    content = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    refused(lambda: ChatEncoder(make_like(tokenizer, content, header="")), "ignores add_generation_prompt")
+    no_system = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    strict = ChatEncoder(make_like(tokenizer, no_system + content))
+    refused(lambda: strict.prompt([{"role": "system", "content": "s"}]), "no system role", "prompt_template")
+    make_like(tokenizer, "", header="").save_pretrained(tmp_path / "bare")
+    refused(lambda: load_tokenizer(tmp_path / "bare"), "no chat template", "chat_template")
+    refused(lambda: load_tokenizer(tmp_path), "cannot read the tokenizer")
 
 
 def test_every_source_of_end_tokens_counts(tokenizer, tmp_path):
@@ -152,8 +169,6 @@ def test_a_token_that_is_special_in_one_file_only_is_text_in_a_message(tokenizer
 
 def test_a_special_token_that_only_normalisation_spells_is_text_in_a_message(tokenizer):
     """Full-width letters become ASCII in some tokenizers, before they look for such tokens."""
-    import copy
-
     from tokenizers import AddedToken, normalizers
 
     wide = copy.deepcopy(tokenizer)
@@ -237,9 +252,8 @@ def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tokenizer):
         prompts, left_out = make_prompts(rows, encoder, None, "{question}", limit)
         assert [prompt.row for prompt in prompts] == kept and left_out == 3 - len(kept)
         assert [prompt.columns for prompt in prompts] == [{"answer": str(index)} for index in kept]
-    with pytest.raises(UserError, match="every prompt is longer") as error:
-        make_prompts(rows, encoder, None, "{question}", lengths[0] - 1)
-    assert f"the shortest has {lengths[0]} tokens" in error.value.why
+    shortest = f"the shortest has {lengths[0]} tokens"
+    refused(lambda: make_prompts(rows, encoder, None, "{question}", lengths[0] - 1), "every prompt is longer", shortest)
 
 
 def test_the_template_surrounds_the_question_after_the_system_prompt(tokenizer):

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_rows
+from making import load, randomise_adapter, refused, write_rows
 
 from grpo import export, generate, train
-from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.model.adapter import save_adapter, trained_adapter
@@ -106,9 +105,8 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     for folder in ("a/runs/final", "a/models/base/lora"):
         parts = find_parts(TrainConfig(model_name_or_path=str(tmp_path / folder)))
         assert parts.model == parts.tokenizer == tmp_path / "a/models/base" and parts.base == (str(parts.model), "main")
-    with pytest.raises(UserError, match="the base model of the adapter") as error:
-        find_parts(TrainConfig(model_name_or_path=str(tmp_path / "b/lora")))
-    assert error.value.exit_code == 3 and "adapter_name_or_path" in error.value.fix
+    lost = TrainConfig(model_name_or_path=str(tmp_path / "b/lora"))
+    refused(lambda: find_parts(lost), "the base model of the adapter", "adapter_name_or_path")
     monkeypatch.chdir(tmp_path / "a")
     export.main(["runs/final", "out"])
     config = json.loads((tmp_path / "a/out/adapter_config.json").read_text())
@@ -159,23 +157,14 @@ def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refuse
     chat = long_chat(chat_checkpoint, max_new_tokens=4000)
     prompt = chat.encoder.prompt([{"role": "user", "content": "a"}])[1]
     assert chat.sampling_after([prompt, prompt * 2]).max_new_tokens == 1024 - 2 * len(prompt)
-    with pytest.raises(UserError, match="the prompt is too long") as error:
-        chat.answer([{"role": "user", "content": "What is 1 + 2? " * 500}])
-    assert error.value.exit_code == 3 and "1024 positions" in error.value.why
+    long = [{"role": "user", "content": "What is 1 + 2? " * 500}]
+    refused(lambda: chat.answer(long), "the prompt is too long", "1024 positions")
 
 
-@pytest.mark.parametrize(("words", "part"), [
-    (["--n", "0"], "--n is 0"),
-    (["--temperature", "-1"], "temperature is -1"),
-    (["--temperature", "nan"], "temperature is nan"),
-    (["--top-p", "0"], "top_p is 0"),
-    (["--top-p", "1.5"], "top_p is 1.5"),
-    (["--max-new-tokens", "0"], "max_new_tokens is 0"),
-])  # fmt: skip
-def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words, part):
-    with pytest.raises(UserError, match=part) as error:
-        generate.main(["/no/model", "--prompt", "x", *words])
-    assert error.value.exit_code == 2 and error.value.why and error.value.fix
+@pytest.mark.parametrize("words", ["--n 0", "--temperature -1", "--temperature nan", "--top-p 0", "--max-new-tokens 0"])
+def test_numbers_that_mean_nothing_are_refused_before_the_model_is_loaded(words):
+    said = f"is {words.split()[1]}"
+    refused(lambda: generate.main(["/no/model", "--prompt", "x", *words.split()]), said, exit_code=2)
 
 
 def test_the_seed_decides_what_is_drawn(chat_checkpoint, capsys):
@@ -204,6 +193,5 @@ def test_a_damaged_checkpoint_is_exported_in_no_form(home, tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     for words in ([], ["--merge"]):
-        with pytest.raises(UserError) as error:
-            export.main([str(checkpoint), str(tmp_path / "out"), *words])
-        assert error.value.exit_code == 6 and not (tmp_path / "out").exists()
+        refused(lambda words=words: export.main([str(checkpoint), str(tmp_path / "out"), *words]), exit_code=6)
+        assert not (tmp_path / "out").exists()

@@ -220,12 +220,13 @@ def scored(**values):
     return {name: Score(value) for name, value in values.items()}
 
 
-@pytest.mark.parametrize("scale", ["group", "none"])
-def test_rewards_normalized_one_by_one(scale):
+GDPO = {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "batch"}  # the configuration sets both
+
+
+def test_rewards_normalized_one_by_one():
     """Two rewards, weights 1 and 2, over two groups: each in units of its own spread in the group, then the sum in
-    units of its spread over all ranks, whatever scale_rewards says."""
-    others = ([-2.0, 2.0],)
-    made = rollout(0, 2, others=others, scale_rewards=scale, multi_objective_aggregation="normalize_then_sum")
+    units of its spread over all ranks."""
+    made = rollout(0, 2, others=([-2.0, 2.0],), **GDPO)
     made.scorer.weights = {"wide": 1.0, "narrow": 2.0}
     made.groups = [make_group((1,), [5], [6], reward=[2.0, -0.8]), make_group((1,), [5], [6], reward=[0.0, 0.0])]
     made.groups[0].completions[0].scores = scored(wide=2.0, narrow=0.0)
@@ -253,7 +254,7 @@ def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none
 
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     """Also where each reward is normalised by itself: else its None would take the advantages of all completions."""
-    made = rollout(multi_objective_aggregation="normalize_then_sum")
+    made = rollout(**GDPO)
     rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
     made.scorer = Scorer(rewards)
     made.groups = [make_group((1,), [5], [6])]
@@ -307,8 +308,7 @@ def test_which_micro_batch_is_next():
 
     assert first_ready(waiting(), [0, 1], [1, 2], [2, 3]) == 1
     assert first_ready(waiting(), [0], [3], [2]) == 2
-    orderly = {"multi_objective_aggregation": "normalize_then_sum"}
-    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}, orderly):
+    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}):
         assert first_ready(waiting(**keys), [0, 1], [1, 2], [2, 3]) == 0
 
 

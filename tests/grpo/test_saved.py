@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from making import refused
 
-from grpo.base.errors import UserError
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.run import checkpoint
@@ -32,9 +32,7 @@ def save(run, step, is_damaged=False):
 
 def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp_path):
     run = run_of(tmp_path / "run")
-    with pytest.raises(UserError, match="has written no model yet") as error:
-        find_saved(str(run))
-    assert error.value.exit_code == 3 and "no valid checkpoint" in error.value.why
+    refused(lambda: find_saved(str(run)), "has written no model yet", "no valid checkpoint")
     save(run, 2)
     save(run, 10)
     save(run, 11, is_damaged=True)
@@ -84,6 +82,4 @@ def test_a_damaged_configuration_of_a_run_is_told_as_that(tmp_path, text):
     run = run_of(tmp_path / "run")
     (run / "final").mkdir()
     (run / "config.resolved.yaml").write_text(text)
-    with pytest.raises(UserError, match="config.resolved.yaml") as error:
-        find_saved(str(run)).config()
-    assert error.value.exit_code == 2
+    refused(find_saved(str(run)).config, "config.resolved.yaml", exit_code=2)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from making import ALONE, refused, write_rows
 from safetensors.torch import load_file
 
 from grpo.base.errors import NON_FINITE, PREFLIGHT, UserError
@@ -57,22 +58,14 @@ def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, 
     """All of the data in one step, before any update, against transformers' model on one conversation at a time."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    steps = run(
-        tmp_path,
-        chat_checkpoint,
-        write(tmp_path / "rows.jsonl", kind=kind),
-        per_device_train_batch_size=12,
-        max_steps=1,
-    )
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(chat_checkpoint).double(),
-        AutoTokenizer.from_pretrained(chat_checkpoint),
-    )
+    data = write(tmp_path / "rows.jsonl", kind=kind)
+    steps = run(tmp_path, chat_checkpoint, data, per_device_train_batch_size=12, max_steps=1)
+    model = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double()
+    tokenizer = AutoTokenizer.from_pretrained(chat_checkpoint)
     losses = []
     for question, answer in TURNS:
-        prompt = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question[1]}], add_generation_prompt=True, tokenize=False
-        )
+        messages = [{"role": "user", "content": question[1]}]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         ids = torch.tensor(start + tokenizer(answer[1] + "<|im_end|>", add_special_tokens=False)["input_ids"])
         with torch.no_grad():
@@ -121,9 +114,8 @@ def test_its_length_and_its_learning_rate(tmp_path, chat_checkpoint, warmup, rat
 def test_it_learns_and_leaves_a_plot(tmp_path, chat_checkpoint):
     steps = run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=12, learning_rate=1e-2)
     assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
-    assert (tmp_path / "cold" / "loss.png").stat().st_size > 1000 and (
-        tmp_path / "cold" / "final" / "adapter_model.safetensors"
-    ).exists()
+    assert (tmp_path / "cold" / "loss.png").stat().st_size > 1000
+    assert (tmp_path / "cold" / "final" / "adapter_model.safetensors").exists()
 
 
 def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoint):
@@ -170,26 +162,20 @@ def test_a_step_that_is_done_again_has_the_same_examples(tmp_path, chat_checkpoi
 def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_checkpoint):
     found = []
     for world in (1, 2):
-        config, notices = configure(
-            tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), output_dir=str(tmp_path / str(world))
-        )
+        data = write(tmp_path / "rows.jsonl")
+        config, notices = configure(tmp_path, chat_checkpoint, data, output_dir=str(tmp_path / str(world)))
         with Run(config, notices) as held:
             trainer = SftTrainer(config, held)
-            trainer.ranks = SimpleNamespace(
-                rank=0,
-                world=1,
-                sum=lambda values, world=world: [world * value for value in values],
-                sum_=lambda tensor, world=world: tensor.mul_(world),
-                max=float,
-                gather_lists=lambda values, world=world: world * values,
-            )
+            trainer.ranks = SimpleNamespace(**vars(ALONE))
+            trainer.ranks.sum = lambda values, world=world: [world * value for value in values]
+            trainer.ranks.sum_ = lambda tensor, world=world: tensor.mul_(world)
+            trainer.ranks.gather_lists = lambda values, world=world: world * values
             trainer.start_step()
             trainer.train_step()
             found.append(trainer.summarise_step())
-    assert found[1]["tokens"] == 2 * found[0]["tokens"] and found[1]["loss"] == pytest.approx(
-        found[0]["loss"], rel=1e-5
-    )
-    assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-5)
+    one, two = found
+    assert two["tokens"] == 2 * one["tokens"]
+    assert (two["loss"], two["grad_norm"]) == pytest.approx((one["loss"], one["grad_norm"]), rel=1e-5)
 
 
 def test_it_does_not_resume_on_other_data(tmp_path, chat_checkpoint):
@@ -215,68 +201,24 @@ def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_end_the_run(tmp
 
 
 QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "title": "Sums"} for n in range(4)]
+ASKS_A_JUDGE = "reward_funcs=correctness judge=api judge_model=m judge_base_url=http://127.0.0.1:9/v1"
+CHECKS_FACTS = "reward_funcs=knowrl judge=offline decomposer=rules verifier=lexical knowledge_base=absent.db"
 
 
 @pytest.mark.parametrize(
     ("keys", "rows", "what"),
     [
-        (
-            {
-                "reward_funcs": ["correctness"],
-                "judge": "api",
-                "judge_model": "m",
-                "judge_base_url": "http://127.0.0.1:9/v1",
-            },
-            QUESTIONS,
-            "has no key",
-        ),
-        ({"reward_funcs": ["exact"]}, [{"question": "What?"}], "needs the column answer"),
-        (
-            {
-                "reward_funcs": ["knowrl"],
-                "judge": "offline",
-                "decomposer": "rules",
-                "verifier": "lexical",
-                "knowledge_base": "absent.db",
-            },
-            QUESTIONS,
-            "absent.db",
-        ),
+        (ASKS_A_JUDGE, QUESTIONS, "has no key"),
+        ("reward_funcs=exact", [{"question": "What?"}], "needs the column answer"),
+        (CHECKS_FACTS, QUESTIONS, "absent.db"),
     ],
     ids=["no key", "no answers", "no base"],
 )
 def test_what_stage_2_lacks_ends_the_run_before_stage_1(tmp_path, chat_checkpoint, monkeypatch, keys, rows, what):
     monkeypatch.delenv("OPENAI_API_KEY_JUDGE", raising=False)
-    data = tmp_path / "questions.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write(tmp_path / "rows.jsonl")
-    (tmp_path / "cold.yaml").write_text(
-        json.dumps(
-            {
-                "model_name_or_path": str(chat_checkpoint),
-                "dataset_id_or_path": str(tmp_path / "rows.jsonl"),
-                "output_dir": str(tmp_path / "cold"),
-                "max_steps": 1,
-                "lora_r": 4,
-            }
-        )
-    )
-    (tmp_path / "rl.yaml").write_text(
-        json.dumps(
-            {
-                "model_name_or_path": str(chat_checkpoint),
-                "dataset_id_or_path": str(data),
-                "num_generations": 4,
-                "per_device_train_batch_size": 4,
-                "max_steps": 1,
-                "output_dir": str(tmp_path / "rl"),
-                "cold_start": str(tmp_path / "cold.yaml"),
-                "report_to": ["none"],
-                "disable_tqdm": True,
-                **keys,
-            }
-        )
-    )
-    with pytest.raises(UserError) as caught:
-        train(*load_config(tmp_path / "rl.yaml"))
-    assert caught.value.exit_code == PREFLIGHT and what in str(caught.value) and not (tmp_path / "cold").exists()
+    configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))
+    keys += f" dataset_id_or_path={write_rows(tmp_path / 'questions.jsonl', rows)} cold_start={tmp_path / 'cold.yaml'}"
+    keys += f" model_name_or_path={chat_checkpoint} output_dir={tmp_path / 'rl'} num_generations=4 report_to=none"
+    config, notices = load_config(None, keys.split())
+    refused(lambda: train(config, notices), what, exit_code=PREFLIGHT)
+    assert not (tmp_path / "cold").exists()

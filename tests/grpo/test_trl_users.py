@@ -41,10 +41,6 @@ def raises(completions, **kwargs):
 
 def leaves(completions, **kwargs):
     raise SystemExit(0)
-
-def hangs(completions, **kwargs):
-    import time
-    time.sleep(30)
 """
 
 
@@ -100,12 +96,3 @@ def test_a_function_that_fails_ends_the_run_with_its_place(home, name, why):
     line = 1 + FUNCTIONS[: FUNCTIONS.index(f"def {name}")].count("\n") + 1
     assert why in error.value.why and f"{home}/rewards.py:{line} in {name}" in error.value.why
     assert json.loads((home / "run/run_state.json").read_text())["status"] == "failed"
-
-
-def test_a_function_that_hangs_is_unscorable_and_the_run_ends(home):
-    train.main(["c.yaml", "reward_funcs=./rewards.py:hangs", "reward_timeout_s=0.1", "max_steps=1"])
-    steps, completions = of_run(home)
-    assert {completion["reasons"]["rewards:hangs"] for completion in completions} == {
-        "no answer within 0.1 s (reward_timeout_s)"
-    }
-    assert steps[0]["rewards/rewards:hangs/unscored_frac"] == 1

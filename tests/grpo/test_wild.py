@@ -17,28 +17,11 @@ DEEP, HUGE = "@deep@", "@huge@"  # written in place of values that json.dumps wo
 NUMBERS = [-1, 0, 10**18, 10**310, -(10**310), 1e308, -1e308, 1e-320, float("nan"), float("inf")]
 TEXTS = ["", "text", "1e999", "\x00\x1b[31m\ud800", "x" * 30_000]
 VALUES = [None, True, *NUMBERS, *TEXTS, [], {}, [None], [[1]], {"a": {"b": [1e308]}}, DEEP, HUGE]
-STEP = {
-    "step": 1,
-    "reward": 0.5,
-    "reward_std": 0.5,
-    "loss": 0.1,
-    "kl": 0.1,
-    "entropy": 0.5,
-    "grad_norm": 0.1,
-    "num_tokens": 100,
-    "peak_memory_gb": 1.5,
-    "step_time": 2.0,
-    "time/train": 1.0,
-    "peak_memory_gb/train": 1.0,
-    "accuracy": 0.5,
-    "refusal_rate": 0.1,
-    "completions/clipped_ratio": 0.1,
-    "completions/mean_length": 9.0,
-    "advantage_abs_mean": 0.5,
-    "micro_batches": 2,
-    "frac_reward_zero_std": 0.1,
-    "rewards/mine/unscored_frac": 0.0,
-}
+HALF = "reward reward_std entropy accuracy advantage_abs_mean".split()
+TENTH = "loss kl grad_norm refusal_rate completions/clipped_ratio frac_reward_zero_std".split()
+ONE = "time/train peak_memory_gb/train peak_memory_gb step_time".split()
+STEP = {"step": 1, **dict.fromkeys(HALF, 0.5), **dict.fromkeys(TENTH, 0.1), **dict.fromkeys(ONE, 1.0)}
+STEP |= {"num_tokens": 100, "completions/mean_length": 9.0, "micro_batches": 2, "rewards/mine/unscored_frac": 0.0}
 CONFIG = {
     "num_generations": 8,
     "per_device_train_batch_size": 8,

@@ -143,8 +143,8 @@ def test_a_cache_that_a_full_disk_does_not_let_begin_is_told_as_that(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        with pytest.raises(UserError, match="could not write") as error:
+        with pytest.raises(UserError, match="cannot use the verdict cache") as error:
             CachedVerifier(Counting(), tmp_path / "verdicts.db")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error.value.exit_code == 6 and "the verdict cache cannot be opened" in error.value.why
+    assert error.value.exit_code == 6 and "another disk" in error.value.fix
