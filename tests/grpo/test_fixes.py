@@ -1,8 +1,6 @@
 """What errors, warnings and remedies tell a user to do: everything that they name exists, and doing it helps."""
 
-import argparse
 import ast
-import importlib
 import re
 from dataclasses import fields
 from importlib.util import find_spec
@@ -82,17 +80,12 @@ WORDS = re.compile(rf"(?<![\w{HOLE}])[A-Za-z]\w*_\w+(?![\w{HOLE}])")
 
 
 def parser_options():
-    """All options of all commands."""
-    found = set()
-    for path in ROOT.glob("grpo/**/*.py"):
-        if "def make_parser" in path.read_text():
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            parser = importlib.import_module(module).make_parser()
-            assert isinstance(parser, argparse.ArgumentParser)
-            found |= set(parser._option_string_actions)
-    for path in (*ROOT.glob("rewards/*.py"), *ROOT.glob("knowledge/*.py")):
-        found |= set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', path.read_text()))
-    return found
+    """All options of all commands, as the source declares them."""
+    declared = re.compile(r"""["'](--[a-z][\w-]*)["']""")
+    sources = [
+        path.read_text() for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py")
+    ]
+    return {option for source in sources if "command_parser(" in source for option in declared.findall(source)}
 
 
 def test_the_collection_finds_the_fixes():
