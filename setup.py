@@ -35,6 +35,8 @@ setup(
             "triton>=3.5",
             "peft>=0.18",
             "gguf>=0.10",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
         ],
         "bench": ["trl>=0.27", "peft>=0.18", "rank-bm25>=0.2"],
         "track": ["swanlab", "wandb"],

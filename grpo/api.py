@@ -3,10 +3,10 @@
     from grpo.api import train
 
     def brevity(completions, **columns):
-        return [-len(completion) / 100 for completion in completions]
+        return [-len(completion) / 1000 for completion in completions]
 
     result = train("runs/mine/final", [{"question": "2 + 3 = ?", "answer": "5"}], ["math", brevity], max_steps=20)
-    print(result.after, result.path)
+    print(result)
 
 Rows and configuration are written beside the run, so `python -m grpo.train OUTPUT_DIR.config.yaml` repeats it (a reward
 that was defined in a notebook exists only there).
@@ -22,6 +22,7 @@ import yaml
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import read_json, write_atomically, write_lines
 from grpo.config.load import load_config
+from grpo.evaluation.table import before_after_table
 from grpo.train import train as run_training
 
 Rows = str | Path | Iterable[Mapping[str, Any]]
@@ -38,6 +39,11 @@ class Result:
     path: Path
     before: dict[str, Any]
     after: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return the table of both measurements, and where the model and the report are."""
+        table = before_after_table(self.before, self.after) + "\n" if self.after else ""
+        return f"{table}{self.path / 'final'}, and {self.path / 'report.html'} to open in a browser"
 
 
 def train(

@@ -5,6 +5,7 @@ mean negative log-prob of the answer tokens of the whole step: each has the adva
 """
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.schema import Group, completions_of
+from grpo.base.text import show_duration
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.credit import answer_start
@@ -160,9 +162,13 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
     else:
-        run.say(f"cold start: {config.cold_start} from {stage1.model_name_or_path or 'scratch'} into {final.parent}")
-        has_begun = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent))
+        start = stage1.model_name_or_path or "scratch"
+        run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
+        then = f"stage 2, GRPO, follows{f' with {config.max_steps} steps' if config.max_steps > 0 else ''}"
+        run.say(f"{then}; `python -m grpo.doctor` with this config measures how long both take")
+        has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
+        run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
     return start_from(final, config)
 
 

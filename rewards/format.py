@@ -1,5 +1,7 @@
 """Check the format that KnowRL asks for: a think block, then an answer block, and nothing else but a confidence.
 
+`tag_count` gives partial credit for it, to a model that has never written the tags.
+
 A linear scanner looks for exactly one of each tag, in order, with something in both blocks. The regular expression of
 the original lets doubled tags and junk inside the answer through, and takes quadratic time on white space.
 """
@@ -128,6 +130,23 @@ def grade(completion: str, columns: Columns) -> Score:
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")
 
 
+def count_tags(completion: str, columns: Columns) -> Score:
+    """Give 0.25 for each of the four tags that occurs exactly once, wherever it stands.
+
+    It is tag_count_reward of open-r1 (src/open_r1/rewards.py), without the line breaks around the tags. An opening
+    <think> that the chat template has written into the prompt counts.
+    """
+    is_opened = str(columns.get("prompt", "")).rstrip().endswith("<think>") and "<think>" not in completion
+    text = "<think>" * is_opened + completion
+    share = sum(text.count(tag) == 1 for tag in TAGS) / len(TAGS)
+    return Score(share, _problem_with_tags(text) or "each tag occurs once")
+
+
 def build(options: Options) -> Reward:
     """Build the reward `format`."""
     return Reward("format", grade)
+
+
+def build_tag_count(options: Options) -> Reward:
+    """Build the reward `tag_count`."""
+    return Reward("tag_count", count_tags)

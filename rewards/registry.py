@@ -5,11 +5,11 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
+from grpo.base.text import closest
 from rewards.custom import MAX_NUMBER, Notes, UserFunction, call, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
@@ -53,6 +53,7 @@ def _knowrl(build: str, about: str) -> BuiltIn:
 
 BUILT_IN = {
     "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
+    "tag_count": BuiltIn("rewards.format:build_tag_count", "0.25 for each of the four tags that occurs once (open-r1)"),
     "exact": BuiltIn("rewards.exact:build", "1 if the answer equals the truth after normalisation, else 0"),
     "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box"),
     "choice": BuiltIn("rewards.choice:build", "1 if the letter of the right choice is named, else 0"),
@@ -165,8 +166,8 @@ def _build(name: str, options: Options) -> Reward:
         module_name, _, function_name = BUILT_IN[name].build.partition(":")
         return getattr(importlib.import_module(module_name), function_name)(options)
     if ":" not in name:
-        meant = get_close_matches(name, BUILT_IN, 1)
-        fix = f"write {meant[0]}" if meant else "use one of these"
+        meant = closest(name, list(BUILT_IN))
+        fix = f"write {meant}" if meant else "use one of these"
         fix += "; a reward of your own is package.module:function or path/file.py:function"
         raise UserError(f"unknown reward {name}", f"built in are {', '.join(BUILT_IN)}", fix, CONFIG)
     function = find_function(name)

@@ -1,6 +1,7 @@
-"""What counts as text."""
+"""What counts as text, which of several names was meant, and how a duration is written."""
 
 import unicodedata
+from difflib import get_close_matches
 
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # Hangul fillers and the blank of Braille: letters and signs without ink
 
@@ -12,3 +13,22 @@ def is_blank(text: str) -> bool:
     (True, False)
     """
     return all(char in _FILLERS or unicodedata.category(char)[0] in "ZCM" for char in text)
+
+
+def closest(name: str, candidates: list[str]) -> str:
+    """Return the first candidate that goes on after `name`, or the one that it resembles most; "" if there is none."""
+    longer = [candidate for candidate in candidates if candidate.startswith(f"{name}_")]
+    return next(iter(longer or get_close_matches(name, candidates, n=1)), "")
+
+
+def did_you_mean(name: str, candidates: list[str]) -> str:
+    """Return the end of a message that suggests the candidate that `name` resembles most; "" if it resembles none."""
+    close = closest(name, candidates)
+    return f"; did you mean {close}?" if close else ""
+
+
+def show_duration(seconds: float) -> str:
+    """Write a duration in seconds, in minutes from one minute on, or in hours from 0.1 hours on."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 360 else f"{seconds / 3600:,.1f} h"

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from grpo.base.text import did_you_mean
 from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
-from grpo.config.values import did_you_mean
 from rewards.registry import BUILT_IN, built_in, expand
 
 TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")

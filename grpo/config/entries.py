@@ -10,12 +10,13 @@ from typing import Any
 
 import yaml
 
-from grpo.base.errors import CONFIG, explained
+from grpo.base.errors import CONFIG, UserError, explained
 from grpo.base.storage import PlainLoader
 from grpo.config.foreign import is_section
 from grpo.config.values import coerce, expand_variables
 
 COMMAND_LINE = "command line"
+DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
 
@@ -121,7 +122,12 @@ def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
 
 def _read_file(path: Path, problems: list[str]) -> list[Entry]:
     """Read the keys of one file, with their lines."""
-    fix = "give the path of a YAML file, such as configs/tiny_math.yaml"
+    fix = (
+        "give the path of a YAML file, such as configs/tiny_math.yaml; "
+        "a model and data are keys: model_name_or_path=MODEL dataset_id_or_path=FILE"
+    )
+    if path.suffix in DATA_SUFFIXES:
+        raise UserError(f"{path} is not a config", "its name is that of a file of data", fix, CONFIG)
     with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", fix, CONFIG):
         text = path.read_text(encoding="utf-8-sig")
     try:

@@ -22,12 +22,13 @@ from typing import Any
 import yaml
 
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
+from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
 from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import Values, as_type, check_bounds, closest, coerce, expand_variables, types_of
+from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables, types_of
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 from grpo.config.options import TrainConfig
 from grpo.config.values import Values
+from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
 from rewards.prompts import BOXED
 from rewards.registry import built_in, expand
@@ -20,6 +21,8 @@ LLAMA_FACTORY = {  # defaults of 0.9.3 (src/llamafactory/hparams/) and of the Tr
     "learning_rate": 5e-5,
 }
 ITS_WORDS = ("finetuning_type", "lora_rank", "lora_target", "cutoff_len", "template")  # no other tool has these keys
+OF_TAGS = {"format", "tag_count"}  # rewards that look for <think> and <answer>
+NO_BOX = "no prompt asks for \\boxed{}, which the reward math reads; say so in system_prompt or prompt_template"
 NO_REWARD = (
     "reward_funcs is not set. KnowRL's files do not set it, but have a knowledge base: set knowledge_base or the "
     "variable FACTSCORE_DB_PATH, and knowrl_v2 is used. The math guide's have reward_correct, and math is used. "
@@ -74,21 +77,28 @@ def _supply_rewards(values: Values) -> Iterator[str]:
 
 
 def _supply_prompt(values: Values) -> Iterator[str]:
-    """Set the system prompt that the rewards need.
+    """Set the prompt that the rewards need.
 
     KnowRL's files have none, because it is built into its program. Other rewards for knowing when to answer get the
-    same prompt, since they grade the same blocks. rlcr needs another one, because it scores a stated confidence; format
-    with math does, too, because the answer must be boxed. A toy world's model knows the format already.
+    same prompt, since they grade the same blocks. rlcr needs another one, because it scores a stated confidence; math
+    needs one that asks for a box. A toy world's model knows the format already.
     """
-    is_asked = values.get("system_prompt") is not None or values.get("prompt_template", "{question}") != "{question}"
-    if is_asked or values.get("toy_world"):
-        return
     names = values.get("reward_funcs") or ()
-    prompts = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__) if built_in(name).prompt]
-    prompts += [("format", BOXED)] if {"format", "math"} <= set(names) else []
-    if prompts:
-        source, values["system_prompt"] = prompts[0]
-        yield f'{source} supplies the system prompt, as system_prompt is not set (system_prompt: "" for none)'
+    if values.get("toy_world"):
+        return
+    own = [values[key] for key in ("system_prompt", "prompt_template") if values.get(key) is not None]
+    if own:
+        if "math" in names and not any("boxed" in prompt for prompt in own):
+            yield NO_BOX
+        return
+    offered = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__)]
+    if "math" in names:
+        offered.append(("math", BOXED if OF_TAGS & set(names) else STEP_BY_STEP))
+    source, prompt = next((offer for offer in offered if offer[1]), ("", ""))
+    if prompt:
+        key = "prompt_template" if "{question}" in prompt else "system_prompt"
+        values[key] = prompt
+        yield f'{source} supplies the {key.replace("_", " ")}, as no prompt is set (system_prompt: "" for none)'
 
 
 def _supply_offline(values: Values) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Convert what YAML has read to the declared types, expand environment variables, and check bounds."""
 
-import difflib
 import math
 import operator
 import os
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from grpo.base.errors import is_secret_name, keep_secret
+from grpo.base.text import did_you_mean
 
 Values = dict[str, Any]  # key -> value
 LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
@@ -127,17 +127,6 @@ def describe_limits(bounds: Mapping[str, Any]) -> str:
     """Return the bounds of a number in words; "" if there are none."""
     texts = [f"{word} {bounds[name]}" for name, (word, _) in LIMITS.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
-
-
-def closest(name: str, candidates: list[str]) -> str:
-    """Return the candidate that `name` resembles most; "" if it resembles none."""
-    return next(iter(difflib.get_close_matches(name, candidates, n=1)), "")
-
-
-def did_you_mean(name: str, candidates: list[str]) -> str:
-    """Return the end of a message that suggests the candidate that `name` resembles most; "" if it resembles none."""
-    close = closest(name, candidates)
-    return f"; did you mean {close}?" if close else ""
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from grpo.data.count import is_empty
 from grpo.data.files import Record
 
-BOXED = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
+STEP_BY_STEP = "{question}\n\nReason step by step, and put your final answer within \\boxed{}."
 LETTER = "{question}\n\nThink step by step. Then end with the letter of the right choice, as in: Answer: A"
 LETTERS = "ABCDEFGHIJ"
 NUM_TESTED = 20  # rows by which a format is recognised
@@ -127,7 +127,7 @@ def _is_aime_answer(record: Record) -> bool:
 TOO_COMMON = ("problem, answer", "question, answer", "problem, solution")
 WRONG_CHOICES = "incorrect_answer_1, incorrect_answer_2, incorrect_answer_3"
 QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
-JUDGED, MATH = "simpleqa", ("math", BOXED)
+JUDGED, MATH = "simpleqa", ("math", STEP_BY_STEP)
 BENCHMARKS = (  # the first that fits is taken, so formats with more columns come first
     Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),
     Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", JUDGED, read=_truthful_qa_choices),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Prompt
+from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.hub import fetch_data
@@ -98,10 +99,12 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     needed = [column for column in needs if column != "answer" or "unanswerable" not in filled]
     missing = [column for column in needed if column not in filled]
     if missing:
+        name = missing[0]
+        other = f"set {name}_field to one of them, or " if name in KEYS_OF_COLUMNS else ""
         raise UserError(
             f"the reward {reward} needs the column {' and '.join(missing)}",
             f"the columns of {data} are {', '.join(filled)}",
-            f"{f'set {missing[0]}_field, or ' * (missing[0] in KEYS_OF_COLUMNS)}add the column to the data",
+            f"{other}add the column to the data{did_you_mean(name, list(filled))}",
             PREFLIGHT,
         )
     return needed

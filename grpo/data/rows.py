@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
-from grpo.base.text import is_blank
+from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records, row_error, shown
 
@@ -60,10 +60,12 @@ def read_rows(
     }
     columns = f"columns: {', '.join(records[0])}"
     if names["question"] is None:
-        raise UserError(f"{path}: no column holds the question", columns, "set question_field", PREFLIGHT)
+        fix = f"set question_field to one of them{did_you_mean(question_field or 'question', list(records[0]))}"
+        raise UserError(f"{path}: no column holds the question", columns, fix, PREFLIGHT)
     for wanted, chosen in (("answer", answer_field), ("title", title_field)):
         if chosen and names[wanted] is None:
-            raise UserError(f"{path}: there is no column {chosen}", columns, f"correct {wanted}_field", PREFLIGHT)
+            fix = f"correct {wanted}_field{did_you_mean(chosen, list(records[0]))}"
+            raise UserError(f"{path}: there is no column {chosen}", columns, fix, PREFLIGHT)
     return [_make_row(path, index, record, names) for index, record in enumerate(records)]
 
 

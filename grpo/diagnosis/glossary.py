@@ -73,10 +73,10 @@ GLOSSARY = {
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
-    "kb/supported_frac": "share of these facts that the knowledge base supports; KnowRL's rewards check the facts of "
+    "kb/supported_frac": "share of the checked facts that the knowledge base supports; KnowRL's rewards check those of "
     "wrong answers alone (knowrl_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
-    "kb/refuted_frac": "share of these facts that it contradicts",
-    "kb/unknown_frac": "share of these facts about which it says nothing",
+    "kb/refuted_frac": "share of the checked facts that it contradicts",
+    "kb/unknown_frac": "share of the checked facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",
     "judge/retries": "requests that repeated an earlier one",
     "judge/failures": "requests that failed",

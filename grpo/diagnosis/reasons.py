@@ -12,8 +12,9 @@ BY_HAND = (
     "grade some completions by hand with `python -m rewards.score`, and choose questions that it sometimes gets right"
 )
 REMEDIES = {  # pattern in a reason -> what helps; the first that fits
-    r"box": "ask for \\boxed{} in system_prompt or prompt_template, or teach it first: cold_start=CONFIG",
-    r"<\w|</|block|tags": "show the format with an example in system_prompt, or teach it first: cold_start=CONFIG",
+    r"box": "ask for \\boxed{} with an example in system_prompt, or teach it first: cold_start=CONFIG",
+    r"<\w|</|block|tags": "show the format with an example in system_prompt, pay for each tag (add tag_count to "
+    "reward_funcs), or teach it first: cold_start=CONFIG",
     r"the row has no|column": "name the columns: question_field, answer_field, title_field",
     r"None|returned|finite": "let the reward return a finite number for every completion that it is about",
     r"no answer within|judge|service|request": "ask this reward's service a question: `python -m grpo.doctor CONFIG`",

@@ -119,7 +119,8 @@ def first_step(history: History) -> str:
     if step.get("micro_batches") == 0:
         found.append("nothing is trained on")
     elif step.get("frac_reward_zero_std"):
-        found.append(f"{step['frac_reward_zero_std']:.0%} of the groups have equal rewards and teach nothing")
+        share = f"{step['frac_reward_zero_std']:.0%} of the groups"
+        found.append(f"{share} have equal rewards and teach nothing (no signal, in the line of each step)")
     if not math.isfinite(step.get("grad_norm", 0.0)) and history.config.get("torch_dtype") != "float16":
         found.append("the update is skipped, as its gradient is not finite")
     if remedy := history.remedy():

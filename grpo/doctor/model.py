@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from safetensors import safe_open
-
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import examine_config
@@ -19,13 +17,12 @@ from grpo.model.adapter import load_adapter
 from grpo.model.decoder import Decoder
 from grpo.model.lora import Build
 from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
-from grpo.model.weights import named_tensors, read_model_config
+from grpo.model.weights import load_decoder, named_tensors, read_model_config
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import is_done, stage1_overrides, start_from
 from rewards.scorer import Scorer
 
-MAX_MISFITS = 8  # tensors to name in a message
 SAMPLE_TOKENS = 8
 UNITS = ((1e9, "B"), (1e6, "M"))
 
@@ -55,14 +52,9 @@ def model(case: Case) -> str:
     case.folder = parts.model
     case.shape = read_model_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
-    decoder = Decoder(case.shape, Build(lora, lora is None, dtype, "meta"))
-    problems = list(misfits(decoder, case.folder))
-    if problems:
-        what, why = f"the weights in {case.folder} do not fit its config.json", "; ".join(problems[:MAX_MISFITS])
-        raise UserError(what, why, "download the checkpoint again", PREFLIGHT)
+    case.model = decoder = load_decoder(case.folder, Build(lora, lora is None, dtype, "meta"))
     if parts.adapter:
         load_adapter(parts.adapter)  # which checks it
-    case.model = decoder
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
@@ -81,13 +73,15 @@ def rounded(number: float) -> str:
 def tokenizer(case: Case) -> str:
     """Load the tokenizer, and return which tokens end an answer, the chat template's first."""
     folder = need(case.folder, "the model")
-    case.tokenizer = load_encoder(case.start).tokenizer
+    encoder = load_encoder(case.start)
+    case.tokenizer = encoder.tokenizer
     if case.model is not None:
         check_vocabulary(case.tokenizer, case.model)
     first = turn_end(case.tokenizer)
     ends = sorted(eos_ids(folder, case.tokenizer), key=lambda token: token != first)
     names = case.tokenizer.convert_ids_to_tokens(ends)
-    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}"
+    opened = "; its template opens <think> in the prompt, and rewards count that" if encoder.opens_think else ""
+    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}{opened}"
 
 
 def memory_plan(case: Case) -> str:
@@ -147,17 +141,3 @@ def rehearse(case: Case) -> Rehearsal:
     if isinstance(start, SftConfig):
         start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
     return GrpoRehearsal(start)
-
-
-def misfits(model: Decoder, folder: Path) -> Iterator[str]:
-    """Yield each difference between the headers of a checkpoint's files and the tensors of the model."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
-    found = set()
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in file.keys():
-                found.add(name)
-                shape = tuple(file.get_slice(name).get_shape())
-                if name in wanted and shape != wanted[name]:
-                    yield f"{name} has shape {shape}, wanted {wanted[name]}"
-    yield from (f"missing {name}" for name in wanted if name not in found)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
+from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.questions import num_steps
 from grpo.doctor.case import Case, need
@@ -62,11 +63,11 @@ def duration(case: Case) -> str:
             notes.append(f"dynamic_sampling generates up to {most} times as much")
     seconds = sum(phases.values())
     terms = " + ".join(f"{name} {seconds:,.2f}" for name, seconds in phases.items())
-    found = [f"{seconds:,.2f} s a step: {terms}", f"{number:,} steps take {_hours(number * seconds)}"]
+    found = [f"{seconds:,.2f} s a step: {terms}", f"{number:,} steps take {show_duration(number * seconds)}"]
     evaluations = evaluations_of(case)
     if evaluations:
         of_answer = (seconds - phases["training"] - phases.get("reference", 0)) / rows_per_step(case.config)
-        found.append(f"{evaluations} evaluations take {_hours(evaluations * case.num_held_out * of_answer)}")
+        found.append(f"{evaluations} evaluations take {show_duration(evaluations * case.num_held_out * of_answer)}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
 
 
@@ -77,11 +78,8 @@ def stage1_duration(case: Case) -> str:
     check_room(case)
     step = SftRehearsal(config).time_step()
     seconds = sum(step.phases.values())
-    return f"{seconds:,.2f} s a step; {number:,} steps take {_hours(number * seconds)}; measured here: {step.measured}"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f} h" if seconds >= 360 else f"{seconds / 60:,.1f} min"
+    total = show_duration(number * seconds)
+    return f"{seconds:,.2f} s a step; {number:,} steps take {total}; measured here: {step.measured}"
 
 
 @dataclass(frozen=True)

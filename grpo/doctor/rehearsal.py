@@ -12,6 +12,7 @@ from statistics import fmean
 from grpo.base.schema import Group, Score, completions_of
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.device.distributed import Ranks, choose_device
+from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.sft import SftTrainer
@@ -51,11 +52,12 @@ class Rehearsal:
 
     num_rows: of a complete step. longest: tokens of the longest prompt or completion. They have
     `cut(rows, tokens)`, which gives the next step so many rows, whose prompts and completions have at most so many
-    tokens; `groups()`, which the last step has trained on; and `full_tokens()`, the estimated tokens of prompts (from
-    the data) and of completions (from the last step) in a complete step.
+    tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last step)
+    in a complete step. source: holds the groups that the last step has trained on.
     """
 
     trainer: GrpoTrainer | SftTrainer
+    source: Rollout | SftTrainer
     num_rows: int
     longest: int
 
@@ -70,12 +72,12 @@ class Rehearsal:
             spent += seconds
             if spent + seconds * next_rows * next_tokens / (rows * tokens) > limit_s:
                 break
-        lengths = [len(completion.ids) for completion in completions_of(self.groups())]
+        lengths = [len(completion.ids) for completion in completions_of(self.source.groups)]
         measured = f"{rows} of {self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if (rows, tokens) != sizes[-1]:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
-        scale = (prompts + completions) / sum(map(num_tokens, self.groups()))
+        scale = (prompts + completions) / sum(map(num_tokens, self.source.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
         return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
@@ -99,24 +101,20 @@ class GrpoRehearsal(Rehearsal):
     def __init__(self, config: TrainConfig):
         config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
-        self.rollout = self.trainer.rollout
-        self.prompts, self.sampling = self.rollout.prompts, self.rollout.sampling
-        self.num_rows = self.rollout.groups_per_rank
+        self.source = rollout = self.trainer.rollout
+        self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_rank
         self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
 
     def cut(self, rows: int, tokens: int) -> None:
-        rollout = self.rollout
+        rollout = self.source
         rollout.sampled_step, rollout.groups_per_rank = -1, rows
         rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
         rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
 
-    def groups(self) -> list[Group]:
-        return self.rollout.groups
-
     def full_tokens(self) -> tuple[float, float]:
         """A completion that was cut off counts with the maximum length."""
         most = self.sampling.max_new_tokens
-        completions = completions_of(self.groups())
+        completions = completions_of(self.source.groups)
         length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
         prompt = fmean(len(prompt.ids) for prompt in self.prompts)
         return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length
@@ -126,7 +124,7 @@ class SftRehearsal(Rehearsal):
     """First steps of stage 1. A row is an example."""
 
     def __init__(self, config: SftConfig):
-        self.trainer = SftTrainer(config, SilentRun(config))
+        self.trainer = self.source = SftTrainer(config, SilentRun(config))
         self.examples, self.num_rows = self.trainer.examples, self.trainer.rows_per_step
         lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
         self.longest = max(max(pair) for pair in lengths)
@@ -135,9 +133,6 @@ class SftRehearsal(Rehearsal):
         trainer = self.trainer
         trainer.taken_step, trainer.rows_per_step = -1, rows
         trainer.examples = [_cut_example(example, tokens) for example in self.examples]
-
-    def groups(self) -> list[Group]:
-        return self.trainer.groups
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)

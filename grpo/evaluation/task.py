@@ -8,7 +8,8 @@ from pathlib import Path
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import TrainConfig
-from grpo.data.benchmarks import BOXED, Benchmark, find_benchmark
+from grpo.config.supplied import NO_BOX
+from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 from grpo.data.questions import Questions
@@ -61,12 +62,13 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         config = _fit_to_data(config, records, benchmark, typed)
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
-        if benchmark and not arguments.choices:
-            config = _use_prompt(config, benchmark.prompt, say)
-        elif "math" in config.reward_funcs and not has_config:
-            config = _use_prompt(config, BOXED, say)
-            if "boxed" not in f"{config.system_prompt} {config.prompt_template}":
-                say("note: no prompt asks for \\boxed{}, which the reward math reads")
+        has_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
+        if benchmark and not has_prompt and not arguments.choices:
+            config = replace(config, prompt_template=benchmark.prompt)
+        if config.prompt_template != DEFAULT_TEMPLATE:
+            say(f"each question is asked as {config.prompt_template!r} (prompt_template)")
+        if "math" in config.reward_funcs and "boxed" not in f"{config.system_prompt} {config.prompt_template}":
+            say(f"note: {NO_BOX}")
     else:
         questions = _held_out(config, model)
     return Task(
@@ -119,12 +121,3 @@ def _fit_to_data(
     if "max_prompt_length" not in typed:
         changes["max_prompt_length"] = NO_LIMIT
     return replace(config, **changes)
-
-
-def _use_prompt(config: TrainConfig, template: str, say: Callable[[str], None]) -> TrainConfig:
-    """Set a prompt template, unless the configuration has a prompt of its own."""
-    is_own_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-    if is_own_prompt or template == DEFAULT_TEMPLATE:
-        return config
-    say(f"each question is asked as {template!r} (set prompt_template or system_prompt to change that)")
-    return replace(config, prompt_template=template)

@@ -56,7 +56,8 @@ def find_gguf(name: str) -> Path:
             )
         path = Path(folders[0]) / match[2]
     if not path.is_file():
-        raise UserError(f"cannot find {name}", f"there is no file {path}", "correct model_name_or_path", PREFLIGHT)
+        fix = "give the path of the file, or PACKAGE:FILE.gguf for one inside an installed package"
+        raise UserError(f"cannot find {name}", f"there is no file {path}", fix, PREFLIGHT)
     return path.resolve()
 
 

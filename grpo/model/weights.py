@@ -36,20 +36,21 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def load_decoder(folder: Path, build: Build) -> Decoder:
-    """Build the decoder of a checkpoint and load its weights, converted to build.dtype.
+    """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
-    for name, tensor in counted(_read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+    is_meta = torch.device(build.device).type == "meta"
+    for name, tensor in counted(_read_tensors(folder, is_meta), len(named), f"loading {folder}", "tensors"):
         if name not in named:
             is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
             if not is_derived:  # which only some checkpoints contain, as it follows from others
                 problems.append(f"unexpected {name}")
         elif named[name].shape != tensor.shape:
             problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(named[name].shape)}")
-        elif not torch.isfinite(tensor).all():
+        elif not is_meta and not torch.isfinite(tensor).all():
             problems.append(f"{name} holds numbers that are not finite")
         else:
             named[name].copy_(tensor)
@@ -155,8 +156,8 @@ def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors of a checkpoint, one at a time."""
+def _read_tensors(folder: Path, only_shapes: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all tensors of a checkpoint, one at a time; on the meta device if only their shapes are read."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
     if not files:
@@ -171,7 +172,10 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
         with broken, safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
-                yield name, tensors.get_tensor(name)
+                if only_shapes:
+                    yield name, torch.empty(tensors.get_slice(name).get_shape(), device="meta")
+                else:
+                    yield name, tensors.get_tensor(name)
 
 
 def _indexed_files(index: Path) -> list[str]:

@@ -19,26 +19,12 @@ class Value:
     """A measured value, and its 95 % interval if that is known."""
 
     value: float
+    is_rate: bool
     low: float | None = None
     high: float | None = None
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A measure of the held-out questions, with its value in each measurement."""
-
-    name: str
-    is_rate: bool
-    values: list[Value | None]
-
-
-@dataclass(frozen=True)
-class QuestionSet:
-    """The held-out questions, or those of one value of eval_group_field."""
-
-    name: str
-    num_questions: int
-    measures: list[Measure]
+QuestionSets = dict[str, dict[str, list[Value | None]]]  # title -> measure -> its value in each measurement
 
 
 def headline(record: Record) -> str:
@@ -64,25 +50,22 @@ def _compare(record: Record) -> Comparison | None:
     return compare(first, last) if any(first[name].keys() & last.get(name, {}).keys() for name in first) else None
 
 
-def before_and_after(records: Sequence[Record]) -> tuple[list[str], list[QuestionSet]]:
-    """Return the column headers (before and after, for each run), and the question sets with their measures."""
+def before_and_after(records: Sequence[Record]) -> tuple[list[str], QuestionSets]:
+    """Return the column headers (before and after, for each run), and the measures of each set of questions."""
     headers, columns = [], []
     for record in records:
         for moment, summaries in record.summaries.items():
             headers.append(moment if len(records) == 1 else f"{record.name}, {moment}")
             columns.append(summaries)
-    names = list(dict.fromkeys(name for column in columns for name in column))
-    return headers, [_question_set(name, [column.get(name, {}) for column in columns]) for name in names]
-
-
-def _question_set(name: str, summaries: Sequence[Metrics]) -> QuestionSet:
-    measures = []
-    for measure in shown_measures(SHOWN_OF_PART if name else SHOWN, *summaries):
-        values = [_with_interval(summary, measure) for summary in summaries]
-        if any(values):
-            measures.append(Measure(measure, is_rate(measure), values))
-    num_questions = max((summary.get("num_questions", 0) for summary in summaries), default=0)
-    return QuestionSet(name or "all held-out questions", int(num_questions), measures)
+    question_sets = {}
+    for name in dict.fromkeys(name for column in columns for name in column):
+        summaries = [column.get(name, {}) for column in columns]
+        number = max(summary.get("num_questions", 0) for summary in summaries)
+        question_sets[f"{name or 'all held-out questions'}: {number:.0f}"] = {
+            measure: [_with_interval(summary, measure) for summary in summaries]
+            for measure in shown_measures(SHOWN_OF_PART if name else SHOWN, *summaries)
+        }
+    return headers, question_sets
 
 
 def _with_interval(summary: Metrics, name: str) -> Value | None:
@@ -91,10 +74,10 @@ def _with_interval(summary: Metrics, name: str) -> Value | None:
         return None
     low, high = summary.get(f"{name}_low"), summary.get(f"{name}_high")
     if low is not None and high is not None:
-        return Value(value, low, high)
+        return Value(value, is_rate(name), low, high)
     num_answers = summary.get("num_answers", 0)
     if name not in RATES_OF_ANSWERS or num_answers != summary.get("num_questions") or not 0 <= value <= 1:
-        return Value(value)
+        return Value(value, is_rate(name))
     if name == OF_ATTEMPTED:
         num_answers *= 1 - summary.get("not_attempted", 0.0)
-    return Value(value, *wilson_interval(value, num_answers * (1 - summary.get("unscored_frac", 0.0))))
+    return Value(value, True, *wilson_interval(value, num_answers * (1 - summary.get("unscored_frac", 0.0))))

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
+from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, as_yaml, meanings
 from grpo.diagnosis.glossary import Metrics, meaning
 from grpo.diagnosis.reader import is_number
@@ -111,7 +112,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "steps": last.get("step"),
         "completions per step": _completions_per_step(config),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
-        "time of all steps": show_seconds(sum(_finite(record.steps, "step_time"))),
+        "time of all steps": show_duration(sum(_finite(record.steps, "step_time"))),
         "peak memory": f"{memory:.2f} GB" if math.isfinite(memory) else None,
         "started": str(state.get("started") or "").replace("T", " "),
     }
@@ -177,12 +178,3 @@ def show_number(value: Any) -> str:
 
 def show_measure(value: float, is_rate: bool) -> str:
     return f"{value:.1%}" if is_rate else f"{value:.2f}"
-
-
-def show_seconds(seconds: float) -> str:
-    """Format a duration in the two largest units that it needs."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -20,7 +20,7 @@ from grpo.run import checkpoint
 from grpo.run.run_dir import CONFIG_FILE, OLD_RUN, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
-SHARED = ("system_prompt", "torch_dtype")  # by stage 1 and stage 2
+SHARED = ("system_prompt", "prompt_template", "torch_dtype")  # by stage 1 and stage 2
 TOKENIZER = ("tokenizer_name_or_path", "chat_template", "chat_template_kwargs")  # a model has its own
 
 
@@ -105,15 +105,16 @@ def _checked(saved: SavedModel, problem: str) -> SavedModel:
 def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """Return the configuration to use a model with: that of the run that made it, with `overrides`.
 
-    From a run of stage 1 it takes only the SHARED keys. A run keeps its own prompt, even if `overrides` name a reward
-    that has one.
+    From a run of stage 1, which has no prompt_template, it takes only the SHARED keys. A run keeps its own prompt, even
+    if `overrides` name a reward that has one.
     """
     made_with = saved.config()
     if made_with is None:
         return load_config(None, overrides)[0]
     chosen = keys_of(overrides)
     config, _ = load_config(saved.config_path if isinstance(made_with, TrainConfig) else None, overrides)
-    config = replace(config, **{name: getattr(made_with, name) for name in SHARED if name not in chosen})
+    shared = {name: getattr(made_with, name, getattr(TrainConfig, name)) for name in SHARED if name not in chosen}
+    config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):
         return config
     return replace(config, **{name: None for name in TOKENIZER if name not in chosen})

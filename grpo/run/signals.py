@@ -7,6 +7,7 @@ it happens as soon as Python code runs in the main thread again.
 import _thread
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,9 +60,9 @@ class Signals:
         if self.stop_code == SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait
         self.stop_code = 128 + number
-        if self.is_training and self.ranks.is_main:  # print itself may be what the signal has interrupted
+        if self.is_training and self.ranks.is_main:
             again = "; Ctrl-C again stops now" if number == signal.SIGINT else ""
-            os.write(2, f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n".encode())
+            _write_at_once(f"\nfinishing the step, then saving, for {GRACE_S:.0f} s at most{again}\n")
         self._start_alarm(GRACE_S if self.is_training else AGAIN_S)
         if self.may_end_at_once:
             raise Interrupted(self.stop_code)
@@ -111,3 +112,11 @@ class Signals:
         if code:
             save()
             raise Interrupted(code)
+
+
+def _write_at_once(text: str) -> None:
+    """Write to stderr in a signal handler. In a command, `print` itself may be what the signal has interrupted."""
+    if "ipykernel" in sys.modules:  # a notebook shows only what is printed, and its streams may be entered twice
+        print(text, file=sys.stderr, flush=True)
+    else:
+        os.write(2, text.encode())

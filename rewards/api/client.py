@@ -105,7 +105,7 @@ class ApiClient:
             raise UserError(
                 f"the {self.endpoint.name} at {self.endpoint.base_url} gives no answer",
                 reply.reason,
-                "check its base_url and that the service is up",
+                f"check {self.endpoint.name}_base_url, and that the service is up",
                 PREFLIGHT,
             )
         return reply

@@ -79,7 +79,7 @@ def read_key(name: str, variable: str) -> str:
         raise UserError(
             f"the {name} has no key",
             f"the environment variable {variable} is not set",
-            f"export {variable}=... (any word for a local server without keys)",
+            f"export {variable}=... (any word for a local server without keys); without any service: judge=offline",
             PREFLIGHT,
         )
     if not key.isascii() or not key.isprintable() or " " in key:

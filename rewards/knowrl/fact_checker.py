@@ -127,12 +127,16 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
         from grpo.device.distributed import choose_device
         from knowledge.facts.entailment import EntailmentVerifier
 
-        verifier = EntailmentVerifier.load(
-            options["nli_model"],
-            device=choose_device(options["device"]),
-            threshold=options["entailment_threshold"],
-            weigh_contradiction=weigh_contradiction,
-        )
+        try:
+            verifier = EntailmentVerifier.load(
+                options["nli_model"],
+                device=choose_device(options["device"]),
+                threshold=options["entailment_threshold"],
+                weigh_contradiction=weigh_contradiction,
+            )
+        except UserError as error:
+            fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+            raise UserError(error.what, error.why, fix, error.exit_code) from None
     return CachedVerifier(verifier, options["verdict_cache"]) if options["verdict_cache"] else verifier
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import torch
 from commands import ROOT, next_commands, run_command
 from making import load, randomise_adapter, write_rows
 
+from grpo.export import _num_shared
 from grpo.model.adapter import save_adapter, trained_adapter
 
 
@@ -154,3 +156,24 @@ SIZES += [("knowledge.build in.jsonl kb.db --max-row-mb", size) for size in ("-1
 def test_sizes_that_do_not_exist_are_refused_with_the_usage(line, size):
     run = command(*line.split(), size, code=2)
     assert run.stderr.startswith("usage: ") and "internal error" not in run.stderr
+
+
+def test_export_says_what_rounding_changes(chat_checkpoint, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
+    run = ["output_dir=" + str(tmp_path / "run"), f"dataset_id_or_path={data}", f"model_name_or_path={chat_checkpoint}"]
+    keys = ["max_steps=1", "num_generations=2", "per_device_train_batch_size=4", "max_completion_length=6"]
+    command("grpo.train", *run, *keys, "reward_funcs=exact", "eval_size=4", "report_to=none", "device=cpu")
+    exported = command("grpo.export", tmp_path / "run", tmp_path / "out", "--merge", "--dtype", "bfloat16")
+    found = re.search(r"rounded to bfloat16: (\d+) of (\d+) greedy tokens .* of 4 answers to held-out", exported.stderr)
+    same, total = map(int, found.groups())
+    assert 0 < same <= total <= 4 * 32
+    exact = command("grpo.export", tmp_path / "run", tmp_path / "exact", "--merge")
+    assert "rounded" not in exact.stderr
+    data.unlink()
+    without = command("grpo.export", tmp_path / "run", tmp_path / "without", "--merge", "--dtype", "bfloat16")
+    assert "was not measured" in without.stderr and (tmp_path / "without" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("a", "b", "number"), [((1, 2, 3), (1, 2, 3), 3), ((1, 2), (1, 3), 1), ((1, 2), (1,), 1)])
+def test_answers_are_compared_up_to_their_first_difference(a, b, number):
+    assert _num_shared(a, b) == number

@@ -162,7 +162,8 @@ PROMPTS = [  # rewards and other keys, and the system prompt that they bring; No
     ("[binary_rar]", BLOCKS),
     *((names, BLOCKS_AND_CONFIDENCE) for names in ("rlcr", "[format, rlcr]", "[knowrl, rlcr]")),
     ("[format, math]", BOXED),
-    *((names, None) for names in ("format", "[simpleqa, math]", "[math]")),
+    ("[tag_count, math]", BOXED),
+    *((names, None) for names in ("format", "tag_count", "[simpleqa, math]", "[math]")),
     ("knowrl prompt_template=Answer:{question}", None),
     ("knowrl toy_world=encyclopedia", None),
     ("[format,tiar] toy_world=encyclopedia", None),
@@ -178,6 +179,26 @@ def test_rewards_bring_the_prompt_that_they_need_unless_there_is_one(tmp_path, k
     assert config.system_prompt == prompt
     is_supplied = prompt in (BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED)
     assert any("supplies the system prompt" in notice for notice in notices) is is_supplied
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_asked", "is_noted"),
+    [
+        ((), True, False),
+        (("prompt_template=Box it in \\boxed{}: {question}",), True, False),
+        (("prompt_template={question}",), False, True),
+        (("system_prompt=",), False, True),
+        (("system_prompt=Answer in \\boxed{}.",), True, False),
+        (("toy_world=arithmetic",), False, False),
+    ],
+)
+def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, keys, is_asked, is_noted):
+    config, notices = load(tmp_path, "", "reward_funcs=math", *keys)
+    assert ("boxed" in f"{config.system_prompt} {config.prompt_template}") == is_asked
+    assert any("no prompt asks for" in notice for notice in notices) == is_noted
+    written = tmp_path / "config.resolved.yaml"
+    written.write_text(to_yaml(config))
+    assert load_config(written)[0] == config  # what a run wrote means the same when it is read again
 
 
 def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():

@@ -113,6 +113,13 @@ def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
         path.write_text(json.dumps(raw | changes))
     _, found = examine(capsys, config)
     assert "an answer ends with <|im_end|> or <|endoftext|>" in found["tokenizer"]["text"]
+    assert "opens <think>" not in found["tokenizer"]["text"]
+    thinking = tmp_path / "thinking.jinja"
+    template = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text()).get("chat_template")
+    template = template or (tmp_path / "model" / "chat_template.jinja").read_text()
+    thinking.write_text(template.rstrip() + "{% if add_generation_prompt %}<think>{% endif %}")
+    _, found = examine(capsys, config, f"chat_template={thinking}")
+    assert "its template opens <think> in the prompt" in found["tokenizer"]["text"]
 
 
 @pytest.mark.parametrize("keys", [["lora_r=8"], ["lora_r=0"]])

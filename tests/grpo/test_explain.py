@@ -49,7 +49,7 @@ def test_a_failure_that_passed_says_so(tmp_path):
 def test_a_sound_run_says_what_it_learned(tmp_path):
     assert sentences(write_run(tmp_path)) == [
         "Step 1: 5% of the completions are cut off at max_completion_length; "
-        "30% of the groups have equal rewards and teach nothing.",
+        "30% of the groups have equal rewards and teach nothing (no signal, in the line of each step).",
         "No known failure shows in 40 steps.",
         "From the first 10 steps to the last: reward 0.138 → 0.887.",
     ]

@@ -63,7 +63,7 @@ def test_it_makes_the_first_step_of_the_run(config, tmp_path):
     assert step.measured.startswith("4 of 4 rows, completions of") and "cut" not in step.measured
     assert sorted(tmp_path.rglob("*")) == before
     decode = rehearsal.trainer.policy.decode
-    made = [decode(completion.ids) for group in rehearsal.groups() for completion in group.completions]
+    made = [decode(completion.ids) for group in rehearsal.source.groups for completion in group.completions]
     train(config)
     lines = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     assert made == [json.loads(line)["completion"] for line in lines]
@@ -75,7 +75,7 @@ def test_it_makes_the_first_step_of_stage_1(stage1, tmp_path):
     assert list(step.phases) == ["training"] and step.measured.startswith("4 of 4 rows")
     sft(stage1)
     metrics = json.loads((tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()[0])
-    assert sum(map(num_tokens, rehearsal.groups())) == metrics["num_tokens"]
+    assert sum(map(num_tokens, rehearsal.source.groups)) == metrics["num_tokens"]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 1.0, 1e9])
@@ -87,7 +87,7 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
 
     def timed(rows, tokens):
         make_step(rows, tokens)
-        groups = rehearsal.groups()
+        groups = rehearsal.source.groups
         assert len(groups) == rows
         assert all(len(group.prompt.ids) <= tokens for group in groups)
         assert all(len(c.ids) <= tokens for group in groups for c in group.completions)
@@ -106,7 +106,7 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
 def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
     """4 questions with 2 completions each: one of 3 tokens ended, one was cut; it may have up to 40."""
     rehearsal = GrpoRehearsal(config)
-    rehearsal.rollout.groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
+    rehearsal.source.groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
     prompts = [len(prompt.ids) for prompt in rehearsal.prompts]
     assert rehearsal.full_tokens() == (4 * sum(prompts) / len(prompts), 4 * 2 * (40 + 3) / 2)
 
@@ -121,7 +121,7 @@ def test_the_terms_of_a_run(config):
     text = plan.duration(case)
     assert "7.00 s a step: generating 3.00 + reference 1.00 + training 2.00 + judge (at most) 1.00" in text
     assert "10 steps take 1.2 min" in text
-    assert "3 evaluations take 0.4 min" in text  # 48 answers, of which 8 take 3 + 1 seconds
+    assert "3 evaluations take 24 s" in text  # 48 answers, of which 8 take 3 + 1 seconds
     assert text.endswith("measured here: all of it") and case.rehearsal is None
 
 

@@ -12,6 +12,7 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.base.errors import UserError
+from grpo.base.text import show_duration
 from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
@@ -19,7 +20,7 @@ from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
 from grpo.report.examples import examples
 from grpo.report.flips import flips
-from grpo.report.page import render, show_seconds
+from grpo.report.page import render
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -198,11 +199,11 @@ def test_a_page_of_stage_1(tmp_path):
 
 def test_flips_are_of_held_out_questions_that_were_answered_twice(tmp_path):
     folder = write_run(tmp_path)
-    write_answers(folder, 0, answer(0, 1.0), answer(0, 3.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
+    write_answers(folder, 0, answer(0, 1.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
     write_answers(folder, 20, answer(0, 9.0), folder="evaluation")
     write_answers(folder, 40, answer(0, -1.0), answer(1, 0.5), answer(2, None), answer(3, 1.0), folder="evaluation")
     found = flips(read_record(folder))
-    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -3.0), (1, 0.5)]
+    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -2.0), (1, 0.5)]
     assert found.num_questions == 3 and found.outcomes == []
 
 
@@ -222,8 +223,8 @@ def test_the_interval_of_a_rate_among_attempted_answers_is_of_those_alone(tmp_pa
     folder = write_run(tmp_path)
     part = {"num_questions": 100, "num_answers": 100, "unscored_frac": 0.0, "not_attempted": 0.75}
     write_summaries(folder, before={"": part | {"correct_given_attempted": 0.5, "accuracy": 0.125}}, after=None)
-    _, (found,) = before_and_after([read_record(folder)])
-    intervals = {measure.name: (measure.values[0].low, measure.values[0].high) for measure in found.measures}
+    _, found = before_and_after([read_record(folder)])
+    intervals = {name: (value.low, value.high) for name, (value,) in found["all held-out questions: 100"].items()}
     assert intervals["correct_given_attempted"] == pytest.approx((0.3175, 0.6825), abs=1e-4)
     assert intervals["accuracy"] == pytest.approx(wilson_interval(0.125, 100))
 
@@ -343,7 +344,14 @@ def test_long_curves_are_thinned_and_smoothed():
 
 
 def test_durations():
-    assert [show_seconds(n) for n in (0.4, 59.6, 3599, 7261)] == ["0 s", "1 min 0 s", "59 min 59 s", "2 h 1 min"]
+    assert [show_duration(n) for n in (0.4, 59.4, 60, 359, 360, 7261)] == [
+        "0 s",
+        "59 s",
+        "1.0 min",
+        "6.0 min",
+        "0.1 h",
+        "2.0 h",
+    ]
 
 
 def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):

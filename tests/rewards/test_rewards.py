@@ -59,6 +59,22 @@ def test_format_is_wrong(text):
     assert score.value == -1.0 and score.reason
 
 
+@pytest.mark.parametrize(("completion", "prompt", "value", "reason"), [
+    ("It is 4.", "", 0, "no <think>; no </think>; no <answer>; no </answer>"),
+    ("a</think>", "", 0.25, "no <think>"),
+    ("a</think>", "<|im_start|>assistant\n<think>\n", 0.5, "no <answer>"),
+    ("<think>a</think>", "assistant\n<think>\n", 0.5, "no <answer>"),
+    ("</answer><think>", "", 0.5, "no </think>"),
+    ("<answer><answer></answer>", "", 0.25, "<answer> occurs 2 times"),
+    (GOOD, "", 1, "each tag occurs once"),
+])  # fmt: skip
+def test_each_tag_earns_a_quarter(completion, prompt, value, reason):
+    (reward,) = build_rewards(["tag_count"], {})
+    score = reward.grade(completion, {"prompt": prompt})
+    assert score.value == value and reason in score.reason
+    assert reward([prompt], [completion]) == [value]
+
+
 def test_format_is_linear_in_white_space():
     """The regular expression of the original takes minutes here."""
     started = time.process_time()
@@ -198,7 +214,7 @@ def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thr
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_services_of_each_reward(name):
     """A judge where an answer is graded in words; the knowledge base, and what asks it, where facts are checked."""
-    alone = ("format", "exact", "math", "choice", "soft_overlong_punishment")
+    alone = ("format", "tag_count", "exact", "math", "choice", "soft_overlong_punishment")
     of_judge = [] if name in (*alone, "factuality", "binary_rar") else ["judge"]
     has_facts = name in ("factuality", "binary_rar") or name.startswith("knowrl")
     assert services_of([name]) == of_judge + (["knowledge base", "decomposer", "verifier"] if has_facts else [])
