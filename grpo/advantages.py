@@ -53,6 +53,37 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
 
 
+def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> list[float]:
+    """Return what the rewards of one group add to the four sums of `refusal_shift`.
+
+    D completions decline, with rewards that add up to T; A answer, with S. What has no reward or no outcome, as without
+    the answer block, is left out. The sums: D S - A T, D A, D, and D + A.
+
+    >>> refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None])
+    [0.0, 2, 1, 3]
+    """
+    known = [pair for pair in zip(rewards, outcomes, strict=True) if None not in pair]
+    declined = [reward for reward, outcome in known if outcome == "refused"]
+    answered = [reward for reward, outcome in known if outcome != "refused"]
+    D, A = len(declined), len(answered)
+    return [D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A]
+
+
+def refusal_shift(counts: Sequence[float], target: float) -> float:
+    """Return what is added to the reward of declining in a step (Eq. 20).
+
+    counts: `refusal_counts`, summed over the groups of the step. With the first term alone, the advantages of all
+    completions that decline add up to 0: the step says which questions to decline, and not how many. The others are
+    the log-odds that are missing to the target; half an answer more on both sides keeps them finite.
+
+    >>> refusal_shift([1.0, 2.0, 2.0, 4.0], target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
+    0.5
+    """
+    gain, num_pairs, num_declined, num_known = counts
+    missing = math.log(target / (1 - target)) - math.log((num_declined + 0.5) / (num_known - num_declined + 0.5))
+    return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 20
+
+
 def reward_std(rewards: Sequence[float | None]) -> float:
     """Return the standard deviation of the scorable rewards; 0 for fewer than two."""
     known = [reward for reward in rewards if reward is not None]

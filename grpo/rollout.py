@@ -6,7 +6,7 @@ Grading starts as each completion ends, while the others are still being generat
 import time
 from collections.abc import Iterator, Sequence
 
-from grpo.advantages import group_advantages, normalize_then_sum, reward_std
+from grpo.advantages import group_advantages, normalize_then_sum, refusal_counts, refusal_shift, reward_std
 from grpo.base.schema import Completion, Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
 from grpo.credit import answer_start, judged_sentences
@@ -15,7 +15,7 @@ from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.model.policy import Policy
 from grpo.packing import Totals, count_trained
-from grpo.run.metrics import Clock, is_mixed
+from grpo.run.metrics import Clock, is_mixed, outcome_of
 from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from rewards.custom import TrainerState
@@ -49,6 +49,7 @@ class Rollout:
         self.totals = Totals(0, 0, 0)
         self.is_graded = False
         self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
+        self.refusal_shift: float | None = None  # what declining earns more (Eq. 20), once they have
 
     def reserve(self, num_sequences: int) -> None:
         """Decode at most this many sequences together; on a GPU, allocate their cache now."""
@@ -62,7 +63,7 @@ class Rollout:
         """
         if step == self.sampled_step:
             return self.groups
-        self.is_graded, self.batch_std = False, None
+        self.is_graded, self.batch_std, self.refusal_shift = False, None, None
         dynamic = self.config.dynamic_sampling
         with self.run.signals.interruptible(together=not dynamic):
             if dynamic:
@@ -151,7 +152,8 @@ class Rollout:
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
         """Return the index of the micro-batch to train next: 0, or with slow rewards that of the first one graded."""
         c = self.config
-        if not self.scorer.slow or c.full_determinism or c.scale_rewards == "batch":
+        needs_all = c.scale_rewards == "batch" or c.refusal_target is not None
+        if not self.scorer.slow or c.full_determinism or needs_all:
             return 0
         while True:
             for index, batch in enumerate(batches):
@@ -161,6 +163,8 @@ class Rollout:
 
     def _grade(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
+        if self.refusal_shift is None:
+            self.refusal_shift = self._shift_over_ranks()
         if self.config.scale_rewards == "batch" and self.batch_std is None:
             self.batch_std = self._std_over_ranks()
         for group in groups:
@@ -188,10 +192,28 @@ class Rollout:
     def _rewards_of(self, group: Group) -> list[float | None]:
         """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""
         if self.config.multi_objective_aggregation == "sum_then_normalize":
-            return [completion.reward for completion in group.completions]
+            return [self._shifted(completion) for completion in group.completions]
         weights = self.scorer.weights_of(group)
         values = [[completion.scores[name].value for completion in group.completions] for name in weights]
         return normalize_then_sum(values, list(weights.values()))  # Eq. 17
+
+    def _shifted(self, completion: Completion) -> float | None:
+        """Return the reward of a completion, moved by Eq. 20 if it declines."""
+        if not self.refusal_shift or completion.reward is None or outcome_of(completion.scores) != "refused":
+            return completion.reward
+        return completion.reward + self.refusal_shift
+
+    def _shift_over_ranks(self) -> float:
+        """Wait for all rewards of the step; return what declining earns more in it. Every rank must call it."""
+        if self.config.refusal_target is None:
+            return 0.0
+        counts = [0.0] * 4
+        for group in self.groups:
+            self._collect(group)
+            rewards = [completion.reward for completion in group.completions]
+            outcomes = [outcome_of(completion.scores) for completion in group.completions]
+            counts = [total + own for total, own in zip(counts, refusal_counts(rewards, outcomes), strict=True)]
+        return refusal_shift(self.run.ranks.sum(counts), self.config.refusal_target)  # Eq. 20
 
     def _std_over_ranks(self) -> float:
         """Wait for all rewards of the step; return their standard deviation over all ranks. Every rank must call it."""

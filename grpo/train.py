@@ -126,6 +126,8 @@ class GrpoTrainer(Trainer):
         }
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)
+        if self.config.refusal_target is not None:
+            metrics["refusal_shift"] = self.rollout.refusal_shift
         if self.config.dynamic_sampling:
             metrics["sampling/kept_frac"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups

@@ -73,6 +73,10 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
             "factuality needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set; build one "
             "with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db"
         )
+    if config.refusal_target is not None and not any(built_in(name).asks_judge for name in rewards):
+        yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"
+    if config.refusal_target is not None and config.multi_objective_aggregation != "sum_then_normalize":
+        yield "refusal_target moves one sum of rewards; set multi_objective_aggregation: sum_then_normalize"
     if config.credit == "sentence" and not any(built_in(name).checks_every_answer for name in rewards):
         yield (
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "

@@ -27,6 +27,7 @@ _OTHER_NAMES = {
     "gradient_checkpointing": "activation_checkpointing",
     "learning_rate": "lr",
     "lora_r": "lora_rank r",
+    "lora_layers_to_transform": "layers_to_transform",
     "lora_target_modules": "lora_target target_modules",
     "lr_scheduler_type": "learning_rate_scheduler",
     "math_reward_correct": "reward_correct",
@@ -133,7 +134,7 @@ _REFUSED = {  # reason -> the keys
     "adapters are plain LoRA on projections; for use_rslora, set lora_alpha to alpha x the square root of lora_r": (
         "additional_target alora_invocation_tokens alpha_pattern arrow_config auto_mapping bias corda_config "
         "ensure_weight_tying eva_config exclude_modules fan_in_fan_out init_lora_weights kasa_config layer_replication "
-        "layers_pattern layers_to_transform loftq_config lora_bias lora_ga_config lora_modules_to_save "
+        "layers_pattern loftq_config lora_bias lora_ga_config lora_modules_to_save "
         "lora_target_parameters loraplus_* megatron_config modules_to_save monteclora_config pissa_* qalora_group_size "
         "rank_pattern revision target_parameters trainable_token_indices use_bdlora use_dora use_qalora use_rslora "
         "velora_config"

@@ -81,6 +81,9 @@ class LoraKeys:
     """The output of the adapters is scaled by lora_alpha / lora_r."""
     lora_dropout: float = key(0.0, low=0, high=0.9)
     """Dropout on the input of the adapters during training."""
+    lora_layers_to_transform: list[int] | None = key(None)
+    """Numbers of the layers that have adapters, from 0 (PEFT's layers_to_transform). Unset: all. Below the first, no
+    gradient is computed."""
     lora_target_modules: list[str] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
@@ -299,6 +302,9 @@ class RewardKeys:
     """Value of the reward math if nothing is boxed."""
     abstention_threshold: float = key(0.5, low=0, high=0.99)
     """For the reward abstention: above this probability of being right, answering pays more than declining."""
+    refusal_target: float | None = key(None, low=0.01, high=0.99)
+    """Share of the answers that should decline. In each step, declining then earns as much as the answers beside it on
+    average, and more while fewer than this share decline (Eq. 20). Unset: what the reward says."""
     tiar_lambda: float = key(1.0, low=0)
     """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)

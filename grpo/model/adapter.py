@@ -41,12 +41,13 @@ MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter
 class Adapter:
     """A LoRA adapter: for each adapted projection (Hugging Face's module name) A [r, I] and B [O, r].
 
-    The scale alpha / r is already in B; both are float32 on the CPU.
+    The scale alpha / r is already in B; both are float32 on the CPU. layers: those that it adapts; None for all.
     """
 
     pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
     base_model: str | None
     base_revision: str = "main"  # of a base on the hub
+    layers: tuple[int, ...] | None = None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -148,7 +149,8 @@ def trained_adapter(
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
         if stack:
             pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
-    return Adapter(pairs, base_model, base_revision)
+    layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
+    return Adapter(pairs, base_model, base_revision, None if len(layers) == len(model.blocks) else tuple(layers))
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
@@ -168,6 +170,7 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
         "lora_dropout": dropout,
         "bias": "none",
         "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
+        "layers_to_transform": adapter.layers,
         "rank_pattern": other,
         "alpha_pattern": {module: r * scale for module, r in other.items()},
     }

@@ -239,6 +239,19 @@ def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
+def check_layers(build: Build, num_layers: int) -> None:
+    """Refuse adapters for layers that are not there; UserError (exit 3)."""
+    chosen = build.lora.layers if build.lora else None
+    unknown = [number for number in chosen or () if number not in range(num_layers)]
+    if unknown or chosen == ():
+        raise UserError(
+            f"lora_layers_to_transform names no layer {unknown[0]}" if unknown else "lora_layers_to_transform is empty",
+            f"the model has {num_layers} layers, 0 to {num_layers - 1}",
+            "name some of these, or leave the key out for all",
+            PREFLIGHT,
+        )
+
+
 class Decoder(nn.Module):
     """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
 
@@ -248,8 +261,9 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
         self.config, self.build, self.recompute = config, build, "none"
+        check_layers(build, config.num_layers)
         self.embedding = build.weight(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, build) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(config, build.for_layer(number)) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -9,7 +9,7 @@ is a view, `weight[:, :I]`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -25,12 +25,16 @@ MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by t
 
 @dataclass(frozen=True)
 class LoraSpec:
-    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank."""
+    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank.
+
+    layers: the numbers of the layers that have adapters, from 0; None for all of them.
+    """
 
     rank: int
     alpha: float
     dropout: float = 0.0
     targets: tuple[str, ...] = ALL_PROJECTIONS
+    layers: tuple[int, ...] | None = None
 
     @property
     def scale(self) -> float:
@@ -60,6 +64,12 @@ class Build:
     train_weights: bool
     dtype: torch.dtype
     device: torch.device | str
+
+    def for_layer(self, number: int) -> "Build":
+        """Return how to build this layer, which may have no adapters."""
+        if self.lora is None or self.lora.layers is None or number in self.lora.layers:
+            return self
+        return replace(self, lora=None)
 
     def weight(self, *shape: int) -> MasterWeight:
         """Make a weight of this shape, all zeros."""

@@ -200,7 +200,8 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
             "",
             f"choose from {', '.join(ALL_PROJECTIONS)}, or all",
         )
-    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets)
+    layers = config.lora_layers_to_transform
+    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers and tuple(layers))
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:

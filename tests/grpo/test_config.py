@@ -73,6 +73,12 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("beta: 1e39", "beta"),
     ("reward_weights: [1e-50]", "reward_weights"),
     ("seed: 9223372036854775808", "seed"),
+    ("refusal_target: 0.3", "add abstention to reward_funcs"),
+    ("refusal_target: 1.5", "refusal_target"),
+    (
+        "refusal_target: 0.3\nreward_funcs: [format, truthrl]\nmulti_objective_aggregation: normalize_then_sum",
+        "set multi_objective_aggregation: sum_then_normalize",
+    ),
     ("credit: sentence", "add factuality to reward_funcs"),
     ("credit: sentence\nimportance_sampling_level: sequence", "importance_sampling_level: token"),
     ("credit: token", "must be one of completion, sentence, answer"),

@@ -6,6 +6,7 @@ from grpo.kernels.reference import lora_linear
 from making import load, make_group, randomise_adapter, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
+from grpo.base.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode, few_zeros
@@ -247,14 +248,32 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
     assert torch.equal(*masters)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
+def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
+    write_checkpoint(tmp_path, "llama")
+    model, seen = load(tmp_path, rank=4, layers=(1,)), []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].requires_grad))
+    batch = pack_batch(whole(make_group((5, 9), [7, 3], [8, 2])))
+    hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
+    assert seen == [False, False] and hidden.requires_grad
+
+
+@pytest.mark.parametrize("layers", [(), (2,), (0, -1)])
+def test_layers_that_are_not_there_are_refused(tmp_path, layers):
+    write_checkpoint(tmp_path)
+    with pytest.raises(UserError, match="lora_layers_to_transform") as error:
+        load(tmp_path, rank=4, layers=layers)
+    assert error.value.exit_code == 3 and "0 to 1" in error.value.why
+
+
+@pytest.mark.parametrize(("family", "layers"), [("qwen2", None), ("llama", None), ("llama", (1,))])
+def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family, layers):
     """One row with shared prompts against transformers + PEFT on padded rows: the same adapter gradients to 5e-6."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
     write_checkpoint(tmp_path / "base", family)
-    ours = load(tmp_path / "base", rank=4, alpha=8)
+    ours = load(tmp_path / "base", rank=4, alpha=8, layers=layers)
     randomise_adapter(ours)
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
     groups = [
@@ -296,4 +315,4 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family):
                     assert (linear.A.master.grad[rows_of_A] - a).abs().max() <= 5e-6
                     assert (linear.B[part].grad - b).abs().max() <= 5e-6
                     compared += 1
-    assert compared == 7 * 2
+    assert compared == len(gradients) / 2 == 7 * len(layers or (0, 1))

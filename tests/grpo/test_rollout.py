@@ -48,6 +48,7 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
     made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
+    made.refusal_shift = None
     return made
 
 
@@ -215,6 +216,25 @@ def test_advantages_over_the_batch_of_all_ranks(rank):
     ] * 2
 
 
+def test_declining_earns_what_the_answers_beside_it_earn():
+    """By hand: the first group declines once beside 1 and -1, the second twice beside 1: (0 + 2) / (2 + 2) more. 3 of 6
+    decline, and 0.4 should. What is logged as the reward does not move."""
+    made = rollout(scale_rewards="none", refusal_target=0.4)
+    made.scorer.weights = {}
+    outcomes = ["refused", "correct", "wrong"], ["refused", "refused", "correct"]
+    rewards = [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]
+    made.groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
+    for group, names in zip(made.groups, outcomes, strict=True):
+        for completion, name in zip(group.completions, names, strict=True):
+            completion.scores = {"abstention": Score(0.0, "", name)}
+    made._grade(made.groups)
+    shift = 2 / 4 + math.log(0.4 / 0.6)
+    assert made.refusal_shift == pytest.approx(shift)
+    assert of_each(made.groups[0], "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
+    assert of_each(made.groups[1], "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
+    assert [of_each(group, "reward") for group in made.groups] == list(rewards)
+
+
 def scored(**values):
     """The scores of one completion, by reward."""
     return {name: Score(value) for name, value in values.items()}
@@ -308,7 +328,7 @@ def test_which_micro_batch_is_next():
 
     assert first_ready(waiting(), [0, 1], [1, 2], [2, 3]) == 1
     assert first_ready(waiting(), [0], [3], [2]) == 2
-    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"slow": False}):
+    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"refusal_target": 0.3}, {"slow": False}):
         assert first_ready(waiting(**keys), [0, 1], [1, 2], [2, 3]) == 0
 
 

@@ -1,0 +1,53 @@
+"""`refusal_target` (Eq. 20): a step says which questions to decline, and how many only as far as the target is away."""
+
+import math
+import random
+
+import pytest
+
+from grpo.advantages import group_advantages, refusal_counts, refusal_shift
+
+VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
+
+
+def groups_at_random(rng):
+    """Return groups of rewards and outcomes, some of them malformed."""
+    outcomes = [[rng.choice(["correct", "wrong", "refused", "refused"]) for _ in range(8)] for _ in range(6)]
+    return [([VALUES[outcome] + rng.random() / 10 for outcome in group], group) for group in outcomes]
+
+
+def push(groups, shift):
+    """Return the sum of the advantages of what declines: slowly, from the advantages themselves."""
+    total = 0.0
+    for rewards, outcomes in groups:
+        moved = [reward + shift * (outcome == "refused") for reward, outcome in zip(rewards, outcomes, strict=True)]
+        advantages = group_advantages(moved, "none")
+        total += sum(advantage for advantage, outcome in zip(advantages, outcomes, strict=True) if outcome == "refused")
+    return total
+
+
+def shift_of(groups, target):
+    columns = zip(*(refusal_counts(*group) for group in groups), strict=True)
+    return refusal_shift([sum(column) for column in columns], target)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_the_target_nothing_pushes_all_questions_one_way(seed):
+    groups = groups_at_random(random.Random(seed))
+    outcomes = [outcome for _, group in groups for outcome in group]
+    share = (outcomes.count("refused") + 0.5) / (len(outcomes) + 1)
+    assert push(groups, shift_of(groups, share)) == pytest.approx(0, abs=1e-12)
+    assert push(groups, shift_of(groups, share + 0.1)) > 0.01 > -0.01 > push(groups, shift_of(groups, share - 0.1))
+
+
+def test_what_has_no_reward_or_no_outcome_counts_for_nothing():
+    rewards, outcomes = [0.0, 1.0, -1.0], ["refused", "correct", "wrong"]
+    assert refusal_counts([*rewards, None, 5.0], [*outcomes, "refused", None]) == refusal_counts(rewards, outcomes)
+
+
+def test_without_a_pair_only_the_target_counts():
+    """Nothing declines, everything does, nothing is known: log-odds of the target, less those of what declines."""
+    none, all_, unknown = ["correct", "wrong"], ["refused", "refused"], [None, None]
+    for outcomes, odds in ((none, 0.5 / 2.5), (all_, 2.5 / 0.5), (unknown, 1)):
+        wanted = math.log(0.3 / 0.7) - math.log(odds)
+        assert refusal_shift(refusal_counts([0.0, 0.0], outcomes), 0.3) == pytest.approx(wanted)
