@@ -217,7 +217,7 @@ def graded(base, tokenizer, texts, *keys):
     rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
     rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather_lists=list))
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    rollout.groups, rollout.batch_std = [group], None
+    rollout.groups, rollout.batch_std, rollout.refusal_shift = [group], None, None
     for index in range(len(completions)):
         rollout.scorer.submit(group, index)
     rollout._grade([group])
