@@ -69,6 +69,8 @@ PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys
     "4e-4": ["learning_rate=4e-4"],
     "1e-3": ["learning_rate=1e-3"],
     "240 steps": ["max_steps=240"],
+    "target 0.4": ["refusal_target=0.4"],
+    "answer": ["credit=answer"],
 }
 BASE = ["learning_rate=1.2e-4", "max_steps=80"]  # of every arm, before its own keys
 

@@ -148,8 +148,9 @@ class Exam:
         write_lines(data, supervised(world / "cold_start.jsonl", self.asked))
         keys = [f"dataset_id_or_path={data}", f"output_dir={output}", "overwrite_output_dir=true", "toy_world=null"]
         keys += [f"model_name_or_path={self.run / 'cold_start' / 'final'}", *R_TUNING]
-        config, notices = load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig)
         grpo = self.config
+        keys.append(f"lora_layers_to_transform={json.dumps(grpo.lora_layers_to_transform)}")
+        config, notices = load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig)
         questions = grpo.max_steps * grpo.per_device_train_batch_size // grpo.num_generations
         steps = 1 if self.quick else math.ceil(questions / config.per_device_train_batch_size)
         sft(replace(config, max_steps=steps), notices)
