@@ -14,7 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from bench.record import RESULTS, markdown_table, plain_parser
@@ -99,7 +99,7 @@ def rows_of(config: TrainConfig, tokenizer) -> list[dict[str, str]]:
 
 def paid(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
     """Return what our reward `math` pays, in TRL's form."""
-    (reward,) = build_rewards(["math"], {})
+    (reward,) = build_rewards(["math"], asdict(TrainConfig()))
     return [reward.grade(text, {"answer": truth}).value for text, truth in zip(completions, answer, strict=True)]
 
 
