@@ -1,4 +1,4 @@
-"""Learning curves beside TRL's, with a tiny model: both sides begin at the same weights, with the same rewards."""
+"""What is measured of a run in the world of sums, with a tiny model: learning curves beside TRL's, and its answers."""
 
 import json
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from bench import curves
+from bench import curves, sums
 from grpo.config.load import load_config
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.model.policy import load_for_inference
@@ -55,3 +55,14 @@ def test_the_reward_is_ours_and_the_prompts_are_those_that_we_train_on(run):
     prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
     rows = curves.rows_of(config, policy.tokenizer)
     assert [row["prompt"] for row in rows[:50]] == [prompt.text for prompt in prompts[:50]]
+
+
+def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsys):
+    rows = sums.main([str(run)])
+    found = {(row["model"], row["way"]): row for row in rows}
+    assert len(found) == 6 and all(row["right"] == 0 for row in rows), "random weights cannot add"
+    assert all(found[model, "begun"]["worked out"] == 1 for model in sums.MODELS)
+    assert capsys.readouterr().out.count("| GRPO |") == 3
+    answers = [(r"3 + 4 = 7. \boxed{7}", 9), (r"\boxed{8}", 4)]
+    found = sums.measures(answers, [{"answer": "7"}, {"answer": "7"}])
+    assert (found["right"], found["worked out"], found["tokens"]) == (0.5, 0.5, 6.5)
