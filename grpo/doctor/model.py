@@ -52,7 +52,9 @@ def model(case: Case) -> str:
     case.folder = parts.model
     case.shape = read_model_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
-    case.model = decoder = load_decoder(case.folder, Build(lora, lora is None, dtype, "meta"))
+    case.model = decoder = load_decoder(
+        case.folder, Build(lora, lora is None, dtype, "meta", config.base_weights == "int8")
+    )
     if parts.adapter:
         load_adapter(parts.adapter)  # which checks it
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
