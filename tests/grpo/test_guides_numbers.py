@@ -101,7 +101,8 @@ def planned(tmp_path_factory):
     def keys(config: str, *overrides: str) -> list[str]:
         model = folders["math" if "math" in config else "r1"]
         made = {"model_name_or_path": model, "dataset_id_or_path": data, "output_dir": data.parent / "run"}
-        return [*(f"{name}={path}" for name, path in made.items()), "cold_start=null", *overrides]
+        own = [] if "sft" in config else ["cold_start=null"]
+        return [*(f"{name}={path}" for name, path in made.items()), *own, *overrides]
 
     def plan(capsys, config: str, gigabytes: float, *overrides: str) -> tuple[int, dict[str, str]]:
         arguments = [*keys(config, *overrides), "--memory-gb", str(gigabytes), "--json"]
