@@ -64,7 +64,7 @@ def test_rows_are_rounded_to_steps_of_their_own():
     assert torch.equal(found, int8_rows(W)) and (found - W).abs().le(0.5001 * step).all() and not found[7].any()
     largest = W.abs().argmax(dim=1, keepdim=True)
     torch.testing.assert_close(found.gather(1, largest), W.double().gather(1, largest))
-    assert (rows.q_OI.abs().amax(dim=1)[W.any(dim=1)] == 127).all()
+    assert (rows.q_OI.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_O > 0).all()
 
 
 @pytest.mark.parametrize(("targets", "apart"), TARGETS)
@@ -255,7 +255,8 @@ def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, s
     for name, wanted in merged[2].items():
         assert torch.equal(merged[0][name], wanted)
         torch.testing.assert_close(merged[1][name], wanted, rtol=1e-6, atol=1e-7)
-    again = load_for_inference(configured(tmp_path / "int8"), CPU)
+    again = load_for_inference(configured(tmp_path / "int8", base_weights="int8"), CPU)
+    assert torch.allclose(hidden(again.model), hidden(plain.model), atol=1e-5)
     difference = (hidden(again.model) - hidden(int8.model)).abs().max()
     assert 1e-4 < difference < 0.1 * hidden(again.model).abs().max()  # what rounding the base has changed
 
