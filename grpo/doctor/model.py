@@ -97,6 +97,8 @@ def memory_plan(case: Case) -> str:
     case.needed_bytes = plan.needed.total
     if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r"
+        if config.lora_r and not config.base_weights:
+            fix += ", or set base_weights=int8"
         raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
     return str(plan)
 
