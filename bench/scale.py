@@ -77,7 +77,7 @@ class Layout:
     @cached_property
     def loaded_bytes(self) -> float:
         """Count weights and optimizer of a GPU. Shards have a part of all but embedding and head."""
-        build = Build(LoraSpec(self.rank, self.rank), False, self.dtype, "meta", self.int8)
+        build = Build(LoraSpec(self.rank, self.rank), False, self.dtype, "meta", int8=self.int8)
         ends = 2 * self.config.vocab_size * self.config.hidden_size * self.dtype.itemsize
         return ends + (memory.loaded_bytes(Decoder(self.config, build)) - ends) / self.shards
 

@@ -53,7 +53,7 @@ def model(case: Case) -> str:
     case.shape = read_model_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
     case.model = decoder = load_decoder(
-        case.folder, Build(lora, lora is None, dtype, "meta", config.base_weights == "int8")
+        case.folder, Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
     )
     if parts.adapter:
         load_adapter(parts.adapter)  # which checks it

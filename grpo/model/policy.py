@@ -89,7 +89,7 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
-    build = Build(lora, train_weights and lora is None, dtype, device, config.base_weights == "int8")
+    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8")
     model = load_decoder(parts.model, build)
     start = load_adapter(parts.adapter) if parts.adapter else None
     if start:

@@ -184,7 +184,7 @@ def resident():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmRSS:"))
 def measure(int8):
     before = resident()
-    model = load_decoder(Path({str(tmp_path)!r}), Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", int8))
+    model = load_decoder(Path({str(tmp_path)!r}), Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", int8=int8))
     loaded, peak = resident() - before, []
     Sampler(model, []).sample([[5, 6]], 2, SamplingParams(4), [1, 2], lambda *_: peak.append(resident() - before))
     print(loaded, max(peak), sum(tensor.nbytes for tensor in model.buffers()), flush=True)

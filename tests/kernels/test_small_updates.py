@@ -19,7 +19,7 @@ def test_the_slope_on_the_exact_change(device, decoding, int8):
     """Rounding hides a change below a step of the output, but not on average; over 1024 x 512 outputs the slope's
     standard error is about 0.01. A weight that the change is merged into loses much of it."""
     generator = torch.Generator().manual_seed(0)
-    build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, torch.bfloat16, device, int8)
+    build = Build(LoraSpec(RANK, 2 * RANK, targets=("o_proj",)), False, torch.bfloat16, device, int8=int8)
     layer = LoraLinear(WIDTH, {"o_proj": WIDTH}, False, build)
     layer.base("o_proj")[0].copy_(torch.randn(WIDTH, WIDTH, generator=generator) / WIDTH**0.5)
     layer.reset(generator)
