@@ -14,6 +14,7 @@ Each file answers one question:
     real_model     Does a real model learn where its knowledge ends?
     sums           Does a real model learn to add, or only to work sums out?
     curves         Does it learn as with TRL?
+    scale          What would a step cost on 1, 8 and 64 GPUs? Counted, not measured.
 
 Read first what they share:
 

@@ -18,6 +18,18 @@ def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_
     return y_TO if b_O is None else y_TO + b_O.double()
 
 
+def int8_rows(W_OI: Tensor) -> Tensor:
+    """Round each row to whole multiples of its step, the largest number / 127. Twin of int8_weight.Int8Rows.
+
+    The step is kept in float32.
+    """
+    rounded = []
+    for W_I in W_OI.double():
+        step = (W_I.abs().max() / 127).float().double()
+        rounded.append(torch.round(W_I / step) * step if step > 0 else W_I)
+    return torch.stack(rounded)
+
+
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Add the residual, if there is one, and normalize. Return both. Twin of decoder.RMSNorm and rms_norm.rms_norm."""
     h_TD = x_TD.double()

@@ -74,10 +74,10 @@ def write_checkpoint(
     return folder
 
 
-def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool = False, **lora):
+def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool = False, int8: bool = False, **lora):
     """Our decoder for a checkpoint, with an adapter of the given rank."""
     spec = LoraSpec(rank, lora.pop("alpha", 2 * rank), **lora) if rank else None
-    return load_decoder(folder, Build(spec, train_weights, dtype, "cpu"))
+    return load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8))
 
 
 def kept_by_autograd(model, attend, num_tokens: int) -> float:

@@ -85,6 +85,10 @@ class LoraKeys:
     lora_layers_to_transform: list[int] | None = key(None)
     """Numbers of the layers that have adapters, from 0 (PEFT's layers_to_transform). Unset: all. Below the first, no
     gradient is computed."""
+    base_weights: str | None = key(None, "first", choices=(None, "int8"))
+    """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
+    which halves the memory of a model in bfloat16. Embedding, head and adapters stay in torch_dtype, and the results of
+    the run, evaluation and chat apply the adapter to the weights of the file."""
     lora_target_modules: list[str] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 

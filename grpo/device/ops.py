@@ -14,6 +14,9 @@ from grpo.device.products import Room, linear
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
+FEW_ROWS = (
+    256  # for which a product with a weight in 8 bits is bound by reading it; for more, dequantising costs little
+)
 Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
@@ -158,6 +161,47 @@ def merge_attention(
     merged_XHE = share * out_THE[token_X] + part_share * part_XHE
     out_THE.index_copy_(0, token_X, merged_XHE.to(out_THE.dtype))
     lse_HT.index_copy_(1, token_X, both_HX)
+
+
+# --- weights in 8 bits ---------------------------------------------------------------------------------------------
+
+
+def int8_linear(
+    x_TX: torch.Tensor,
+    q_OI: torch.Tensor,
+    scale_O: torch.Tensor,
+    tail_OR: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    scratch: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return x [scale q | tail]ᵀ + b. For few rows it is a kernel, which multiplies by the same rounded numbers."""
+    if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
+        from grpo.kernels import int8_linear as kernel
+
+        return kernel.int8_linear(x_TX, q_OI, scale_O, tail_OR, bias_O)
+    return linear(x_TX, dequantise(q_OI, scale_O, tail_OR, scratch), bias_O)
+
+
+@torch.no_grad()
+def dequantise(
+    q_OI: torch.Tensor, scale_O: torch.Tensor, tail_OR: torch.Tensor, scratch: torch.Tensor | None
+) -> torch.Tensor:
+    """Return [scale q | tail] in the dtype of the tail, in the memory of `scratch` if there is some.
+
+    A CPU does it by parts, since torch would first convert all of q.
+    """
+    (O, I), dtype = q_OI.shape, tail_OR.dtype
+    shape = O, I + tail_OR.shape[1]
+    if scratch is None:
+        scratch = torch.empty(shape, dtype=dtype, device=q_OI.device)
+    dense_OX = scratch.view(-1)[: shape[0] * shape[1]].view(shape)
+    scale_O1 = scale_O[:, None].to(torch.promote_types(dtype, torch.float32))
+    size = O if q_OI.is_cuda else max(1, CACHE_BYTES // (8 * I))
+    for start in range(0, O, size):
+        part = slice(start, start + size)
+        torch.mul(q_OI[part], scale_O1[part], out=dense_OX[part, :I])
+    dense_OX[:, I:] = tail_OR
+    return dense_OX
 
 
 # --- logits --------------------------------------------------------------------------------------------------------

@@ -52,7 +52,9 @@ def model(case: Case) -> str:
     case.folder = parts.model
     case.shape = read_model_config(case.folder)
     lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
-    case.model = decoder = load_decoder(case.folder, Build(lora, lora is None, dtype, "meta"))
+    case.model = decoder = load_decoder(
+        case.folder, Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
+    )
     if parts.adapter:
         load_adapter(parts.adapter)  # which checks it
     checkpoint_bytes = check_disk(decoder, config, parts.adapter)
@@ -95,6 +97,8 @@ def memory_plan(case: Case) -> str:
     case.needed_bytes = plan.needed.total
     if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r"
+        if config.lora_r and not config.base_weights:
+            fix += ", or set base_weights=int8"
         raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
     return str(plan)
 

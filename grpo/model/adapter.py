@@ -6,6 +6,7 @@ checked, and the tests compare logits.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from grpo.base.time_limit import time_limit
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
 from grpo.model.master_weight import master_dtype
-from grpo.model.weights import NAMES_SHOWN, projections
+from grpo.model.weights import NAMES_SHOWN, projections, read_tensors
 
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -119,8 +120,11 @@ def _scale(config: dict, module: str, rank: int) -> float:
 
 
 @torch.no_grad()
-def merge_adapter(model: Decoder, adapter: Adapter) -> None:
-    """Add an adapter to the model's own weights, in float32, and round once. UserError (exit 3) if it does not fit."""
+def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = None) -> None:
+    """Add an adapter to the model's own weights, in float32, and round once. UserError (exit 3) if it does not fit.
+
+    checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
+    """
     weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
     for module, (A, B) in adapter.pairs.items():
         here, there = tuple(weights.get(module, torch.empty(0)).shape), (B.shape[0], A.shape[1])
@@ -128,10 +132,18 @@ def merge_adapter(model: Decoder, adapter: Adapter) -> None:
             why = f"{module} is {here} here, {there} there"
             fix = f"it was trained on {adapter.base_model}"
             raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
-    for module, (A, B) in adapter.pairs.items():
-        weight = weights[module]
-        weight.copy_(weight.to(master_dtype(weight.dtype)) + B.to(weight.device) @ A.to(weight.device))
+    exact = master_dtype(model.build.dtype)
+    for module, before in _exact_weights(checkpoint) if model.build.int8 else weights.items():
+        if module in adapter.pairs:
+            A, B = (half.to(before.device) for half in adapter.pairs[module])
+            weights[module].copy_(before.to(exact) + B @ A)
     model.refresh()
+
+
+def _exact_weights(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each weight of a checkpoint with the name of its module."""
+    for name, tensor in read_tensors(checkpoint):
+        yield name.removesuffix(".weight"), tensor
 
 
 def trained_adapter(

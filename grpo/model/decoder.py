@@ -18,6 +18,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import Rope
 from grpo.device.products import Room
+from grpo.model.int8_weight import share_scratch
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables
@@ -269,6 +270,7 @@ class Decoder(nn.Module):
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
+        share_scratch(self)
 
     def forward(
         self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from grpo.device.products import Product, Room, add_product, append_product, linear, prepack, weight_gradient
+from grpo.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -58,12 +59,16 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 @dataclass(frozen=True)
 class Build:
-    """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device."""
+    """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device.
+
+    int8: whether the projections' own weights, which are then frozen, are held in 8 bits.
+    """
 
     lora: LoraSpec | None
     train_weights: bool
     dtype: torch.dtype
     device: torch.device | str
+    int8: bool = False
 
     def for_layer(self, number: int) -> "Build":
         """Return how to build this layer, which may have no adapters."""
@@ -75,6 +80,12 @@ class Build:
         """Make a weight of this shape, all zeros."""
         return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
 
+    def matrix(self, num_outputs: int, num_inputs: int) -> MasterWeight | Int8Weight:
+        """Make the weight of projections, all zeros."""
+        if self.int8:
+            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device)
+        return self.weight(num_outputs, num_inputs)
+
 
 class Linear(nn.Module):
     """Projections of one input, called parts, as one product. sizes: the number of outputs of each part."""
@@ -84,9 +95,9 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
         self.out_slices = _slices(sizes)
-        self.weight = build.weight(sum(sizes.values()), in_features)
+        self.weight = build.matrix(sum(sizes.values()), in_features)
         self.bias = build.weight(sum(sizes.values())) if bias else None
-        self.prepacked: torch.Tensor | None = None  # see Decoder.prepacked
+        self.prepacked: torch.Tensor | Int8Rows | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
@@ -96,8 +107,9 @@ class Linear(nn.Module):
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         bias_O = None if self.bias is None else self.bias()
         if self.prepacked is not None:
-            return linear(x_TI, self.prepacked, bias_O)
-        return Product.apply(x_TI, self.weight(), bias_O)
+            return frozen_linear(x_TI, self.prepacked, bias_O)
+        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
+        return product.apply(x_TI, self.weight(), bias_O)
 
     def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         """Return the output of each part."""
@@ -115,7 +127,8 @@ class LoraLinear(nn.Module):
     """`Linear` with frozen weights and an adapter on some of its parts.
 
     A: [R, I], the adapted parts below one another. B: one [O_part, r] per adapted part.
-    weight: [O, I + R]; the columns from I on hold s B, one block per adapted part and zeros elsewhere.
+    weight: [O, I + R], a tensor or an Int8Weight; the columns from I on hold s B, one block per adapted part and zeros
+    elsewhere.
     apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ; weight is [O, I + r], without
     zeros.
     """
@@ -129,7 +142,10 @@ class LoraLinear(nn.Module):
         self.product_rows = list(self.out_slices.values()) if apart else [slice(0, out_features)]
         self.num_columns = rank // len(self.product_rows)  # of the weight, for s B
         where = {"dtype": build.dtype, "device": build.device}
-        self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
+        if build.int8:
+            self.weight = Int8Weight(out_features, in_features, **where, num_columns=self.num_columns)
+        else:
+            self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
         self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)
         self.A = MasterWeight(rank, in_features, trained=True, **where)
         self.B = nn.ParameterDict()
@@ -167,7 +183,7 @@ class LoraLinear(nn.Module):
 
     def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
-            return (linear(x_TI, self.weight[:, : self.in_features], self.bias),)
+            return (frozen_linear(x_TI, self.weight[:, : self.in_features], self.bias),)
         if self.prepacked is not None:
             A_RI, weights = self.prepacked
             return self.multiply(append_product(x_TI, A_RI, len(self.product_rows)), weights)
@@ -176,21 +192,26 @@ class LoraLinear(nn.Module):
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
-    def multiply(self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def multiply(
+        self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor | Int8Rows]
+    ) -> tuple[torch.Tensor, ...]:
         """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
         biases = [None if self.bias is None else self.bias[rows] for rows in self.product_rows]
-        return tuple(map(linear, inputs, weights, biases))  # Eq. 12
+        return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 12
 
     def split_h(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the part of x Aᵀ that each product takes."""
         return h_TR.split(self.num_columns, dim=-1)
 
-    def weights(self) -> list[torch.Tensor]:
+    def weights(self) -> list[torch.Tensor | Int8Rows]:
         """Return [W | s B] of each product."""
         return [self.weight[rows] for rows in self.product_rows]
 
     def prepack(self) -> None:
-        self.prepacked = prepack(self.A.value), [prepack(weight_OX) for weight_OX in self.weights()]
+        weights = self.weights()
+        if isinstance(self.weight, torch.Tensor):
+            weights = list(map(prepack, weights))
+        self.prepacked = prepack(self.A.value), weights
 
     def release(self) -> None:
         self.prepacked = None
@@ -237,7 +258,9 @@ class _AugmentedLinear(torch.autograd.Function):
         lora, A_RI, exact = module.lora, module.A.value, module.A.master.dtype
         dx_TI, dh_TR = None, torch.empty_like(h_TR)
         for g_TO, weight_OX, dh_TX in zip(gradients, module.weights(), module.split_h(dh_TR), strict=True):
-            base_TI, adapter_TX = linear(g_TO, weight_OX.T).split([module.in_features, module.num_columns], dim=-1)
+            base_TI, adapter_TX = linear(g_TO, dense(weight_OX).T).split(
+                [module.in_features, module.num_columns], dim=-1
+            )
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
         del base_TI, adapter_TX  # frees their memory before more is allocated

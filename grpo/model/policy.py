@@ -23,6 +23,7 @@ from grpo.model.adapter import (
 from grpo.model.decoder import Decoder
 from grpo.model.gguf import is_gguf, open_gguf
 from grpo.model.lora import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.model.master_weight import master_dtype
 from grpo.model.weights import DTYPES, load_decoder, save_checkpoint
 
 
@@ -63,9 +64,18 @@ class Policy:
 
         Other tools need the end tokens: config.json may name others than the model has learned.
         """
-        save_checkpoint(self.model, folder, dtype)
+        save_checkpoint(self._unquantised(), folder, dtype or self.model.build.dtype)
         write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
         self.tokenizer.save_pretrained(folder)
+
+    def _unquantised(self) -> Decoder:
+        """Return the model; if it is in 8 bits, one of its checkpoint's own weights with all adapters merged."""
+        if not self.model.build.int8:
+            return self.model
+        checkpoint = self.folders[0]
+        model = load_decoder(checkpoint, Build(None, False, master_dtype(self.model.build.dtype), "cpu"))
+        merge_adapter(model, trained_adapter(self.model, self.start, *self.base), checkpoint)
+        return model
 
 
 def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
@@ -79,10 +89,11 @@ def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_wei
     end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
-    model = load_decoder(parts.model, Build(lora, train_weights and lora is None, dtype, device))
+    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8")
+    model = load_decoder(parts.model, build)
     start = load_adapter(parts.adapter) if parts.adapter else None
     if start:
-        merge_adapter(model, start)
+        merge_adapter(model, start, parts.model)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
         linear.reset(generator)
@@ -112,8 +123,8 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
 
 
 def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
-    """Load a checkpoint, or an adapter merged into its base, to generate with."""
-    return load_policy(replace(config, lora_r=0), device, train_weights=False)
+    """Load a checkpoint, or an adapter merged into its base as the file has it, to generate with."""
+    return load_policy(replace(config, lora_r=0, base_weights=None), device, train_weights=False)
 
 
 @dataclass(frozen=True)

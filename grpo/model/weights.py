@@ -43,7 +43,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
     is_meta = torch.device(build.device).type == "meta"
-    for name, tensor in counted(_read_tensors(folder, is_meta), len(named), f"loading {folder}", "tensors"):
+    for name, tensor in counted(read_tensors(folder, is_meta), len(named), f"loading {folder}", "tensors"):
         if name not in named:
             is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
             if not is_derived:  # which only some checkpoints contain, as it follows from others
@@ -156,7 +156,7 @@ def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def _read_tensors(folder: Path, only_shapes: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(folder: Path, only_shapes: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all tensors of a checkpoint, one at a time; on the meta device if only their shapes are read."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     files = _indexed_files(index) if index.exists() else [single.name] * single.exists()

@@ -102,7 +102,8 @@ def planned(tmp_path_factory):
     def keys(config: str, *overrides: str) -> list[str]:
         model = folders["math" if "math" in config else "r1"]
         made = {"model_name_or_path": model, "dataset_id_or_path": data, "output_dir": data.parent / "run"}
-        return [*(f"{name}={path}" for name, path in made.items()), "cold_start=null", *overrides]
+        own = [] if "sft" in config else ["cold_start=null"]
+        return [*(f"{name}={path}" for name, path in made.items()), *own, *overrides]
 
     def plan(capsys, config: str, gigabytes: float, *overrides: str) -> tuple[int, dict[str, str]]:
         arguments = [*keys(config, *overrides), "--memory-gb", str(gigabytes), "--json"]
@@ -142,16 +143,27 @@ OFFLINE = "judge=offline decomposer=rules verifier=lexical reward_funcs=[format]
 OFFLINE += ["eval_reward_funcs=null", "system_prompt=null"]
 
 
-def test_memory_of_knowrl(planned, capsys):
+TALK = [{"from": "human", "value": "1"}, {"from": "gpt", "value": "1 " * 3000}]  # as long as stage 1 takes
+
+
+def test_memory_of_knowrl(planned, capsys, tmp_path):
     """On one card of 80 GB, and on each of four cards of 24 GB."""
     text = header("a800.yaml")
     code, found = planned(capsys, "a800.yaml", 80, *OFFLINE)
     assert code == 0 and f"80 GB, of which it takes {gigabytes(found['memory']):.0f}" in text, found
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE)
     assert code == 3 and f"r = 256 needs {gigabytes(found['memory']):.0f} GB" in text, found
-    smaller = ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]
-    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, *smaller)
-    assert code == 0 and "24 GB do for lora_r=64 lora_alpha=128" in text, found
+    assert "or set base_weights=int8" in found["memory"]
+    for smaller in (["lora_r=64", "lora_alpha=128"], ["base_weights=int8"]):
+        code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "per_device_train_batch_size=6", *smaller)
+        assert code == 0 and " ".join(smaller) in text, found
+    assert f"it takes {gigabytes(found['memory']):.1f} GB of 24" in text, found
+    code, found = planned(capsys, "a800.yaml", 21, *OFFLINE, "per_device_train_batch_size=6", *smaller)
+    assert code == 3 and "does not fit into 21.0 GB" in found["memory"], found
+    assert "or set base_weights=int8" not in found["memory"]
+    data = write_rows(tmp_path / "talk.jsonl", [{"conversations": TALK}])
+    code, found = planned(capsys, "a800_sft.yaml", 24, f"dataset_id_or_path={data}", *smaller)
+    assert code == 0 and "fits into 24.0 GB" in found["memory"], found
 
 
 class FakeCard:
@@ -188,6 +200,7 @@ class FakeCard:
 CARDS = {
     "7B, r = 256, 80 GB": ("a800.yaml", 80, []),
     "7B, r = 64, 24 GB": ("a800.yaml", 24, ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]),
+    "7B in 8 bits, r = 256, 24 GB": ("a800.yaml", 24, ["base_weights=int8", "per_device_train_batch_size=6"]),
     "1.5B, LoRA, 24 GB": ("math_1.5b.yaml", 24, []),
     "1.5B, all weights, 40 GB": ("math_1.5b.yaml", 40, ["lora_r=0"]),
 }

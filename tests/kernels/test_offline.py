@@ -14,14 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 STREAMING = set(
     "log_softmax_rows._rows inverse_cdf._masses rms_norm._forward rms_norm._backward rotary._heads swiglu._forward "
-    "swiglu._backward decode_attention._stretches nucleus._sum_digits nucleus._gap".split()
+    "swiglu._backward decode_attention._stretches nucleus._sum_digits nucleus._gap int8_linear._tile".split()
 )  # bound by memory traffic
 SCALARS = 3  # loads of one number per program: a target, a cut, a length
 SPILLS = {  # instructions that a version of Triton spills: see kernels/README.md
     ("3.5", "decode_attention._stretches"): 3,
     ("3.6", "log_softmax_rows._rows"): 2,
 }
-NARROW = {"nucleus._sum_digits": 6, "nucleus._gap": 5}  # also what the launch before found out
+NARROW = {  # also what the launch before found out, and the scales and biases of a tile
+    "nucleus._sum_digits": 6,
+    "nucleus._gap": 5,
+    "int8_linear._tile": 6,
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +72,12 @@ def test_loads_are_16_bytes_wide(compiled):
 
 
 def test_tensor_cores_and_asynchronous_copies(compiled):
-    """Attention in bfloat16 multiplies on tensor cores; it and the rows of logits load the next tiles meanwhile."""
+    """Attention in bfloat16 and products in 8 bits multiply on tensor cores; they and the rows of logits load the next
+    tiles meanwhile."""
     for kernel in compiled:
         if kernel["kernel"] == "decode_attention._stretches":
             assert (kernel["mma"] >= 16) == (kernel["dtypes"][0] == "*bf16") and kernel["async"] >= 16, kernel
+        if kernel["kernel"] == "int8_linear._tile":
+            assert kernel["mma"] >= 16 and kernel["async"] >= 16, kernel
         if kernel["kernel"] == "log_softmax_rows._rows":
             assert kernel["async"] >= 12, kernel

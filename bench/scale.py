@@ -1,0 +1,145 @@
+"""How does a step scale to 8 and 64 GPUs? Counted, not measured.   python -m bench.scale
+
+A step answers QUESTIONS questions ANSWERS times each, and trains once on the answers, with a KL penalty. N GPUs are W
+replicas of T shards. P, A: weights of all layers, of their adapters. L layers of width D, vocabulary V, K bytes of keys
+and values per token; a number has c = 2 bytes, a weight w = 2, or 1 with base_weights: int8.
+
+generate   steps · max(bytes / M, flop / F)        rows = QUESTIONS · ANSWERS / W, at most B of them at a time
+             steps = LONGEST + MEAN · (rows / B - 1),  alive = rows · MEAN / steps
+             bytes = (w P + c A + alive · (PROMPT + 2/3 MEAN) · K) / T + c D V
+             flop  = 2 alive · ((P + A) / T + D V)
+train      6 tokens · ((P + A) / T + D V) / F      forward, backward and the reference's forward, 2 each
+sums       2 L (T - 1) · D c bytes per generated token, and per trained token three times. A shard sends what it adds to
+           all others, which sum in one order (grpo/device); a decode step waits LATENCY for each of its 2 L sums
+update     2 (W - 1) / W · 4 A' bytes              float32 gradients of a shard's adapters, around a ring of replicas
+             A' : A of q, k, v, gate, up and B of o, down are whole, of the others a shard has 1 / T
+
+Lengths are even from 0 to LONGEST, so a sequence that is alive has 2/3 MEAN tokens. Nothing overlaps, no activations
+are computed again, and the prefill is left out. Efficiency: the flop of the step at T = 1, over N F and the time. The
+fewest shards are taken whose weights and optimizer (`grpo.model.memory` counts them) leave room for FEWEST sequences;
+if none do, weights in 8 bits. What is sent is held against gloo processes (tests/test_scale.py). F, M and links: A800.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from bench.models import qwen2
+from grpo.model import memory
+from grpo.model.decoder import Decoder, ModelConfig
+from grpo.model.lora import Build, LoraSpec
+
+QUESTIONS, ANSWERS, PROMPT, MEAN, LONGEST = 64, 12, 256, 512, 1024
+F, M = 0.6 * 312e12, 0.75 * 2.04e12  # flop and bytes per second: peaks, and the shares of them that we aim for
+NEAR, FAR = 200e9, 25e9  # bytes per second that a GPU sends over NVLink, and to other machines (200 Gbit/s)
+LATENCY, PER_MACHINE = 20e-6, 8  # seconds, GPUs
+MEMORY, MOST, FEWEST = 0.9 * 80e9, 96, 16  # bytes of a GPU; sequences decoded together
+SHAPES = {
+    "7B": qwen2(3584, 18944, 28, 28, 4, 152064, tied=False),
+    "32B": qwen2(5120, 27648, 64, 40, 8, 152064, tied=False),
+    "72B": qwen2(8192, 29568, 80, 64, 8, 152064, tied=False),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A model on `replicas` times `shards` GPUs. rank: of the adapters. dtype: of the weights, unless int8."""
+
+    config: ModelConfig
+    replicas: int
+    shards: int
+    int8: bool = False
+    rank: int = 64
+    dtype: torch.dtype = torch.bfloat16
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Return the size of each projection that shards share, and the other one."""
+        c = self.config
+        q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        shared = {"q": q, "k": kv, "v": kv, "o": q, **dict.fromkeys(("gate", "up", "down"), c.intermediate_size)}
+        return {name: (size, c.hidden_size) for name, size in shared.items()}
+
+    def adapter_numbers(self, shards: int) -> int:
+        """Count the numbers that each of so many shards trains."""
+        return self.config.num_layers * self.rank * sum(cut // shards + other for cut, other in self.sizes.values())
+
+    def update_bytes(self) -> float:
+        """Count what a GPU sends to the other replicas in an update."""
+        return 2 * (self.replicas - 1) / self.replicas * 4 * self.adapter_numbers(self.shards)
+
+    def sum_bytes(self, tokens: float, passes: int) -> float:
+        """Count what a GPU sends to the other shards in so many passes over the tokens, forward or backward."""
+        per_token = self.config.num_layers * self.config.hidden_size * self.dtype.itemsize
+        return 2 * passes * tokens * (self.shards - 1) * per_token
+
+    @cached_property
+    def loaded_bytes(self) -> float:
+        """Count weights and optimizer of a GPU. Shards have a part of all but embedding and head."""
+        build = Build(LoraSpec(self.rank, self.rank), False, self.dtype, "meta", int8=self.int8)
+        ends = 2 * self.config.vocab_size * self.config.hidden_size * self.dtype.itemsize
+        return ends + (memory.loaded_bytes(Decoder(self.config, build)) - ends) / self.shards
+
+    @cached_property
+    def slots(self) -> int:
+        """Count the sequences that a replica decodes together: half of the free memory, as in `memory`."""
+        per_sequence = (PROMPT + LONGEST) * memory.kv_bytes_per_token(self.config, self.dtype) / self.shards
+        return min(MOST, int((MEMORY - self.loaded_bytes) / 2 / per_sequence))
+
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds to generate, to train, and to send."""
+        c, T, item, rows = self.config, self.shards, self.dtype.itemsize, QUESTIONS * ANSWERS / self.replicas
+        P, A, head = self.weights(), self.adapter_numbers(1), c.hidden_size * c.vocab_size
+        steps = LONGEST + MEAN * (rows / min(rows, self.slots) - 1)
+        alive = rows * MEAN / steps
+        cached = alive * (PROMPT + 2 / 3 * MEAN) * memory.kv_bytes_per_token(c, self.dtype)
+        num_bytes = ((1 if self.int8 else item) * P + item * A + cached) / T + item * head
+        per_token = 2 * ((P + A) / T + head)
+        generate = steps * max(num_bytes / M, alive * per_token / F)
+        link = NEAR if self.replicas * T <= PER_MACHINE else FAR
+        waits = 2 * c.num_layers * steps * LATENCY * (T > 1)
+        send = waits + self.all_sum_bytes() / NEAR + self.update_bytes() / link
+        return generate, 3 * per_token * self.tokens() / F, send
+
+    def efficiency(self) -> float:
+        """Return the share of the GPUs' arithmetic that the step's products take."""
+        per_token = 2 * (self.weights() + self.adapter_numbers(1) + self.config.hidden_size * self.config.vocab_size)
+        flop = per_token * (3 * self.tokens() * self.replicas + QUESTIONS * ANSWERS * MEAN)
+        return flop / F / (self.replicas * self.shards) / sum(self.times())
+
+    def all_sum_bytes(self) -> float:
+        """Count what a GPU sends to the other shards in a step."""
+        return self.sum_bytes(self.tokens(), 3) + self.sum_bytes(QUESTIONS * ANSWERS / self.replicas * MEAN, 1)
+
+    def tokens(self) -> float:
+        """Count the tokens that a replica trains on; a prompt and its answers are packed, so it is there once."""
+        return QUESTIONS / self.replicas * (PROMPT + ANSWERS * MEAN)
+
+    def weights(self) -> int:
+        """Count the weights of all layers."""
+        return self.config.num_layers * sum(cut * other for cut, other in self.sizes.values())
+
+
+def choose(config: ModelConfig, num_gpus: int) -> Layout | None:
+    """Return the layout with the fewest shards that fits; None if the model does not fit."""
+    numbers = [shards for shards in (1, 2, 4, 8) if num_gpus >= shards and config.num_kv_heads % shards == 0]
+    layouts = [Layout(config, num_gpus // shards, shards, int8) for int8 in (False, True) for shards in numbers]
+    return next((layout for layout in layouts if layout.slots >= FEWEST), None)
+
+
+def row(name: str, num_gpus: int) -> str:
+    """Return a line of the table."""
+    layout = choose(ModelConfig.from_hf(SHAPES[name]), num_gpus)
+    if layout is None:
+        return f"| {name} | {num_gpus} | does not fit |" + " |" * 8
+    where = f"{layout.replicas} x {layout.shards}, {'int8' if layout.int8 else 'bfloat16'}"
+    num_bytes = (layout.loaded_bytes, layout.all_sum_bytes(), layout.update_bytes())
+    cells = [f"{number / 1e9:,.1f} GB" for number in num_bytes]
+    cells += [f"{seconds:.1f} s" for seconds in (*layout.times(), sum(layout.times()))]
+    return " | ".join([f"| {name}", str(num_gpus), where, *cells, f"{layout.efficiency():.0%} |"])
+
+
+if __name__ == "__main__":
+    print("| model | GPUs | W x T | loaded | sums | update | generate | train | send | a step | efficiency |")
+    print("|---" * 11 + "|", *(row(name, num_gpus) for name in SHAPES for num_gpus in (1, 8, 64)), sep="\n")

@@ -1,0 +1,97 @@
+"""Multiply few rows by a weight in 8 bits: y = x [scale q | tail]ᵀ + b, as in decoding.
+
+A decode step waits for the weights to arrive, so it should read q, one byte per number, and nothing twice. Each program
+dequantises its tiles of W in registers, to the same rounded numbers as `ops.dequantise`, and multiplies them by a tile
+of rows on tensor cores, with float32 sums. The columns of the tail (s B of an adapter) continue the same sum.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+OUTPUTS, INNER = 32, 128  # of a tile of W
+MOST_ROWS = 64  # of a tile of x; a tile of W is dequantised once for each
+
+
+def int8_linear(
+    x_TX: torch.Tensor,
+    q_OI: torch.Tensor,
+    scale_O: torch.Tensor,
+    tail_OR: torch.Tensor,
+    bias_O: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return x [scale q | tail]ᵀ + b [T, O] in the dtype of x, which is that of tail and bias; not differentiable.
+
+    x: [T, I + R]. All rows must be contiguous, and may lie apart.
+    Slow twin: kernels/reference.py `lora_linear` with `int8_rows`.
+    """
+    (T, _), (O, I), R = x_TX.shape, q_OI.shape, tail_OR.shape[1]
+    y_TO = torch.empty(T, O, dtype=x_TX.dtype, device=x_TX.device)
+    if T:
+        rows = min(MOST_ROWS, max(16, triton.next_power_of_2(T)))  # tensor cores multiply 16 or more
+        _tile[(triton.cdiv(T, rows), triton.cdiv(O, OUTPUTS))](
+            x_TX,
+            q_OI,
+            scale_O,
+            tail_OR,
+            bias_O,
+            y_TO,
+            x_TX.stride(0),
+            q_OI.stride(0),
+            tail_OR.stride(0),
+            T,
+            O,
+            I,
+            R,
+            rows=rows,
+            outputs=OUTPUTS,
+            inner=INNER,
+            num_warps=4,
+            num_stages=3,
+        )
+    return y_TO
+
+
+@triton.jit(do_not_specialize=["T"])
+def _tile(
+    x_ptr,
+    q_ptr,
+    scale_ptr,
+    tail_ptr,
+    bias_ptr,
+    y_ptr,
+    x_stride,
+    q_stride,
+    tail_stride,
+    T,
+    O,
+    I,
+    R,
+    rows: tl.constexpr,
+    outputs: tl.constexpr,
+    inner: tl.constexpr,
+):
+    """Compute a tile of y: first over the columns of W, then over those of the tail."""
+    t = tl.program_id(0) * rows + tl.arange(0, rows)
+    o = tl.program_id(1) * outputs + tl.arange(0, outputs)
+    c = tl.arange(0, inner)
+    x_rows = x_ptr + t[:, None].to(tl.int64) * x_stride
+    q_rows = q_ptr + o[:, None].to(tl.int64) * q_stride
+    tail_rows = tail_ptr + o[:, None].to(tl.int64) * tail_stride
+    scale = tl.load(scale_ptr + o, mask=o < O, other=0.0)
+    sums = tl.zeros([rows, outputs], tl.float32)
+    for start in range(0, I, inner):
+        i = start + c
+        x = tl.load(x_rows + i[None], mask=(t[:, None] < T) & (i[None] < I), other=0.0)
+        q = tl.load(q_rows + i[None], mask=(o[:, None] < O) & (i[None] < I), other=0)
+        w = (q.to(tl.float32) * scale[:, None]).to(x.dtype)
+        sums += tl.dot(x, tl.trans(w), input_precision="ieee")
+    for start in range(0, R, inner):
+        r = start + c
+        h = tl.load(x_rows + I + r[None], mask=(t[:, None] < T) & (r[None] < R), other=0.0)
+        tail = tl.load(tail_rows + r[None], mask=(o[:, None] < O) & (r[None] < R), other=0.0)
+        sums += tl.dot(h, tl.trans(tail), input_precision="ieee")
+    if bias_ptr is not None:
+        sums += tl.load(bias_ptr + o, mask=o < O, other=0.0).to(tl.float32)[None]
+    y = y_ptr + t[:, None].to(tl.int64) * O + o[None]
+    tl.store(y, sums.to(y_ptr.dtype.element_ty), mask=(t[:, None] < T) & (o[None] < O))

@@ -1,0 +1,328 @@
+"""base_weights: int8. The frozen weights in 8 bits: results against float64, memory, what is merged and saved."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from grpo.kernels.reference import int8_rows, lora_linear
+from making import load, make_group, randomise_adapter, whole, write_chat_checkpoint, write_checkpoint
+from safetensors.torch import load_file
+from test_policy import configured, hidden
+from test_train import adapter as final_adapter
+from test_train import run
+
+from grpo.attention.packed import PackedAttention
+from grpo.base.errors import UserError
+from grpo.doctor.__main__ import main as doctor
+from grpo.evaluate import main as evaluate
+from grpo.export import export
+from grpo.generate import main as generate
+from grpo.logprobs import token_logprobs
+from grpo.model import memory
+from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.model.int8_weight import Int8Rows, Int8Weight, dense
+from grpo.model.lora import POLICY, REFERENCE, Build, LoraLinear, LoraSpec, Mode, make_linear
+from grpo.model.policy import load_for_inference, load_policy
+from grpo.model.weights import named_tensors, projections
+from grpo.packing import pack_batch
+
+CPU, ROOT = torch.device("cpu"), Path(__file__).parents[2]
+PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
+TARGETS = [(("q_proj", "v_proj"), False), (tuple(PARTS), True), ((), False)]
+
+
+def make_layer(targets, apart, dtype=torch.float64):
+    """A layer in 8 bits, and the weights that it was made of."""
+    generator = torch.Generator().manual_seed(0)
+    build = Build(LoraSpec(3, 6, 0.3, targets), False, dtype, "cpu", int8=True)
+    layer, exact = make_linear(10, PARTS, True, build, apart), {}
+    for part, size in PARTS.items():
+        weight, bias = layer.base(part)
+        exact[part] = torch.randn(size, 10, generator=generator)
+        weight.copy_(exact[part])
+        bias.copy_(torch.randn(size, generator=generator))
+    for part in targets:
+        for half in layer.adapter(part):
+            half.copy_(torch.randn(half.shape, generator=generator))
+    if targets:
+        layer.refresh()
+    return layer, exact
+
+
+def test_rows_are_rounded_to_steps_of_their_own():
+    """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
+    W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
+    W[7] = 0
+    rows = Int8Weight(50, 40, torch.float64, "cpu")[:]
+    rows.copy_(W)
+    found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
+    assert rows.q_OI.dtype == torch.int8 and rows.scale_O.dtype == torch.float32 and rows.shape == W.shape
+    assert torch.equal(found, int8_rows(W)) and (found - W).abs().le(0.5001 * step).all() and not found[7].any()
+    largest = W.abs().argmax(dim=1, keepdim=True)
+    torch.testing.assert_close(found.gather(1, largest), W.double().gather(1, largest))
+    assert (rows.q_OI.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_O > 0).all()
+
+
+@pytest.mark.parametrize(("targets", "apart"), TARGETS)
+@pytest.mark.parametrize("prepacked", [False, True])
+def test_forward_and_reference_equal_the_twin(targets, apart, prepacked):
+    layer, exact = make_layer(targets, apart)
+    if prepacked:
+        layer.prepack()
+    x, none = torch.randn(7, 10, dtype=torch.float64), (torch.zeros(1, 10), torch.zeros(1, 1))
+    for mode in (POLICY, REFERENCE):
+        wanted = []
+        for part, W in exact.items():
+            A, B = layer.adapter(part) if part in targets and mode.use_adapter else none
+            wanted.append(lora_linear(x, int8_rows(W), layer.base(part)[1], A, B.expand(len(W), -1), 2.0))
+        assert (layer(x, mode) - torch.cat(wanted, dim=-1)).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(("targets", "apart"), TARGETS)
+def test_gradients_equal_the_twins(targets, apart):
+    layer, exact = make_layer(targets, apart)
+    x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
+    upstream, wanted, leaves = torch.randn(7, 24, dtype=torch.float64), [], {}
+    layer(x).backward(upstream)
+    dx, x.grad = x.grad, None
+    for part, W in exact.items():
+        halves = layer.adapter(part) if part in targets else (torch.zeros(1, 10), torch.zeros(len(W), 1))
+        leaves[part] = [half.clone().requires_grad_() for half in halves]
+        wanted.append(lora_linear(x, int8_rows(W), layer.base(part)[1], *leaves[part], 2.0))
+    torch.cat(wanted, dim=-1).backward(upstream)
+    assert (dx - x.grad).abs().max() < 1e-11
+    for part in targets:
+        A, B = leaves[part]
+        assert (layer.A.master.grad[layer.rank_slices[part]] - A.grad).abs().max() < 1e-11
+        assert (layer.B[part].grad - B.grad).abs().max() < 1e-11
+
+
+def rounded_twin(folder, rank, **lora):
+    """The model in float64, with every weight of its projections rounded by the twin."""
+    model = load(folder, rank=rank, dtype=torch.float64, **lora)
+    for linear, part in projections(model).values():
+        weight, _ = linear.base(part)
+        weight.copy_(int8_rows(weight))
+    randomise_adapter(model)
+    return model
+
+
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+@pytest.mark.parametrize(
+    ("family", "lora"),
+    [("qwen2", {}), ("qwen3", {"targets": ("q_proj", "down_proj")}), ("llama", {"layers": (1,)})],
+)
+def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora, recompute):
+    """Also through layers and projections without adapters, and when activations are computed again."""
+    write_checkpoint(tmp_path, family)
+    ours, slow = load(tmp_path, rank=4, int8=True, **lora), rounded_twin(tmp_path, 4, **lora)
+    randomise_adapter(ours)
+    ours.recompute = recompute
+    batch, found = pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3]))), []
+    for model in (ours, slow):
+        attend = PackedAttention(batch.layout, model.build.dtype, "cpu")
+        h = model(batch.ids_T, batch.positions_T, attend)
+        logp, _ = token_logprobs(h.index_select(0, batch.source_C), model.head(), batch.targets_C, 0.8)
+        (logp * batch.weight_C).sum().backward()
+        found.append((logp.detach(), [master.grad for master in model.parameters()]))
+    (logp, gradients), (slow_logp, slow_gradients) = found
+    assert (logp - slow_logp).abs().max() <= 2e-5 and len(gradients) == len(slow_gradients) > 2
+    for ours_, slow_ in zip(gradients, slow_gradients, strict=True):
+        assert (ours_ - slow_).norm() <= 1e-5 * slow_.norm() + 1e-7
+    kept = load(tmp_path, rank=4, int8=True, **lora)
+    assert kept.embedding.value.dtype == kept.head().dtype == torch.float32
+    assert not any(isinstance(part, Int8Rows) for name, part in named_tensors(kept).items() if "proj" not in name)
+
+
+def test_dropout_has_the_same_masks():
+    layer, _ = make_layer(("q_proj",), False)
+    x, mode = torch.randn(50, 10, dtype=torch.float64), Mode(dropout_seed=1)
+    plain = LoraLinear(10, PARTS, True, replace(layer_build(layer), int8=False))
+    for part in PARTS:
+        plain.base(part)[0].copy_(dense(layer.base(part)[0]))
+        plain.base(part)[1].copy_(layer.base(part)[1])
+    for ours, theirs in zip(plain.adapter("q_proj"), layer.adapter("q_proj"), strict=True):
+        ours.copy_(theirs)
+    plain.refresh()
+    assert torch.equal(plain(x, mode), layer(x, mode)) and not torch.equal(plain(x, mode), plain(x))
+
+
+def layer_build(layer):
+    return Build(layer.lora, False, torch.float64, "cpu", int8=True)
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_takes_what_is_counted(tmp_path):
+    """53M weights in bfloat16 are 106 MB, in 8 bits 53; sampling packs a copy of the former alone. Measured: 133 and 82
+    MB, while sampling 277 and 125; some 20 MB are not the model's. Each has a process of its own, a fork."""
+    write_checkpoint(
+        tmp_path,
+        dtype=torch.bfloat16,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=6,
+        vocab_size=256,
+    )
+    script = f"""
+import os
+from pathlib import Path
+import torch
+import grpo.trainer
+from grpo.device.draw import SamplingParams
+from grpo.model.lora import Build, LoraSpec
+from grpo.model.weights import load_decoder
+from grpo.sampling.sampler import Sampler
+torch.set_num_threads(1)
+torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
+def resident():
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmRSS:"))
+def measure(int8):
+    before = resident()
+    model = load_decoder(Path({str(tmp_path)!r}), Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", int8=int8))
+    loaded, peak = resident() - before, []
+    Sampler(model, []).sample([[5, 6]], 2, SamplingParams(4), [1, 2], lambda *_: peak.append(resident() - before))
+    print(loaded, max(peak), sum(tensor.nbytes for tensor in model.buffers()), flush=True)
+for int8 in (False, True):
+    child = os.fork()
+    if child == 0:
+        measure(int8)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    environment = {"PATH": "", "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    (plain, plain_peak, plain_counted), (int8, int8_peak, int8_counted) = (
+        map(int, line.split()) for line in done.stdout.splitlines()
+    )
+    assert 0.9 < plain / plain_counted < 1.3 and 0.9 < int8 / int8_counted < 1.3
+    assert int8 < 0.7 * plain and int8_peak < 0.55 * plain_peak
+
+
+def test_the_count_by_hand(checkpoint):
+    """A byte and a scale's share for each weight of a projection, s B and the scratch of the largest in bfloat16."""
+    build = Build(LoraSpec(4, 4), False, torch.bfloat16, "meta", int8=True)
+    model, plain = (type(load(checkpoint))(load(checkpoint).config, b) for b in (build, replace(build, int8=False)))
+    found = [memory.account(m, 0, 0, memory.Budget(0, "none", 0)) for m in (model, plain)]
+    weights = [module for module in model.modules() if isinstance(module, Int8Weight)]
+    number, rows = sum(weight.q.numel() for weight in weights), sum(len(weight.q) for weight in weights)
+    assert number == 2 * (32 * (32 + 16 + 16 + 32) + 3 * 32 * 48) and rows == 2 * (32 + 16 + 16 + 32 + 48 + 48 + 32)
+    largest = max(weight.q.numel() + weight.tail.numel() for weight in weights)
+    assert found[1].weights - found[0].weights == number - 4 * rows - 2 * largest
+    assert found[0].training == found[1].training
+
+
+# --- what is merged and saved ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stage1(chat_checkpoint, tmp_path_factory):
+    """An adapter of the chat checkpoint, such as stage 1 writes, too small to move most numbers to another step."""
+    folder, model = tmp_path_factory.mktemp("stage1"), load(chat_checkpoint, rank=2)
+    randomise_adapter(model, spread=0.02)
+    save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder)
+    return folder
+
+
+def test_a_first_adapter_is_merged_before_rounding(chat_checkpoint, stage1):
+    policy = load_policy(configured(stage1, base_weights="int8"), CPU)
+    merged = load_for_inference(configured(stage1), CPU).model
+    for module, (linear, part) in projections(merged).items():
+        ours, part_of = projections(policy.model)[module]
+        torch.testing.assert_close(dense(ours.base(part_of)[0]), int8_rows(linear.base(part)[0]).float())
+
+
+@pytest.mark.parametrize("start", ["base", "adapter"])
+def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, start):
+    """The adapter, the merged checkpoint of export, and that of the policy itself: all as without int8."""
+    model = chat_checkpoint if start == "base" else stage1
+    int8, plain = (load_policy(configured(model, base_weights=how), CPU) for how in ("int8", "null"))
+    for name, policy in (("int8", int8), ("plain", plain)):
+        randomise_adapter(policy.model, seed=5)
+        policy.save(tmp_path / name)
+        export(tmp_path / name, tmp_path / f"{name}_merged", merge=True, dtype="float32")
+    int8.save_merged(tmp_path / "own")
+    adapters = [load_file(tmp_path / name / "adapter_model.safetensors") for name in ("int8", "plain")]
+    assert all(torch.equal(adapters[0][name], adapters[1][name]) for name in adapters[1])
+    merged = [load_file(tmp_path / name / "model.safetensors") for name in ("int8_merged", "own", "plain_merged")]
+    assert merged[0].keys() == merged[2].keys() and merged[1]["lm_head.weight"].dtype == torch.float32
+    for name, wanted in merged[2].items():
+        assert torch.equal(merged[0][name], wanted)
+        torch.testing.assert_close(merged[1][name], wanted, rtol=1e-6, atol=1e-7)
+    again = load_for_inference(configured(tmp_path / "int8", base_weights="int8"), CPU)
+    assert torch.allclose(hidden(again.model), hidden(plain.model), atol=1e-5)
+    difference = (hidden(again.model) - hidden(int8.model)).abs().max()
+    assert 1e-4 < difference < 0.1 * hidden(again.model).abs().max()  # what rounding the base has changed
+
+
+def test_without_adapters_it_is_refused():
+    with pytest.raises(UserError, match="configuration") as error:
+        configured("m", lora_r=0, base_weights="int8")
+    assert error.value.exit_code == 2 and "lora_r" in error.value.why
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of four steps; one that was interrupted after two and resumed; and the checkpoint of both."""
+    folder = tmp_path_factory.mktemp("runs")
+    checkpoint = write_chat_checkpoint(folder / "model")
+    keys = {"base_weights": "int8", "save_steps": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent))
+        run(folder, checkpoint, "complete", max_steps=4, **keys)
+        run(folder, checkpoint, "parts", max_steps=2, **keys)
+        run(folder, checkpoint, "parts", max_steps=4, resume_from_checkpoint=True, **keys)
+        yield folder, checkpoint, keys
+
+
+def test_a_run_samples_and_trains_with_the_same_log_probs_and_resumes_bit_for_bit(runs):
+    folder, _, _ = runs
+    complete, parts = (
+        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("complete", "parts")
+    )
+    assert len(complete) == 4 and max(line["sampler/logp_diff_max"] for line in complete) <= 1e-5
+    assert [line["loss"] for line in complete] == [line["loss"] for line in parts]
+    ours, theirs = final_adapter(folder / "complete"), final_adapter(folder / "parts")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours) and any(half.any() for half in ours.values())
+
+
+def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):
+    folder, checkpoint, keys = runs
+    changed = keys | {"base_weights": None, "max_steps": 5, "resume_from_checkpoint": True}
+    with pytest.raises(UserError, match="base_weights|configuration") as error:
+        run(folder, checkpoint, "parts", **changed)
+    assert "base_weights" in str(error.value.why) + error.value.what
+    assert len(run(folder, checkpoint, "parts", **changed, allow_changes=["base_weights"])) == 5
+
+
+def test_the_commands_take_such_a_run(runs, capsys):
+    """Evaluation and generation use the file's weights; the doctor counts, and tries, those in 8 bits."""
+    folder, _, _ = runs
+    final = folder / "complete" / "final"
+    generate([str(final), "--prompt", "What is 1 + 2?", "--max-new-tokens", "4", "--temperature", "0"])
+    evaluate(
+        [
+            str(final),
+            "--data",
+            str(folder / "questions.jsonl"),
+            "--max-samples",
+            "3",
+            "--output",
+            str(folder / "e.json"),
+        ]
+    )
+    assert json.loads((folder / "e.json").read_text())
+    code = doctor([str(folder / "complete.yaml"), "output_dir=" + str(folder / "new"), "--json"])
+    out = capsys.readouterr().out
+    found = {finding["name"]: finding for finding in json.loads(out[out.index("\n[") :] if "\n[" in out else out)}
+    assert code == 0 and "fits" in found["memory"]["text"] and found["sample"]["text"], found

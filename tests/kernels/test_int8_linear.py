@@ -1,0 +1,88 @@
+"""Products of few rows with a weight in 8 bits, against float64; rows and columns beyond the matrices are NaN."""
+
+import pytest
+import torch
+from grpo.kernels.int8_linear import MOST_ROWS, int8_linear
+from grpo.kernels.reference import int8_rows, lora_linear
+
+from grpo.device import ops
+from grpo.model.int8_weight import Int8Weight
+
+
+def problem(rows, outputs, inputs, columns, dtype, device):
+    """The input [x | h], with other numbers to its right, the weight, and the numbers that it was made of."""
+    generator = torch.Generator().manual_seed(rows * outputs)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    exact = random(outputs, inputs)
+    weight = Int8Weight(outputs, inputs, dtype, device, columns)
+    weight[:].copy_(exact)
+    weight.tail.copy_(random(outputs, columns))
+    wide = torch.full((rows, inputs + columns + 8), float("nan"), dtype=dtype, device=device)
+    x = wide[:, : inputs + columns].copy_(random(rows, inputs + columns))
+    return x, weight[:], random(outputs), exact
+
+
+def kernel(x, weight, bias=None):
+    return int8_linear(x, weight.q_OI, weight.scale_O, weight.tail_OR, bias)
+
+
+SHAPES = [(1, 1, 1, 0), (5, 40, 24, 3), (17, 33, 300, 0), (MOST_ROWS + 3, 70, 129, 140)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_equals_the_twin(device, shape, dtype):
+    """y = x Wᵀ + h tailᵀ + b: the twin's A picks h out of the input."""
+    if device == "cpu" and dtype == torch.bfloat16:
+        pytest.skip("the interpreter multiplies bfloat16's bits as integers")
+    x, weight, bias, exact = problem(*shape, dtype, device)
+    _, outputs, inputs, columns = shape
+    W = torch.cat([int8_rows(exact), torch.zeros(outputs, columns, device=device)], dim=1)
+    A = torch.eye(inputs + columns, device=device)[inputs:]
+    error = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}[dtype]
+    for b in (None, bias):
+        wanted = lora_linear(x, W, b, A, weight.tail_OR, 1.0)
+        assert (kernel(x, weight, b).double() - wanted).norm() <= error * wanted.norm()
+    assert kernel(x[:0], weight).shape == (0, outputs)
+
+
+def test_it_multiplies_by_the_numbers_that_training_uses(device):
+    """Exactly: with a unit vector as input, the output is a column of the dequantised weight."""
+    _, weight, _, _ = problem(1, 40, 16, 4, torch.float16, device)
+    units = torch.eye(20, dtype=torch.float16, device=device)
+    assert torch.equal(kernel(units, weight).T, weight.dequantise())
+
+
+def test_same_bits_again_and_in_other_company(device):
+    x, weight, bias, _ = problem(60, 70, 129, 12, torch.float16, device)
+    first = kernel(x, weight, bias)
+    assert torch.equal(first, kernel(x, weight, bias)) and torch.equal(first[40:50], kernel(x[40:50], weight, bias))
+
+
+def test_the_slope_of_an_adapters_first_step(device):
+    """A tail of 1e-5: in the same sum as W, it is rounded once, and most of it would be lost otherwise."""
+    dtype = torch.float16 if device == "cpu" else torch.bfloat16
+    x, weight, _, _ = problem(256, 512, 512, 64, dtype, device)
+    weight.tail_OR.copy_(torch.randn(512, 64, device=device).sign() * 1e-4)
+    exact = x[:, 512:].double() @ weight.tail_OR.double().T
+    before = x.clone()
+    before[:, 512:] = 0
+    change = kernel(x, weight).double() - kernel(before, weight).double()
+    assert 0.95 <= float((change * exact).sum() / exact.square().sum()) <= 1.05
+
+
+@pytest.mark.parametrize(("rows", "dtype", "is_used"), [
+    (ops.FEW_ROWS, torch.float16, True),
+    (ops.FEW_ROWS + 1, torch.float16, False),
+    (3, torch.float32, False),
+])  # fmt: skip
+def test_it_is_used_for_few_rows_in_half_precision(switch_kernels_on, monkeypatch, rows, dtype, is_used):
+    calls = []
+    monkeypatch.setattr("grpo.kernels.int8_linear.int8_linear", lambda *given: calls.append(given) or given[0])
+    switch_kernels_on()
+    x, weight, _, _ = problem(rows, 8, 16, 0, dtype, "cpu")
+    ops.int8_linear(x, weight.q_OI, weight.scale_O, weight.tail_OR, None, None)
+    assert bool(calls) == is_used
