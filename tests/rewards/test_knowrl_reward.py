@@ -334,7 +334,7 @@ def prepare(base, server):
     [
         ["1. Paris is the capital of France."],
         ["", "- Paris lies on the Seine."],
-        ["Sure!", '["Paris lies on the Seine."]'],
+        ["Sure!", "- Paris lies on the Seine."],
     ],
 )
 def test_the_preflight_has_a_text_taken_apart(base, script):
