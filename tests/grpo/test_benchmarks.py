@@ -168,9 +168,8 @@ def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again)
         right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
         assert set(row.columns["answer"]) == right and len(right) == 2
         assert row.columns["mc1_targets"]["labels"] == [int(letter in right) for letter in "ABCD"]
-        columns = {name: [value] * 4 for name, value in row.columns.items()}
-        graded = choice(["p"] * 4, [f"Answer: {letter}" for letter in "ABCD"], **columns)
-        assert graded == [float(letter in right) for letter in "ABCD"]
+        graded = {letter: choice.grade(f"Answer: {letter}", row.columns).value for letter in "ABCD"}
+        assert graded == {letter: float(letter in right) for letter in "ABCD"}
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):
