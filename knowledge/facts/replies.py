@@ -59,7 +59,8 @@ def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     text = without_thoughts(reply)
     fenced = _FENCE.findall(text)
     text = fenced[0].strip() if len(fenced) == 1 else text
-    lines = [_plain(line.strip().removeprefix("> ")) for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [_plain(line.removeprefix("> ")) for line in lines if line]
     marks = [(line, _MARK.match(line)) for line in lines]
     listed = [_plain(line[mark.end() :]) for line, mark in marks if mark]
     facts = [fact for fact in listed if not fact.endswith((":", "：")) and not _NON_FACTUAL.match(fact)]

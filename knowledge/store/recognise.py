@@ -65,7 +65,10 @@ def check_header(path: Path) -> None:
     if not header.startswith(MAGIC[: len(header)]):
         raise bad_file(path, f"not an SQLite database: it starts with {header[:16]!r}", fix=_fix_for(path, header))
     page_bytes = int.from_bytes(header[16:18], "big")
-    wanted_bytes = max(1, 65536 if page_bytes == 1 else page_bytes) * max(1, int.from_bytes(header[28:32], "big"))
+    num_pages = int.from_bytes(header[28:32], "big")
+    if page_bytes == 1:
+        page_bytes = 65536
+    wanted_bytes = max(1, page_bytes) * max(1, num_pages)
     is_size_kept = header[24:28] == header[92:96]  # old versions of SQLite do not keep it
     if len(header) < 100 or (is_size_kept and num_bytes < wanted_bytes):
         found = f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}"

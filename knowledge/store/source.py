@@ -80,7 +80,8 @@ class Source:
         if self._file.peek(16).startswith(MAGIC):
             return self._documents()
         stream = self._open()
-        return self._array(stream) if stream.peek(CHUNK_BYTES).lstrip().startswith(b"[") else self._lines(stream)
+        is_array = stream.peek(CHUNK_BYTES).lstrip().startswith(b"[")
+        return self._array(stream) if is_array else self._lines(stream)
 
     def _documents(self) -> Iterator[Row | Skip]:
         """Yield the documents of a knowledge base, such as KnowRL's."""
