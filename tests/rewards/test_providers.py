@@ -108,9 +108,16 @@ def test_bodies_that_hold_a_reply(name):
         (b"Service Unavailable", "Service Unavailable"),
         (b"", "no JSON"),
         (b'"A"', "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"choices": [', "no JSON"),
+        (b'{"choices": []}', "no choices"),
+        (b'{"choices": [7]}', "no choices"),
+        (b'{"choices": {"0": 1}, "usage": [1]}', "no choices"),
     ],
 )
-def test_bodies_that_are_no_json_object(body, words):
+def test_bodies_that_hold_no_reply(body, words):
     outcome, _ = read_body(body)
     assert isinstance(outcome, Trouble) and words in outcome.reason
 
