@@ -283,7 +283,13 @@ def request_of(model: str, messages: Messages, max_tokens: int) -> dict[str, Any
     return {"model": model, "messages": cleaned, **parameters_of(model, max_tokens)}
 
 
-def cache_key(model: str, parameters: Mapping[str, float], prompt_version: str, messages: Messages, nonce: str) -> str:
+def cache_key(
+    model: str,
+    parameters: Mapping[str, float],
+    prompt_version: str,
+    messages: Messages,
+    nonce: str,
+) -> str:
     """Hash all that a reply depends on. The nonce, a random word in the messages, is left out."""
     texts = [[message["role"], message["content"].replace(nonce, "")] for message in messages]
     request = json.dumps([model, sorted(parameters.items()), prompt_version, texts])

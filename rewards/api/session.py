@@ -73,7 +73,13 @@ class RateLimit:
 
     WINDOW_S = 60.0
 
-    def __init__(self, requests: int, tokens: int, sleep: Sleep = asyncio.sleep, clock: Clock = time.monotonic):
+    def __init__(
+        self,
+        requests: int,
+        tokens: int,
+        sleep: Sleep = asyncio.sleep,
+        clock: Clock = time.monotonic,
+    ):
         self.max_requests = requests or float("inf")
         self.max_tokens = tokens or float("inf")
         self._sleep, self._clock = sleep, clock
