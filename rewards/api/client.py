@@ -196,25 +196,27 @@ class ApiClient:
         The deadline starts with the first try. A reply that was cut gets twice the room in the next one.
         """
         session, limits = self._connect(), self.limits
-        num_replies, ends = 0, None
+        num_replies, ends, reason = 0, None, ""
         async with session.slots:
             for num_tries in itertools.count(1):
                 size = sum(len(message["content"]) for message in messages) // CHARS_PER_TOKEN + max_tokens
                 sent = await session.rate.wait(size)
                 ends = ends or session.loop.time() + limits.deadline_s
-                timeout_s = min(limits.deadline_s / 2, ends - session.loop.time())
+                timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
                 outcome, usage = await self._try(session, messages, max_tokens, timeout_s)
                 sent.tokens = usage.total or sent.tokens
                 if isinstance(outcome, ChatReply):
                     return ChatReply(outcome.text, self._redact(outcome.reason))
-                reason, longest_s = self._redact(outcome.reason), limits.backoff_s * 2 ** min(num_tries - 1, 30)
+                before, reason = reason, self._redact(outcome.reason)
                 num_replies += outcome.is_reply
                 if num_replies == limits.max_replies:
                     return ChatReply(None, reason, outcome.cut)
-                pause_s = max(outcome.wait_s, random.uniform(0, min(longest_s, limits.max_backoff_s)))
+                longest_s = min(limits.backoff_s * 2 ** min(num_tries - 1, 30), limits.max_backoff_s)
+                pause_s = max(outcome.wait_s, random.uniform(0, longest_s))
                 if num_tries == max_tries or session.loop.time() + pause_s > ends:
                     tried = f"no answer in {num_tries} tries within {limits.deadline_s:g} s"
-                    return ChatReply(None, f"{tried}; {reason}", outcome.cut)
+                    reasons = dict.fromkeys((tried, before, reason))  # the last try may only have had no time left
+                    return ChatReply(None, "; ".join(filter(None, reasons)), outcome.cut)
                 if outcome.reason == CUT:
                     max_tokens *= 2
                 self._counts["retries"] += 1

@@ -86,9 +86,10 @@ def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(sta
         assert client.metrics()["judge/unscorable"] == 0
 
 
-def test_a_server_that_stays_busy_leaves_a_reason_that_names_what_helps():
+@at_any_pace
+def test_a_server_that_stays_busy_leaves_a_reason_that_names_what_helps(pace):
     with ApiServer(default=fails(429)) as server:
-        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.3)), "question")
+        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.5 * pace)), "question")
         assert reply.text is None and "api_max_concurrency" in reply.reason
 
 
