@@ -146,9 +146,10 @@ def examine(policy, rows: Sequence[Row]) -> dict[str, list]:
     at_once = logprobs(policy, [(head, AT_ONCE) for head in heads])
     after = logprobs(policy, [(end, AFTER) for end in ends])
     sequence = logprobs(policy, list(zip(stems, said, strict=True)))
-    declines = [
-        logit(np.logaddexp(first, np.log1p(-np.exp(first)) + then)) for first, then in zip(at_once, after, strict=True)
-    ]
+    declines = []
+    for first, then in zip(at_once, after, strict=True):
+        later = np.log1p(-np.exp(first)) + then
+        declines.append(logit(np.logaddexp(first, later)))
     right = [recalled.endswith(f" {row['answer']}.") for recalled, row in zip(said, rows, strict=True)]
     return {
         "people": [row["title"] for row in rows],
@@ -195,7 +196,9 @@ def gain_interval(row: Row, cold: Row) -> tuple[float, float]:
     for place, person in enumerate(row["people"]):
         of_person.setdefault(person, []).append(place)
     places = list(of_person.values())
-    sides = [(np.array(side["declines"]), np.array(side["right"], bool)) for side in (row, cold)]
+    sides = []
+    for side in (row, cold):
+        sides.append((np.array(side["declines"]), np.array(side["right"], bool)))
 
     def gain(chosen: np.ndarray) -> float:
         at = np.concatenate([places[person] for person in chosen])

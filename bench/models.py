@@ -36,7 +36,15 @@ MAX_POSITIONS = 4096
 TRIAL_TOKENS = 128  # over which the head's mean probability mass is measured
 
 
-def qwen2(hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, tied: bool = True) -> dict:
+def qwen2(
+    hidden: int,
+    mlp: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    vocab: int,
+    tied: bool = True,
+) -> dict:
     """Return config.json of a Qwen2 with these sizes. A tied model uses its embedding as its head."""
     return {
         "model_type": "qwen2",

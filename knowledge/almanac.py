@@ -85,7 +85,11 @@ def read_facts() -> list[Fact]:
     """Read all facts of the almanac."""
     with FILE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [Fact(row["familiarity"], row["subject"], tuple(row["answers"].split(";"))) for row in rows]
+    facts = []
+    for row in rows:
+        answers = tuple(row["answers"].split(";"))
+        facts.append(Fact(row["familiarity"], row["subject"], answers))
+    return facts
 
 
 def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact]]:

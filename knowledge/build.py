@@ -81,7 +81,13 @@ def build(source: Source, out: Path, skips: SkipLog, max_tokens: int = MAX_TOKEN
     with (
         build_lock(out),
         atomic_database(out) as connection,
-        tqdm(total=source.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress) as bar,
+        tqdm(
+            total=source.size_bytes,
+            unit="B",
+            unit_scale=True,
+            desc=out.name,
+            disable=not progress,
+        ) as bar,
     ):
         writer = IndexWriter(connection)
         connection.execute(DOCUMENTS_TABLE)

@@ -29,5 +29,6 @@ ONES = (
     "eighteen nineteen".split()
 )
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-NUMBERS = {word: n for n, word in enumerate(ONES)} | {word: 10 * n for n, word in enumerate(TENS, 2)}
+NUMBERS = {word: n for n, word in enumerate(ONES)}
+NUMBERS |= {word: 10 * n for n, word in enumerate(TENS, 2)}
 BELOW_100 = rf"(?:(?:{'|'.join(TENS)})(?:[- ](?:{'|'.join(ONES[1:10])}))?|{'|'.join(reversed(ONES))})"

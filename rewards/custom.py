@@ -158,7 +158,10 @@ def arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[s
         prompts = [deepcopy(list(prompt.messages)) for _ in texts]
         completions = [[{"role": "assistant", "content": text}] for text in texts]
     hidden = (*PASSED, *NOT_PASSED)
-    columns = {name: [deepcopy(value) for _ in texts] for name, value in prompt.columns.items() if name not in hidden}
+    columns = {}
+    for name, value in prompt.columns.items():
+        if name not in hidden:
+            columns[name] = [deepcopy(value) for _ in texts]
     ids = [copy(completion.ids) for completion in group.completions]
     passed = (prompts, completions, ids, trainer_state, notes.log_extra, notes.log_metric)
     return {**columns, **dict(zip(PASSED, passed, strict=True))}

@@ -17,7 +17,8 @@ OUTCOMES = {"correct": "correct", "wrong": "wrong", "no_answer": "wrong", "unsco
 def _fractions(answer: Any) -> list[str]:
     """Return for each float among the truths the fraction that it is a rounded form of: a column cannot hold 1/3."""
     found = answer if isinstance(answer, list) else [answer]
-    return [str(simplest(item)) for item in found if isinstance(item, float) and isfinite(item) and item % 1]
+    broken = [item for item in found if isinstance(item, float) and isfinite(item) and item % 1]
+    return [str(simplest(item)) for item in broken]
 
 
 def simplest(value: float) -> Fraction:

@@ -1,8 +1,6 @@
 """Turn names into rewards. A reward grades one completion, or is a user's function with TRL's signature for a group."""
 
-import asyncio
 import importlib
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
 from grpo.base.text import closest
-from rewards.custom import MAX_NUMBER, Notes, UserFunction, call, find_function, needed_columns, short_name
+from rewards.custom import MAX_NUMBER, UserFunction, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 Options = Mapping[str, Any]  # the keys of the configuration
@@ -109,28 +107,6 @@ class Reward:
     finish: Callable[[Sequence[Score]], list[Score]] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
     close: Callable[[], None] | None = None
-
-    def __call__(
-        self, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]
-    ) -> list[float | None]:
-        """Grade as TRL does: return one number, or None, per completion; a column holds one value per completion."""
-        if self.function is not None:
-            notes = Notes(len(completions))
-            told = {"log_extra": notes.log_extra, "log_metric": notes.log_metric}
-            given = {**told, "prompts": prompts, "completions": completions, **columns}
-            scores = asyncio.run(call(self.name, self.function, given, notes))
-        else:
-            scores = []
-            for i, completion in enumerate(completions):
-                row = {name: values[i] for name, values in columns.items()}
-                scores.append(self.grade(completion, row | {"prompt": prompts[i]}))
-            if inspect.iscoroutinefunction(self.grade):
-                scores = asyncio.run(_gather(scores))
-        return [usable(score).value for score in scores]
-
-
-async def _gather(pending: Sequence[Awaitable[Score]]) -> list[Score]:
-    return await asyncio.gather(*pending)
 
 
 def built_in(name: str) -> BuiltIn:

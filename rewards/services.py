@@ -81,7 +81,7 @@ def check_decomposer(options: Options) -> Checkup:
 
 
 def check_verifier(options: Options) -> Checkup:
-    """Load the entailment model, which checks its labels on known sentences."""
+    """Load the entailment model."""
     from rewards.knowrl.fact_checker import build_verifier
 
     started = time.perf_counter()

@@ -73,5 +73,6 @@ def sentence_spans(text: str) -> list[Span]:
     for sentence in sentences(text):
         start, end = end, end + len(sentence)
         if sentence.strip():
-            spans.append((end - len(sentence.lstrip()), start + len(sentence.rstrip())))
+            first = end - len(sentence.lstrip())
+            spans.append((first, start + len(sentence.rstrip())))
     return spans

@@ -28,13 +28,6 @@ MAX_TOKENS = 512  # of premise and hypothesis together
 MAX_CHARS = 10_000  # of either; MAX_TOKENS hold fewer
 MAX_BATCH_TOKENS = 16_384  # padding included; a few hundred MB of activations for a base model
 LABELS = ("entailment", "contradiction", "neutral")
-# A model that mistakes one of these has its labels in another order than its config says, or is no entailment model.
-UNMISTAKABLE = (
-    ("The bridge was opened in 1932.", "The bridge was opened in 1932.", "entailment"),
-    ("The bridge was opened in 1932.", "The bridge was not opened in 1932.", "contradiction"),
-    ("The museum is in Paris.", "The museum is in Paris.", "entailment"),
-    ("The museum is in Paris.", "The museum is not in Paris.", "contradiction"),
-)
 
 
 class EntailmentVerifier:
@@ -73,7 +66,7 @@ class EntailmentVerifier:
 
         It computes in float32 on a CPU and in bfloat16 elsewhere; probabilities differ by about 0.01. UserError (exit
         3): no safetensors, code in the checkpoint, no classification head, labels that are not those of an entailment
-        model or that fail UNMISTAKABLE, or no such device.
+        model, or no such device.
         """
         folder = fetch_model(model)
         network, tokenizer = _read(model, folder)
@@ -86,9 +79,7 @@ class EntailmentVerifier:
             raise UserError(what, why, "name a device of this machine, or cpu", PREFLIGHT) from error
         rule = "weighed" if weigh_contradiction else "knowrl"
         name = f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {rule}"
-        verifier = cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
-        verifier.check_labels(model)
-        return verifier
+        return cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
@@ -126,17 +117,6 @@ class EntailmentVerifier:
                     scores_N3 = self.model(**padded).logits.float().softmax(-1)[:, self.columns]
                 found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
         return [found[place] for place in range(len(pairs))]
-
-    def check_labels(self, model: str) -> None:
-        """Raise UserError (exit 3) if the model's own label names do not fit what it says of UNMISTAKABLE."""
-        scored = self.probabilities([(premise, hypothesis) for premise, hypothesis, _ in UNMISTAKABLE])
-        for (premise, hypothesis, wanted), scores in zip(UNMISTAKABLE, scored, strict=True):
-            found = LABELS[scores.index(max(scores))]
-            if found != wanted:
-                why = f'"{premise}" / "{hypothesis}" is {wanted}, and it says {found}: its labels are in another order '
-                why += "than its config says, or it was trained for something else"
-                fix = f"correct id2label in its config.json, or use {DEFAULT_MODEL}"
-                raise UserError(f"the entailment model {model} fails its check", why, fix, PREFLIGHT)
 
     def _judge(self, scores: Sequence[tuple[str, float, float]]) -> Verdict:
         """Return the verdict on one fact; `scores` holds (passage id, entailment, contradiction)."""

@@ -77,7 +77,9 @@ def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep 
             is_cut = reply.text is None
             facts = parse_reply(without_last_line(reply.cut)) or None if is_cut else parse_reply(reply.text)
             if facts is not None:
-                claims = [Claim(fact, _stated_in(fact, numbers, spans, text)) for fact, numbers in facts.items()]
+                claims = []
+                for fact, numbers in facts.items():
+                    claims.append(Claim(fact, _stated_in(fact, numbers, spans, text)))
                 return Claims(keep(claims, text, question))
             if is_cut:
                 return Claims(None, f"no facts from the model: {reply.reason}")

@@ -85,7 +85,8 @@ class CachedVerifier:
 
     def _key(self, fact: str, passages: Sequence[Passage]) -> str:
         texts = [[passage.title, passage.text] for passage in passages]
-        return hashlib.sha256(json.dumps([self.name, fact, texts]).encode()).hexdigest()
+        question = json.dumps([self.name, fact, texts])
+        return hashlib.sha256(question.encode()).hexdigest()
 
 
 def _to_row(verdict: Verdict, passages: Sequence[Passage]) -> tuple:

@@ -88,7 +88,10 @@ class ReadOnlyDatabase:
         if not self.path.exists() or os.stat(self.path).st_ino != self._opened.st_ino:
             raise self._mixed("replaced or removed")
         connection = sqlite3.connect(
-            read_only_uri(self.path), uri=True, timeout=self.busy_timeout_s, check_same_thread=False
+            read_only_uri(self.path),
+            uri=True,
+            timeout=self.busy_timeout_s,
+            check_same_thread=False,
         )
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         return connection

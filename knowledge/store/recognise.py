@@ -8,7 +8,7 @@ from pathlib import Path
 
 from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.index import FORMAT_VERSION, INDEX_TABLES
+from knowledge.store.index import FORMAT_VERSION
 from knowledge.store.tokens import TOKENS_VERSION
 
 OURS, KNOWRL, FACTSCORE = "ours", "KnowRL's", "FActScore's"
@@ -19,9 +19,6 @@ NUM_SAMPLES = 50  # documents that are searched for FActScore's markers
 COLUMNS = """
     SELECT tables.name, columns.name FROM sqlite_master AS tables
     LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
-TITLE_INDEX = """
-    SELECT 1 FROM pragma_index_list('documents') AS list, pragma_index_info(list.name) AS info
-    WHERE info.seqno = 0 AND info.name = 'title'"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,10 @@ def check_header(path: Path) -> None:
     if not header.startswith(MAGIC[: len(header)]):
         raise bad_file(path, f"not an SQLite database: it starts with {header[:16]!r}", fix=_fix_for(path, header))
     page_bytes = int.from_bytes(header[16:18], "big")
-    wanted_bytes = max(1, 65536 if page_bytes == 1 else page_bytes) * max(1, int.from_bytes(header[28:32], "big"))
+    num_pages = int.from_bytes(header[28:32], "big")
+    if page_bytes == 1:
+        page_bytes = 65536
+    wanted_bytes = max(1, page_bytes) * max(1, num_pages)
     is_size_kept = header[24:28] == header[92:96]  # old versions of SQLite do not keep it
     if len(header) < 100 or (is_size_kept and num_bytes < wanted_bytes):
         found = f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}"
@@ -92,13 +92,6 @@ def recognise(database: ReadOnlyDatabase) -> Kind:
     if not {"title", "text"}.issubset(columns.get("documents", ())):
         tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
         raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
-    if not database.rows(TITLE_INDEX):
-        raise bad_file(
-            path,
-            "documents.title has no index: each look-up would read the complete file",
-            "documents(title PRIMARY KEY, text)",
-            "CREATE UNIQUE INDEX by_title ON documents(title), on a copy",
-        )
     if "knowledge_meta" in columns:
         require_fts5(path)
         return Kind(OURS, _index_record(database))
@@ -120,7 +113,7 @@ def check_pages(database: ReadOnlyDatabase) -> None:
 
 
 def _index_record(database: ReadOnlyDatabase) -> dict[str, object]:
-    """Return the record of a file's full-text index; UserError (exit 3) if it is of another version or incomplete."""
+    """Return the record of a file's full-text index; UserError (exit 3) if it is of another version."""
     try:
         rows = database.rows("SELECT key, value FROM knowledge_meta")
         meta = {key: json.loads(value) for key, value in rows}
@@ -134,8 +127,4 @@ def _index_record(database: ReadOnlyDatabase) -> dict[str, object]:
             f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
             f"build it anew: python -m knowledge.build SOURCE.jsonl {database.path}",
         )
-    tables = {name for (name,) in database.rows("SELECT name FROM sqlite_master")}
-    missing = sorted(INDEX_TABLES.keys() - tables)
-    if missing:
-        raise bad_file(database.path, f"its index has no table {', '.join(missing)}", "a complete index")
     return meta

@@ -27,13 +27,6 @@ CHUNK_BYTES = 1 << 20
 # In an array, the end of a longer row is sought this far, in multiples of max_row_bytes, before the array is an error.
 MAX_SEARCH = 8
 FIX = 'name a JSON array or JSON lines file of {"title", "text"}, plain or gzip'
-NO_TEXT = {  # how files begin that hold something else
-    b"PK\x03\x04": "a zip archive: unpack it first",
-    b"\xfd7zXZ\0": "compressed by xz: unpack it first",
-    b"BZh": "compressed by bzip2: unpack it first",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: unpack it first",
-    b"PAR1": "a Parquet file: convert it first",
-}
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -87,7 +80,8 @@ class Source:
         if self._file.peek(16).startswith(MAGIC):
             return self._documents()
         stream = self._open()
-        return self._array(stream) if stream.peek(CHUNK_BYTES).lstrip().startswith(b"[") else self._lines(stream)
+        is_array = stream.peek(CHUNK_BYTES).lstrip().startswith(b"[")
+        return self._array(stream) if is_array else self._lines(stream)
 
     def _documents(self) -> Iterator[Row | Skip]:
         """Yield the documents of a knowledge base, such as KnowRL's."""
@@ -98,10 +92,6 @@ class Source:
 
     def _open(self) -> io.BufferedReader:
         """Return a stream of the decompressed bytes, after a byte order mark if there is one."""
-        start = self._file.peek(16)
-        for magic, what in NO_TEXT.items():
-            if start.startswith(magic):
-                raise UserError(f"{self.path} is no source", f"it is {what}", FIX, PREFLIGHT)
         is_gzip = self._file.peek(2)[:2] == b"\x1f\x8b"
         stream = io.BufferedReader(gzip.GzipFile(fileobj=self._file) if is_gzip else self._file, CHUNK_BYTES)
         start = stream.peek(4)

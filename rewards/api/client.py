@@ -1,4 +1,4 @@
-"""Ask a language model behind an API by OpenAI's SDK; retries, deadlines, limits, cache and costs are handled here.
+"""Ask a language model behind an API by OpenAI's SDK; retries, deadlines, cache and costs are handled here.
 
 An outage never becomes a number: a question ends as a text, or as unscorable with a reason. What only the user can
 repair (key, quota, the model's name) ends the run with exit code 4. One event loop at a time uses a client; `close` may
@@ -7,12 +7,15 @@ be called from any thread.
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
+import json
 import logging
+import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -20,16 +23,18 @@ import openai
 
 from grpo.base.cache import DiskCache
 from grpo.base.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
-from rewards.api.connections import Connections
+from knowledge.sanitise import encodable
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.limits import Limits, RateLimit, Reservation
-from rewards.api.question import Messages, Question, cache_key, parameters_of
 from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage, excerpt, read_body, read_status
+from rewards.api.session import Clock, Limits, Session, Sleep
 
+Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
+CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
 DEFAULT_LIMITS = Limits()
 Result = TypeVar("Result")
+_REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _log = logging.getLogger("rewards")
 
 
@@ -44,17 +49,15 @@ class ApiClient:
         endpoint: Endpoint,
         limits: Limits = DEFAULT_LIMITS,
         cache: DiskCache | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+        clock: Clock = time.monotonic,
     ):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
-        self._sleep = sleep
+        self._sleep, self._clock = sleep, clock
         self._key = read_key(endpoint.name, endpoint.api_key_env)
-        self._rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._counts: Counter[str] = Counter()
-        self._numbers = itertools.count()  # of the questions
         self._num_unusable = 0  # questions in a row without a usable reply
-        self._connections: Connections | None = None
+        self._session: Session | None = None
         self._permanent: Permanent | None = None
         self._closed = False
 
@@ -81,13 +84,11 @@ class ApiClient:
         if self.cache and (cached := self.cache.get([key])):
             self._counts["cache_hits"] += 1
             return ChatReply(*cached[key])
-        connections = self._connect()
-        running = connections.running
+        running = self._connect().running
         if key in running:
             self._counts["cache_hits"] += 1
         else:
-            question = Question(next(self._numbers), messages, max_tokens)
-            running[key] = asyncio.create_task(self._ask_and_keep(connections, key, question, accept))
+            running[key] = asyncio.create_task(self._ask_and_keep(key, messages, max_tokens, accept))
             running[key].add_done_callback(lambda task: _forget(running, key, task))
         task = running[key]
         await asyncio.wait({task})  # a cancelled caller does not cancel the task, which others may wait for
@@ -95,10 +96,9 @@ class ApiClient:
 
     async def check(self, messages: Messages, max_tokens: int) -> ChatReply:
         """Ask one uncached question before the first step. Raise UserError (exit 3) if the endpoint cannot answer."""
-        question = Question(next(self._numbers), messages, max_tokens, self.limits.preflight_tries)
         try:
             await check_address(self.endpoint)
-            reply = await self._ask(self._connect(), question)
+            reply = await self._ask(messages, max_tokens, self.limits.preflight_tries)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
@@ -111,7 +111,7 @@ class ApiClient:
         return reply
 
     def run_sync(self, ask: Callable[["ApiClient"], Awaitable[Result]]) -> Result:
-        """Run a coroutine function on an event loop of its own. The connections end with it."""
+        """Run a coroutine function on an event loop of its own. The session ends with it."""
 
         async def run() -> Result:
             try:
@@ -131,7 +131,7 @@ class ApiClient:
         return {f"{self.endpoint.name}/{name}": total for name, total in totals.items()}
 
     async def aclose(self) -> None:
-        """End all questions under way as unscorable; close connections and cache. Call it on the client's loop."""
+        """End all questions under way as unscorable; close session and cache. Call it on the client's loop."""
         self._closed = True
         await self._disconnect()
         if self.cache is not None:
@@ -140,35 +140,32 @@ class ApiClient:
     def close(self, timeout_s: float = 2.0) -> None:
         """Run `aclose` from any thread but the event loop's own; also after that loop has been stopped."""
         self._closed = True
-        loop = self._connections.loop if self._connections else None
+        loop = self._session.loop if self._session else None
         if loop is not None and loop.is_running():
-            with contextlib.suppress(TimeoutError):  # the loop is stopping or stuck: connections end with the process
+            with contextlib.suppress(TimeoutError):  # the loop is stopping or stuck: sockets end with the process
                 asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
         elif loop is not None and not loop.is_closed():
             loop.run_until_complete(self.aclose())
         elif self.cache is not None:
             self.cache.close()
 
-    def _connect(self) -> Connections:
-        """Return the connections of the running event loop, which replace those of an earlier loop."""
-        if self._connections is not None:
-            loop = self._connections.loop
-            if loop is asyncio.get_running_loop():
-                return self._connections
-            if loop.is_running():
+    def _connect(self) -> Session:
+        """Return the session of the running event loop, which replaces that of an earlier loop."""
+        if self._session is None or self._session.loop is not asyncio.get_running_loop():
+            if self._session is not None and self._session.loop.is_running():
                 raise RuntimeError("an ApiClient is used from one event loop at a time")
-        self._connections = Connections(self.endpoint.base_url, self._key, self.limits)
-        return self._connections
+            self._session = Session(self.endpoint.base_url, self._key, self.limits, self._sleep, self._clock)
+        return self._session
 
     async def _disconnect(self) -> None:
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def _ask_and_keep(
-        self, connections: Connections, key: str, question: Question, accept: Callable[[str], bool]
+        self, key: str, messages: Messages, max_tokens: int, accept: Callable[[str], bool]
     ) -> ChatReply:
-        reply = await self._ask(connections, question)
+        reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and bool(accept(reply.text))
         if reply.text is None:
             self._counts["unscorable"] += 1
@@ -193,66 +190,52 @@ class ApiClient:
         error = self._error(dead)
         _log.warning("warning: %s: %s", error.what, error.why)
 
-    async def _ask(self, connections: Connections, question: Question) -> ChatReply:
-        """Wait for a slot and for the rate limit; then all tries together have one deadline."""
-        try:
-            async with asyncio.timeout(None) as deadline:
-                reply = await self._tries(connections, question, deadline)
-        except TimeoutError:
-            reason = f"no answer within {self.limits.deadline_s:g} s and {question.num_tries + 1} tries"
-            reply = ChatReply(None, "; ".join(filter(None, [reason, question.trouble])))
-        return ChatReply(reply.text, self._redact(reply.reason), reply.cut)
+    async def _ask(self, messages: Messages, max_tokens: int, max_tries: float = float("inf")) -> ChatReply:
+        """Send the request until it is answered or another try is of no use.
 
-    async def _tries(self, connections: Connections, question: Question, deadline: asyncio.Timeout) -> ChatReply:
-        """Send the request until it is answered or another try is of no use. The first one starts the deadline."""
-        while True:
-            async with connections.slots.turn(question.number):
-                reservation = self._rate.reserve(question.most_tokens)
-                if reservation.wait_s > 0:
-                    await self._sleep(reservation.wait_s)
-                if deadline.when() is None:
-                    deadline.reschedule(connections.loop.time() + self.limits.deadline_s)
-                outcome = await self._try(connections, question, reservation)
-            if isinstance(outcome, ChatReply):
-                return outcome
-            question.add(outcome)
-            left_s = deadline.when() - connections.loop.time()
-            given_up = question.give_up(self.limits, left_s)
-            if given_up is not None:
-                return given_up
-            self._counts["retries"] += 1
-            await self._sleep(question.pause_s(self.limits, left_s))
+        The deadline starts with the first try. A reply that was cut gets twice the room in the next one.
+        """
+        session, limits = self._connect(), self.limits
+        num_replies, ends, reason = 0, None, ""
+        async with session.slots:
+            for num_tries in itertools.count(1):
+                size = sum(len(message["content"]) for message in messages) // CHARS_PER_TOKEN + max_tokens
+                sent = await session.rate.wait(size)
+                ends = ends or session.loop.time() + limits.deadline_s
+                timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
+                outcome, usage = await self._try(session, messages, max_tokens, timeout_s)
+                sent.tokens = usage.total or sent.tokens
+                if isinstance(outcome, ChatReply):
+                    return ChatReply(outcome.text, self._redact(outcome.reason))
+                before, reason = reason, self._redact(outcome.reason)
+                num_replies += outcome.is_reply
+                if num_replies == limits.max_replies:
+                    return ChatReply(None, reason, outcome.cut)
+                longest_s = min(limits.backoff_s * 2 ** min(num_tries - 1, 30), limits.max_backoff_s)
+                pause_s = max(outcome.wait_s, random.uniform(0, longest_s))
+                if num_tries == max_tries or session.loop.time() + pause_s > ends:
+                    tried = f"no answer in {num_tries} tries within {limits.deadline_s:g} s"
+                    reasons = dict.fromkeys((tried, before, reason))  # the last try may only have had no time left
+                    return ChatReply(None, "; ".join(filter(None, reasons)), outcome.cut)
+                if outcome.reason == CUT:
+                    max_tokens *= 2
+                self._counts["retries"] += 1
+                await self._sleep(pause_s)
 
-    async def _try(self, connections: Connections, question: Question, reservation: Reservation) -> ChatReply | Trouble:
-        """Send one request, and tell limits and counts. Raise UserError (exit 4) on a permanent failure."""
+    async def _try(
+        self, session: Session, messages: Messages, max_tokens: int, timeout_s: float
+    ) -> tuple[ChatReply | Trouble, Usage]:
+        """Send one request, and count it. Raise UserError (exit 4) on a permanent failure."""
         if self._permanent is not None:
             self._stop(self._permanent)
-        slots = connections.slots
-        num_taken, num_halvings = slots.num_taken, slots.num_halvings
         self._counts["calls"] += 1
-        outcome, usage = await self._send(connections, question)
+        request = request_of(self.endpoint.model, messages, max_tokens)
+        outcome, usage = await _send(session, request, timeout_s)
         self._counts.update(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
-        if usage.prompt_tokens:
-            self._rate.settle(reservation, usage.prompt_tokens + usage.completion_tokens)
         self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
             self._stop(outcome)
-        if isinstance(outcome, ChatReply) or outcome.kind == "unusable":
-            slots.grow()
-        elif outcome.kind == "busy":
-            slots.slow_down(num_taken, num_halvings)
-        return outcome
-
-    async def _send(self, connections: Connections, question: Question) -> tuple[Outcome, Usage]:
-        """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
-        try:
-            return read_body(await connections.post(question.request(self.endpoint.model)))
-        except openai.APIStatusError as error:
-            return read_status(error.status_code, error.response.headers, error.body), Usage()
-        except (openai.APITimeoutError, TimeoutError):
-            return Trouble(f"no answer within {self.limits.try_s:g} s"), Usage()
-        except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
-            return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
+        return outcome, usage
 
     def _stop(self, failure: Permanent) -> NoReturn:
         """Raise UserError (exit 4), now and for all further questions."""
@@ -270,11 +253,49 @@ class ApiClient:
         return re.sub(r"\b(sk|pk)-[\w*.-]{4,}", "[key]", text)
 
 
+async def _send(session: Session, request: dict[str, Any], timeout_s: float) -> tuple[Outcome, Usage]:
+    """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
+    try:
+        return read_body(await session.post(request, timeout_s))
+    except openai.APIStatusError as error:
+        return read_status(error.status_code, error.response.headers, error.body), Usage()
+    except (openai.APITimeoutError, TimeoutError):
+        return Trouble(f"no answer within {timeout_s:g} s"), Usage()
+    except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
+        return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
+
+
 def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> None:
     """Remove a task that is done. Looking at its exception stops asyncio's complaint that nobody has done so."""
     del running[key]
     if not task.cancelled():
         task.exception()
+
+
+def parameters_of(model: str, max_tokens: int) -> dict[str, float]:
+    """Return the parameters of a request: the likeliest reply, so that equal questions get equal replies."""
+    if _REASONS.search(model):
+        return {"max_completion_tokens": max_tokens}
+    return {"max_tokens": max_tokens, "temperature": 0.0}
+
+
+def request_of(model: str, messages: Messages, max_tokens: int) -> dict[str, Any]:
+    """Write the body of a chat request."""
+    cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in messages]
+    return {"model": model, "messages": cleaned, **parameters_of(model, max_tokens)}
+
+
+def cache_key(
+    model: str,
+    parameters: Mapping[str, float],
+    prompt_version: str,
+    messages: Messages,
+    nonce: str,
+) -> str:
+    """Hash all that a reply depends on. The nonce, a random word in the messages, is left out."""
+    texts = [[message["role"], message["content"].replace(nonce, "")] for message in messages]
+    request = json.dumps([model, sorted(parameters.items()), prompt_version, texts])
+    return hashlib.sha256(request.encode()).hexdigest()
 
 
 def reply_cache(path: str | Path) -> DiskCache:

@@ -9,9 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any
 
 from grpo.base.errors import redact
 from knowledge.facts.replies import without_thoughts
@@ -20,7 +18,8 @@ from knowledge.sanitise import encodable, printable
 CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT_CHARS = 200
 MAX_USAGE = 1 << 31  # tokens; an endpoint that reports more is not believed
-BUSY = {408, 409, 425, 429, 503, 529}  # it asks us to slow down; all others from 500 on: it is down
+BUSY = {408, 409, 425, 429, 503, 529}  # it asks us to slow down
+BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s"
 REFUSED = {
     401: "check the key",
     402: "add credit, or use another key",
@@ -28,7 +27,6 @@ REFUSED = {
     404: "check the base_url (does it end in /v1?) and the model's name",
     405: "check the base_url (does it end in /v1?)",
 }
-EVENTS = (b"data:", b"event:", b":")  # how a stream of events begins
 QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached", "budget_exceeded"}
 _TAG = re.compile(r"<(?:style|head)\b.*?</(?:style|head)>|</?[a-zA-Z!][^<>]{0,500}>", re.DOTALL)
 _IS_CUT = re.compile(r"length|max", re.IGNORECASE)  # these say why a reply ended, in the words of many servers
@@ -52,12 +50,12 @@ class ChatReply:
 class Trouble:
     """A request that failed and may be tried again.
 
-    kind: the endpoint is down (or talks nonsense), it is busy, or it replied nothing that can be used. wait_s: how long
-    it asked us to wait. cut: see ChatReply.
+    is_reply: the model replied, but nothing that can be used. wait_s: how long the endpoint asked us to wait. cut: see
+    ChatReply.
     """
 
     reason: str
-    kind: Literal["down", "busy", "unusable"] = "down"
+    is_reply: bool = False
     wait_s: float = 0.0
     cut: str = ""
 
@@ -81,26 +79,23 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def total(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
 
 def read_body(body: bytes) -> tuple[Outcome, Usage]:
     """Read a body that came with status 200."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        return Trouble(_describe_body(body.lstrip())), Usage()
+        is_html = body.lstrip().startswith(b"<")
+        said = excerpt(body.decode(errors="replace"))
+        return Trouble("the body is HTML: its base_url leads to a web page" if is_html else f"no JSON: {said}"), Usage()
     if not isinstance(data, dict):
         return Trouble(f"the body is no JSON object: {excerpt(data)}"), Usage()
     counts = [_count(_within(data, "usage", key)) for key in ("prompt_tokens", "completion_tokens")]
     return _read_data(data), Usage(*counts)
-
-
-def _describe_body(body: bytes) -> str:
-    """Say what came instead of JSON."""
-    if body.startswith(b"<"):
-        return "the body is HTML: its base_url leads to a web page"
-    if body.startswith(EVENTS):
-        return "the body is an event stream, which is not supported"
-    return f"the body is no JSON: {excerpt(body.decode(errors='replace'))}" if body else "the body is empty"
 
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:
@@ -129,14 +124,14 @@ def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply |
     text = without_thoughts(encodable(_text(message.get("content"))))
     ended = str(finish_reason or "stop")  # some servers do not say
     if _IS_CUT.search(ended):
-        return Trouble(CUT, "unusable", cut=text)
+        return Trouble(CUT, is_reply=True, cut=text)
     if _IS_FILTERED.search(ended):
-        return Trouble("the endpoint's content filter stopped the reply", "unusable")
+        return Trouble("the endpoint's content filter stopped the reply", is_reply=True)
     if not _IS_COMPLETE.search(ended):
-        return Trouble(f"the reply is not complete: {excerpt(ended)}", "unusable", cut=text)
+        return Trouble(f"the reply is not complete: {excerpt(ended)}", is_reply=True, cut=text)
     if message.get("refusal"):
-        return Trouble(f"the model refused: {excerpt(message['refusal'])}", "unusable")
-    return ChatReply(text) if text else Trouble("the reply holds no text", "unusable")
+        return Trouble(f"the model refused: {excerpt(message['refusal'])}", is_reply=True)
+    return ChatReply(text) if text else Trouble("the reply holds no text", is_reply=True)
 
 
 def _text(content: Any) -> str:
@@ -161,32 +156,22 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
     reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     if status in REFUSED:
         return Permanent(reason, REFUSED[status])
-    if status in BUSY:
-        return Trouble(reason, "busy", retry_after_s(headers))
-    if status >= 500:
-        return Trouble(reason, "down", retry_after_s(headers))
-    return ChatReply(None, reason)
+    if status not in BUSY and status < 500:
+        return ChatReply(None, reason)
+    wait_s = retry_after_s(headers)
+    if wait_s:
+        reason += f" (it asks to wait {wait_s:g} s)"
+    return Trouble(reason + BUSY_HELP * (status in BUSY), wait_s=wait_s)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds that Retry-After (seconds or a date) or retry-after-ms asks for; 0 without a usable value."""
+    """Return the seconds that retry-after-ms or Retry-After asks for; 0 without a number."""
+    milliseconds = headers.get("retry-after-ms")
     try:
-        seconds = _seconds_asked_for(headers)
-    except (ValueError, TypeError, OverflowError):
+        seconds = float(milliseconds) / 1000 if milliseconds else float(headers.get("retry-after", 0))
+    except ValueError:
         return 0.0
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
-
-
-def _seconds_asked_for(headers: Mapping[str, str]) -> float:
-    if "retry-after-ms" in headers:
-        return float(headers["retry-after-ms"]) / 1000
-    value = headers.get("retry-after", "0")
-    if re.match(r"\s*[\d.+-]", value):
-        return float(value)
-    date = parsedate_to_datetime(value)
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return (date - datetime.now(UTC)).total_seconds()
 
 
 def excerpt(value: Any) -> str:

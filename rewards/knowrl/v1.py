@@ -53,8 +53,10 @@ def rules(case: Case) -> Judgement | None:
     """Judge an answer that earns nothing by these rules; None if a judge is to decide."""
     if matches_pattern(case.answer):
         return Judgement("refused", "matches a refusal pattern")
-    if any(any(map(str.isdigit, truth)) or shares_keyword(case.answer, truth) for truth in case.truths):
-        return None
+    for truth in case.truths:
+        has_digit = any(map(str.isdigit, truth))
+        if has_digit or shares_keyword(case.answer, truth):
+            return None
     return Judgement("refused" if is_refusal(case.answer) else "wrong", "has no word in common with the truth")
 
 

@@ -114,7 +114,9 @@ class _AnswerReader:
         words, rest = _split_words_and_colon(tokens)
         if words:
             key = text_key(words)
-            return self.answer(rest) if key in _UNNAMED else Named(Label(key, is_words=True), self.item(rest))
+            if key in _UNNAMED:
+                return self.answer(rest)
+            return Named(Label(key, is_words=True), self.item(rest))
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if signs and not sides[0] and signs[0] in "=≈":

@@ -273,7 +273,8 @@ class _ExpressionReader:
             raise Unreadable("unbalanced brackets")
         self.at = closing + 1
         name = text_key(self.tokens[start:opening])
-        arguments = [self.part_of_argument(part) for part in split(self.tokens[opening + 1 : closing], (",",))[0]]
+        parts, _ = split(self.tokens[opening + 1 : closing], (",",))
+        arguments = list(map(self.part_of_argument, parts))
         if name == "C" and len(arguments) == 2:
             return call("binom", *arguments)
         return self.points.unknown(name, self.points.variable(name), *arguments)

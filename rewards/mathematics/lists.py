@@ -52,7 +52,8 @@ def is_series(items: Sequence[Shape], separators: Sequence[str]) -> bool:
     It does in "true, false", "hot, cold", "T, F, T". But "red and blue" is one answer, the statements ①, ③ too, and
     "鸡3只, 兔5只" says what is what.
     """
-    words = [item.key.casefold() for item in items if isinstance(item, Text) and not re.search("[0-9]", item.key)]
+    texts = [item.key for item in items if isinstance(item, Text)]
+    words = [text.casefold() for text in texts if not re.search("[0-9]", text)]
     num_verdicts = sum(word in _VERDICTS for word in words)
     is_one_answer = "and" in separators or "or" in separators
     if (len(words) > 1 and not is_one_answer) or num_verdicts > 1 or len(set(words)) < len(words):

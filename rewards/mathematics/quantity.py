@@ -77,7 +77,10 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
         return _amount(tokens, points)
-    total = sum_of([_amount(tokens[at : at + 2], points) for at in range(0, len(tokens), 2)])
+    amounts = []
+    for at in range(0, len(tokens), 2):
+        amounts.append(_amount(tokens[at : at + 2], points))
+    total = sum_of(amounts)
     if total is None:
         raise Unreadable("several amounts")
     return total

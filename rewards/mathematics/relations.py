@@ -35,7 +35,10 @@ class RelationReader:
         left, right = sides
         if read_label(left) is None and read_label(right) is not None:
             left, right = right, left  # 5 = x
-        found = self.inequation(left, right) if signs == ["≠"] else self.equation(left, signs[0], right)
+        if signs == ["≠"]:
+            found = self.inequation(left, right)
+        else:
+            found = self.equation(left, signs[0], right)
         return found or self.chain([left, right], signs)
 
     # --- equalities -------------------------------------------------------------------------------------------------
@@ -69,7 +72,9 @@ class RelationReader:
         """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
         label = read_label(sides[0])
         rest = self.chain(sides[1:], signs[1:])
-        return Named(label, rest.sides[-1]) if label and rest.holds and signs[0] == "=" else self.chain(sides, signs)
+        if label and rest.holds and signs[0] == "=":
+            return Named(label, rest.sides[-1])
+        return self.chain(sides, signs)
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
         """Return the sides and signs, what identities are made of, and whether all sides are equal."""
@@ -98,8 +103,10 @@ class RelationReader:
         if None in halves or len(halves) > 2 or len({half.label for half in halves}) > 1:
             return relation or self.chain(sides, signs)
         if len(halves) == 2:
-            low, high = sorted((half.value for half in halves), key=lambda row: row.items[0] == MINUS_INFINITY)
-            return Named(halves[0].label, Row(low.opener, high.closer, (low.items[0], high.items[1])))
+            rows = [half.value for half in halves]
+            low, high = sorted(rows, key=lambda row: row.items[0] == MINUS_INFINITY)
+            bounds = low.items[0], high.items[1]
+            return Named(halves[0].label, Row(low.opener, high.closer, bounds))
         is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)
         return replace(halves[0], relation=relation) if is_turned else halves[0]  # -2x < 4 is -x < 2 as well
 

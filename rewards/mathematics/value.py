@@ -119,7 +119,9 @@ class Value:
     @property
     def number(self) -> Fraction | None:
         """Return the value of a rational constant, None for anything else."""
-        return self.at[0] if type(self.at[0]) is Fraction and len(self.at) == 1 else None
+        if len(self.at) > 1 or type(self.at[0]) is not Fraction:
+            return None
+        return self.at[0]
 
     @property
     def is_whole(self) -> bool:
@@ -160,7 +162,8 @@ class Points:
     def variable(self, name: str) -> Value:
         """Return the variable of this name, with the same numbers whenever it is met."""
         if name not in self.variables:
-            self.variables[name] = Value(_numbers_of_variable(len(self.variables)), self, frozenset((name,)), name)
+            numbers = _numbers_of_variable(len(self.variables))
+            self.variables[name] = Value(numbers, self, frozenset((name,)), name)
         return self.variables[name]
 
     def unknown(self, name: str, *arguments: Value) -> Value:
@@ -186,7 +189,8 @@ class Points:
         if len(known) == len(at) and all(_agree(known[0], number) for number in known[1:]):
             return Value((_simplest(known[0]),), self)
         names = frozenset().union(*(value.names for value in values))
-        return Value(tuple(at), self, names, divisors=sum((value.divisors for value in values), ()))
+        divisors = [divisor for value in values for divisor in value.divisors]
+        return Value(tuple(at), self, names, divisors=tuple(divisors))
 
     def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
         """Return the numbers of each value: one per point, if one of them has so many."""
@@ -202,7 +206,8 @@ def _flip_of(number: int) -> int:
 @cache
 def _numbers_of_variable(number: int) -> tuple[Number, ...]:
     rng = random.Random(number)
-    at = [_random(rng, SCALES[0])] * (1 + NUM_FLIPS) + [_random(rng, scale) for scale in SCALES[1:]]
+    at = [_random(rng, SCALES[0])] * (1 + NUM_FLIPS)
+    at += [_random(rng, scale) for scale in SCALES[1:]]
     at[_flip_of(number)] = -_random(rng, 2.0)
     return tuple(at)
 

@@ -67,5 +67,9 @@ def num_candidates(question: str, answer: str) -> int:
 
 def _parts(text: str) -> list[list[str]]:
     """Return the words between the commas, "or" and the like of a text, without articles."""
-    parts = [[word for word in _WORD.findall(fold(part)) if word not in _SAY_NOTHING] for part in _BETWEEN.split(text)]
-    return [part for part in parts if part]
+    parts = []
+    for part in _BETWEEN.split(text):
+        words = [word for word in _WORD.findall(fold(part)) if word not in _SAY_NOTHING]
+        if words:
+            parts.append(words)
+    return parts

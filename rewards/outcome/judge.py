@@ -67,47 +67,31 @@ class Judgement:
     reason: str
 
 
-class Judge:
-    """Whoever can tell whether an answer is right: a model (ModelJudge), or rules (OfflineJudge)."""
-
-    async def judge(
-        self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
-    ) -> Judgement:
-        """Compare the answer with the truths: acceptable answers, at least one. falsehoods: known wrong answers."""
-        raise NotImplementedError
-
-    def check_sync(self) -> None:
-        """Find out before the first step whether the judge works. Raise UserError (exit 3) if it does not."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return what is counted, under its names in the glossary of metrics."""
-        return {}
-
-    def close(self) -> None:
-        """Free what the judge holds."""
-
-
-class OfflineJudge(Judge):
+class OfflineJudge:
     """Judge without a model: an answer is right if it equals a truth after normalisation. For tests and toy worlds."""
 
     async def judge(
         self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
     ) -> Judgement:
-        """Always reach an outcome: no answer is unscorable. What equals no truth is wrong anyway."""
+        """Compare the answer with the truths: acceptable answers, at least one. falsehoods: known wrong answers.
+
+        What equals no truth is wrong anyway, and no answer is unscorable.
+        """
         if equals_one(answer, truths):
             return Judgement("correct", "equals the truth")
         if is_refusal(answer):
             return Judgement("refused", "declines to answer")
         return Judgement("wrong", f"is not {truths[0][:80]!r}")
 
+    def check_sync(self) -> None:
+        """Find nothing wrong: rules always work."""
 
-def build_judge(options: Options) -> Judge:
-    """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
-    if options["judge"] == "offline":
-        return OfflineJudge()
-    from rewards.api.client import client_for  # the SDK takes a second to import
+    def metrics(self) -> dict[str, float]:
+        """Count nothing."""
+        return {}
 
-    return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
+    def close(self) -> None:
+        """Free nothing."""
 
 
 def build_messages(
@@ -128,7 +112,7 @@ def quote(text: str) -> str:
     return quoted.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-class ModelJudge(Judge):
+class ModelJudge:
     """Ask a chat model for grades. max_tokens: of a reply."""
 
     def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
@@ -171,6 +155,18 @@ class ModelJudge(Judge):
 
     def close(self) -> None:
         self.client.close()
+
+
+Judge = OfflineJudge | ModelJudge
+
+
+def build_judge(options: Options) -> Judge:
+    """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
+    if options["judge"] == "offline":
+        return OfflineJudge()
+    from rewards.api.client import client_for  # the SDK takes a second to import
+
+    return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 
 async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:

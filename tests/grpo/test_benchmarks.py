@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from making import refused, write_rows
+from making import grade_groups, make_answers, of_each, refused, write_rows
 
 from grpo.config.options import TrainConfig
 from grpo.data.benchmarks import find_benchmark
@@ -124,8 +124,10 @@ def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, nam
     options = asdict(TrainConfig(judge="offline"))
     (reward,) = build_rewards([name], options)
     said = "<think>x</think><answer>1,234</answer>" if name != "math" else "\\boxed{1234}"
-    columns = {column: [value] for column, value in row.columns.items()}
-    assert reward(["p"], [said], **columns)[0] > 0 and reward(["p"], [said.replace("2", "3")], **columns)[0] <= 0
+    group = make_answers(row.columns, said, said.replace("2", "3"))
+    grade_groups([reward], group)
+    right, wrong = of_each(group, "reward")
+    assert right > 0 >= wrong
 
 
 def test_truthful_qa_as_the_hub_has_it(tmp_path):
@@ -166,9 +168,8 @@ def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again)
         right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
         assert set(row.columns["answer"]) == right and len(right) == 2
         assert row.columns["mc1_targets"]["labels"] == [int(letter in right) for letter in "ABCD"]
-        columns = {name: [value] * 4 for name, value in row.columns.items()}
-        graded = choice(["p"] * 4, [f"Answer: {letter}" for letter in "ABCD"], **columns)
-        assert graded == [float(letter in right) for letter in "ABCD"]
+        graded = {letter: choice.grade(f"Answer: {letter}", row.columns).value for letter in "ABCD"}
+        assert graded == {letter: float(letter in right) for letter in "ABCD"}
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):

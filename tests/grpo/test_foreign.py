@@ -242,7 +242,7 @@ def test_rewards_of_the_math_guide_set_the_values_of_the_reward(tmp_path):
     assert config.reward_funcs == ("math",) and any("using math" in notice for notice in notices)
     (reward,) = build_rewards(config.reward_funcs, asdict(config))
     answers = [r"\boxed{7}", r"\boxed{8}", "7"]
-    assert reward([""] * 3, answers, answer=["7"] * 3) == [3, -2, 0.25]
+    assert [reward.grade(text, {"answer": "7"}).value for text in answers] == [3, -2, 0.25]
 
 
 def test_a_shell_that_is_set_up_for_knowrl_does_not_change_the_rewards_of_the_math_guide(tmp_path, monkeypatch):

@@ -85,12 +85,11 @@ def test_the_number_of_facts_is_bounded():
 TWO = ["Mira was born.", "Velda is old."]
 MARKS = cells(  # before the first fact and before the second; _ is a space
     r"""
-    -_|-_ ¦ *_|*_ ¦ +_|+_ ¦ •_|• ¦ –_|—_ ¦ -|- ¦ __-_|__-_ ¦ -_Fact:_|-_Fact:_ ¦ Fact:_|Fact:_ ¦ >_-_|>_-_
+    -_|-_ ¦ *_|*_ ¦ +_|+_ ¦ •_|• ¦ –_|—_ ¦ -|- ¦ __-_|__-_ ¦ -_Fact:_|-_Fact:_ ¦ >_-_|>_-_
     1._|2._ ¦ 1)_|(2)_ ¦ 1、|2． ¦ [1]_|[2]_ ¦ 10.|11. ¦ （1）|（2） ¦ ①_|②_ ¦ 1-_|2-_ ¦ 1:_|2:_ ¦ 1：|2：
-    →_|→ ¦ -_[_]_|-_[x]_ ¦ Fact_1:_|Fact_2:_ ¦ 事实1：|事实2： ¦ Claim_1:_|Statement_2._ ¦ Fact_#1:_|#2._
-    **1.**_|**2.**_ ¦ **Fact_1:**_|**Fact_2:**_ ¦ ▪️_|✅_ ¦ facts:\n__-_fact:_|__-_fact:_
+    →_|→ ¦ **1.**_|**2.**_ ¦ facts:\n__-_fact:_|__-_fact:_
     """,
-    *(f"{mark}_|{mark}_" for mark in "−‐‑―⁃○■◆➤★✓"),
+    *(f"{mark}_|{mark}_" for mark in "−‐‑―○■◆★✓"),
     "1.\t|2\t",
 )
 FORMS = cells(r"""
@@ -102,15 +101,7 @@ FORMS = cells(r"""
     ```\n- Mira was born.\n```\nand\n```\n- Velda is old.\n```
     ```\n- Mira was born.\n- Velda is old.\n``` ¦ - Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.
     <think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.
-    - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old. ¦ ["Mira was born.", "Velda is old."]
-    [["Mira was born."], ["Velda is old."]] ¦ ```json\n["Mira was born.",\n "Velda is old."]\n```
-    Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps.
-    I read the text.\nIt states two facts:\n["Mira was born.", "Velda is old."]\nThat is all.
-    {"facts": ["Mira was born.", "Velda is old."]}
-    {"type": "list", "Items": ["Mira was born.", "Velda is old."]}
-    {"atomic_facts": [{"Fact": "Mira was born."}, {"fact": "Velda is old.", "id": 2}]}
-    {"facts":[{"fact":"Mira was born."},{"fact":"Velda is old.", "source": "Velda is an old town."}]}
-    Sure:\n{\n "facts": ["Mira was born.", "Velda is old."]\n}\nI hope that this helps.
+    - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old.
     """)
 LISTS = {  # a reply -> its facts
     **{
@@ -135,27 +126,20 @@ NO_FACTS = cells(r"""
     NON_FACTUAL: only doubts ¦ NON_FACTUAL ¦ \nNON_FACTUAL:\n ¦ non_factual: a ¦ NON-FACTUAL. ¦ **NON_FACTUAL**
     - NON_FACTUAL: only doubts ¦ NON_FACTUAL: a\nIt only doubts. ¦ ```\nNON_FACTUAL:\n```
     <think>- Bob is tall here.</think>\nNON_FACTUAL: ¦ No facts are stated. ¦ No facts are stated in the text.
-    - No facts are stated. ¦ There are no facts in the text. ¦ The text states no facts.
-    The given text does not state any facts. ¦ The text doesn't contain any verifiable facts.
-    该文本没有陈述任何事实。 ¦ None. ¦ (none) ¦ [] ¦ {"facts": []} ¦ {"facts": "NON_FACTUAL"}
+    - No facts are stated. ¦ There are no facts in the text.
     """)
 NO_LISTS = cells(
     r"""
     I cannot help with that. ¦ I am sorry, I cannot list any facts. ¦ Mira was born.
     Mira was born. Velda is old. ¦ NON_FACTUAL: a\n- Mira was born. ¦ - No facts are stated.\n- Mira was born.
     <think>\n- Bob is tall here.\n- Mira was born. ¦ <think>\n- Bob is tall here.\n</think> ¦ [1, 2]
-    {"answer": "Velda"} ¦ ["Mira was born.", "Vel ¦ 1962 was a good year. ¦ J. Orn was born in Velda.
-    1990-1995 were good years. ¦ Facts are rare here. ¦ {"1": "Velda", "x": "Orun is old"}
+    1962 was a good year. ¦ J. Orn was born in Velda. ¦ 1990-1995 were good years. ¦ Facts are rare here.
     1.5 million people live there. ¦ 1:30 is the time there. ¦ ✗ Mira was born. ¦ **Mira was born.**
-    {"facts": null} ¦ {"facts": ["Mira was born.", 2]} ¦ {"error": "I cannot list any facts."}
-    {"error": {"message": "I cannot do that."}} ¦ Mira was born | Velda is old ¦ "Mira was born."\n"Velda is old."
-    {'facts': ['Mira was born.', 'Velda is old.']} ¦ {"fact": "Mira was born."}\n{"fact": "Velda is old."}
-    {"1": "Mira was born.", "2": "Velda is old."} ¦ | 1 | Mira was born. |\n| 2 | Velda is old. |
-    <li>Mira was born.</li>\n<li>Velda is old.</li> ¦ a. Mira was born.\nb. Velda is old.
+    {"facts": ["Mira was born.", "Velda is old."]} ¦ ["Mira was born.", "Velda is old."] ¦ Mira was born | Velda is old
+    "Mira was born."\n"Velda is old." ¦ <li>Mira was born.</li>\n<li>Velda is old.</li>
     """,
     "",
     "  \n",
-    '{"fact": "Mira was born."}\n{"fact": ',
 )
 
 
@@ -165,11 +149,11 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
 
 
 NUMBERED = {  # numbers of sentences -> lines; _ is the fact
-    (2,): cells("- [2] _ ¦ - _ [2]. ¦ [2] - _ ¦ - [sentence 2] _ ¦ - [S2] _ ¦ - [第2句] _ ¦ - 【2】 _ ¦ - (2) _"),
+    (2,): cells("- [2] _ ¦ - _ [2]. ¦ [2] - _ ¦ - [sentence 2] _ ¦ - [S2] _ ¦ - [第2句] _ ¦ - 【2】 _"),
     (1, 2): cells("- [1][2] _ ¦ - [1] [2] _ ¦ - [1, 2] _ ¦ - [1;2]: _ ¦ [1, 2] _ ¦ - [Sentences 1, 2] _"),
     (1, 3): ["- [1 and 3] _"],
     (1, 2, 3): cells("- [1-3] _ ¦ [1–3] _"),
-    (): ["- [9-2] _", '{"number": 2, "fact": "_"}'],  # the fact's own
+    (): ["- [9-2] _"],
 }
 
 
@@ -284,7 +268,7 @@ BORN, BAKES = THREE[:22], THREE[24:48]
 SAID = {  # replies -> the sentences that state the fact
     (BAKES,): cells(r"""
     - [2] Mira Tolan bakes bread. ¦ [2] Mira Tolan bakes bread. ¦ 1. [2]: Mira Tolan bakes bread.
-    - Mira Tolan bakes bread. [2] ¦ ["[2] Mira Tolan bakes bread."]
+    - Mira Tolan bakes bread. [2]
     - [2] Mira Tolan bakes bread.\n- [2] MIRA TOLAN bakes bread.
     """),
     (BORN, BAKES, BORN): ["- [1, 2] Mira Tolan born in Velda bakes bread."],

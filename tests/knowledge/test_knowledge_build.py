@@ -15,7 +15,7 @@ from knowledge.build import SkipLog, build
 from knowledge.store.atomic_database import build_lock
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
-from knowledge.store.source import NO_TEXT, Source
+from knowledge.store.source import Source
 from knowledge.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,15 +91,6 @@ def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content, what)
     out.write_bytes(b"old")
     done = run("knowledge.build", source, out)
     assert done.returncode == 3 and what in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
-
-
-@pytest.mark.parametrize("magic", NO_TEXT)
-def test_a_file_that_holds_no_text_is_told_by_its_first_bytes(run, tmp_path, magic):
-    source, out = tmp_path / "source.db", tmp_path / "out.db"
-    source.write_bytes(magic + b"\n\0\1" * 500)
-    done = run("knowledge.build", source, out)
-    assert done.returncode == 3 and "is no source" in done.stderr and NO_TEXT[magic] in done.stderr
-    assert "skipped" not in done.stderr and not out.exists() and not leftovers(out)
 
 
 def test_command_line_mistakes(run, tmp_path):

@@ -11,8 +11,8 @@ from api_server import ApiServer
 
 from rewards.api.client import ApiClient
 from rewards.api.endpoint import Endpoint
-from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
+from rewards.api.session import Limits
 from rewards.outcome.judge import Judgement, ModelJudge
 
 KEY = "canary-5e2b-key"

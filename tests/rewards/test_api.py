@@ -13,15 +13,12 @@ from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says
 from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
-from rewards.api.limits import Limits
 from rewards.api.reply import ChatReply
+from rewards.api.session import Limits
 
 PERMANENT = {
     "401": fails(401),
-    "403": fails(403),
-    "404": fails(404),
     "quota": fails(429, "insufficient_quota"),
-    "payment": fails(402, "402"),
     "quota in a 200": sends(json.dumps({"error": {"code": "insufficient_quota"}}).encode()),
     "redirect": sends(b"", 307, location="http://127.0.0.1:9/v1/chat/completions"),
 }
@@ -44,7 +41,7 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
         codes, message = asyncio.run(run())
         assert codes == [SERVICE, SERVICE]
         assert len(server.requests) == 1  # the second question was not even sent
-        assert ("quota" in message) == (name in ("quota", "payment", "quota in a 200"))
+        assert ("quota" in message) == name.startswith("quota")
         with pytest.raises(UserError) as caught:
             check(client_of(server))
         assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
@@ -54,24 +51,13 @@ RETRIED = {
     "429": fails(429, "rate_limit_exceeded"),
     "500": fails(500),
     "502": sends(b"<html>bad gateway</html>", 502, "text/html"),
-    "503": fails(503),
-    "504": fails(504),
     "reset": resets,
     "dies midway": dies_midway,
     "hang": hangs,
     "drip": drips,
-    "broken JSON": sends(b'{"choices": ['),
     "HTML": sends(b"<html>hello</html>", kind="text/html"),
-    "HTML as JSON": sends(b"<html>hello</html>"),
     "error in a 200": sends(b'{"error": {"message": "overloaded", "code": 529}}'),
-    "no choices": sends(b'{"choices": []}'),
-    "no message": sends(b'{"choices": [7]}'),
-    "a list": sends(b"[1]"),
-    "empty": sends(b""),
-    "no UTF-8": sends(b"\xff\xfe\x00"),
-    "deep JSON": sends(b"[" * 100_000),
     "wrong gzip": sends(b"xxxx", content_encoding="gzip"),
-    "wrong types": sends(b'{"choices": {"0": 1}, "usage": [1]}'),
 }
 
 
@@ -88,26 +74,15 @@ def test_a_passing_failure_is_retried(name, pace):
         )
 
 
-@pytest.mark.parametrize("name", [name for name in RETRIED if name not in ("hang", "drip")])
+@pytest.mark.parametrize("behaviour", [fails(500), resets, sends(b""), hangs, drips])
 @at_any_pace
-def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(name, pace):
-    """Pauses of 20 ms at most fill 0.3 s with 15 tries at least, on a machine that is not overloaded."""
-    limits = replace(FAST, deadline_s=0.3 * pace)
-    with ApiServer(default=RETRIED[name]) as server:
-        start = time.monotonic()
-        (reply,) = ask(client_of(server, limits), "question")
-        assert reply.text is None and f"no answer within {0.3 * pace:g} s" in reply.reason and len(server.requests) > 4
-        assert 0.3 * pace <= time.monotonic() - start < 1.5 * pace
-
-
-@pytest.mark.parametrize("behaviour", [hangs, drips])
-@at_any_pace
-def test_the_deadline_spans_all_tries_and_beats_a_slow_drip(behaviour, pace):
+def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(behaviour, pace):
+    """The deadline spans all tries, and beats a slow drip."""
     with ApiServer(default=behaviour) as server:
         start = time.monotonic()
         (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.6 * pace)), "question")
-        assert reply.text is None and "no answer within" in reply.reason
-        assert time.monotonic() - start < 1.5 * pace
+        assert reply.text is None and f"tries within {0.6 * pace:g} s; " in reply.reason and len(server.requests) > 1
+        assert 0.4 * pace <= time.monotonic() - start < 1.5 * pace
 
 
 @pytest.fixture
@@ -147,12 +122,8 @@ def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch
 UNUSABLE = {
     "null content": says(None),
     "thoughts without an end": says("<think>A"),
-    "thoughts in a field": says(None, reasoning_content="A"),
     "cut": says("A", "length"),
-    "filter": says("A", "content_filter"),
-    "refusal": says(None, refusal="I will not"),
 }
-FINAL = {"400": fails(400), "422": fails(422), "413": sends(b"too large", 413, "text/plain")}
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
@@ -173,9 +144,8 @@ def test_a_reply_that_was_cut_gets_twice_the_room_and_what_there_is_of_it_is_kep
         assert [request.body["max_tokens"] for request in server.requests] == [4, 8]
 
 
-@pytest.mark.parametrize("name", FINAL)
-def test_a_request_that_the_endpoint_cannot_take_is_unscorable_at_once_with_its_reason(name):
-    with ApiServer(default=FINAL[name]) as server:
+def test_a_request_that_the_endpoint_cannot_take_is_unscorable_at_once_with_its_reason():
+    with ApiServer(default=sends(b"too large", 413, "text/plain")) as server:
         (reply,) = ask(client_of(server), "question")
         assert reply.text is None and reply.reason and len(server.requests) == 1
 

@@ -5,17 +5,15 @@ import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from email.utils import formatdate
 
 import pytest
 from api_server import ApiServer, Behaviour, fails, says
 from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
 from grpo.base.errors import SERVICE, UserError
-from rewards.api.client import reply_cache
-from rewards.api.limits import Limits, RateLimit, Slots
-from rewards.api.question import cache_key
+from rewards.api.client import cache_key, reply_cache
 from rewards.api.reply import ChatReply, retry_after_s
+from rewards.api.session import Limits, RateLimit
 
 
 def test_retry_after_is_obeyed_within_the_deadline():
@@ -26,13 +24,12 @@ def test_retry_after_is_obeyed_within_the_deadline():
     with ApiServer(fails(503, retry_after="6000")) as server:
         start = time.monotonic()
         (reply,) = ask(client_of(server), "question")
-        assert "after the deadline" in reply.reason and time.monotonic() - start < PATIENCE_S
+        assert "it asks to wait 6000 s" in reply.reason and time.monotonic() - start < PATIENCE_S
 
 
 def test_retry_after_is_read_in_all_its_forms():
     assert retry_after_s({"retry-after": "7"}) == 7
     assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
-    assert 4000 < retry_after_s({"retry-after": formatdate(time.time() + 5000, usegmt=True)}) <= 5000
     for odd in ("-4", "nan", "inf", "soon", "", "9e999", "99999999999999999999:", "Wed, 99 Foo"):
         assert retry_after_s({"retry-after": odd}) == 0
 
@@ -59,11 +56,10 @@ class BusyServer(ApiServer):
     def __init__(self, capacity: int, takes_s: float, refusal: Behaviour):
         super().__init__(default=self.reply)
         self.capacity, self.takes_s, self.refusal = capacity, takes_s, refusal
-        self.running = self.refused = 0
+        self.running = 0
 
     async def reply(self, server, request, writer):
         if self.running >= self.capacity:
-            self.refused += 1
             return await self.refusal(server, request, writer)
         self.running += 1
         try:
@@ -86,52 +82,21 @@ def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(sta
         client = client_of(server, quicker(Limits(), 0.1 * pace))
         start = time.monotonic()
         assert ask(client, *[f"question {i}" for i in range(96)]) == [ChatReply("A")] * 96
-        assert time.monotonic() - start < 6 * pace
-        assert server.refused < 2 * 96 and client.metrics()["judge/unscorable"] == 0
+        assert time.monotonic() - start < 9 * pace
+        assert client.metrics()["judge/unscorable"] == 0
 
 
 @at_any_pace
-def test_a_server_that_stays_busy_is_left_with_few_requests_and_the_reason_names_what_helps(pace):
+def test_a_server_that_stays_busy_leaves_a_reason_that_names_what_helps(pace):
     with ApiServer(default=fails(429)) as server:
-        limits = quicker(Limits(backoff_s=0.05, max_backoff_s=0.4, deadline_s=0.6), pace)
-        replies = ask(client_of(server, limits), *[f"question {i}" for i in range(16)])
-        assert all(reply.text is None and "api_max_concurrency" in reply.reason for reply in replies)
-        assert len(server.requests) < 16 * 12
+        (reply,) = ask(client_of(server, replace(FAST, deadline_s=0.5 * pace)), "question")
+        assert reply.text is None and "api_max_concurrency" in reply.reason
 
 
-def test_an_endpoint_that_is_busy_halves_the_requests_at_once_and_each_round_of_successes_adds_one():
-    slots = Slots(16)
-    for _ in range(8):  # sent together, refused together: halved once
-        slots.slow_down(num_taken=12, num_halvings=0)
-    assert slots.limit == 6
-    for num_halvings, num_taken in enumerate((6, 3, 1), 1):
-        slots.slow_down(num_taken, num_halvings)
-    assert slots.limit == 1  # never less
-    for wanted in (2, 2.5, 2.9):
-        slots.grow()
-        assert slots.limit == pytest.approx(wanted)
-    for _ in range(1000):
-        slots.grow()
-    assert slots.limit == 16
-
-
-def test_the_oldest_question_goes_first_and_a_caller_that_is_cancelled_leaves_its_place():
-    async def run():
-        slots, order = Slots(1), []
-
-        async def ask(number):
-            async with slots.turn(number):
-                order.append(number)
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(ask(number)) for number in (0, 5, 3, 4, 1)]
-        await asyncio.sleep(0)
-        tasks[2].cancel()
-        async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return order, slots.num_taken
-
-    assert asyncio.run(run()) == ([0, 1, 4, 5], 0)
+def test_no_more_questions_are_under_way_than_allowed():
+    with BusyServer(3, 0.02, fails(400)) as server:
+        limits = replace(FAST, max_concurrency=3)
+        assert ask(client_of(server, limits), *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
 
 
 def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
@@ -177,64 +142,79 @@ def test_one_usable_reply_in_between_is_a_sign_of_life():
     assert [reply.text for reply in replies] == [None] * 4 + ["A"] + [None] * 3
 
 
-def test_a_window_of_a_minute_never_holds_more_than_the_limit():
-    now = [100.0]
-    rate = RateLimit(3, 0, lambda: now[0])
-    starts = [now[0] + rate.reserve(1).wait_s for _ in range(7)]
-    assert starts == [100, 100, 100, 160, 160, 160, 220]
-    now[0] = 300.0
-    assert rate.reserve(1).wait_s == 0
+class Minutes:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)  # whoever else waits goes on
 
 
-def test_tokens_per_minute_count_the_estimate_and_then_what_was_really_used():
-    rate = RateLimit(0, 100, lambda: 0.0)
-    first = rate.reserve(60)
-    rate.settle(first, 10)
-    assert rate.reserve(90).wait_s == 0 and rate.reserve(1).wait_s == 60
-    assert rate.reserve(5000).wait_s == 120  # above the limit by itself: an empty window, not a wait for ever
-    rate = RateLimit(0, 100, lambda: 0.0)
-    rate.settle(rate.reserve(10), 90)  # more than estimated
-    assert rate.reserve(10).wait_s == 0 and rate.reserve(1).wait_s == 60
+def starts_of(requests: int, tokens: int, *steps: int | tuple[int, int]) -> list[float]:
+    """When requests of these tokens are sent, one after the other. (estimate, used): it used other tokens."""
+    clock, found = Minutes(), []
+
+    async def run():
+        rate = RateLimit(requests, tokens, clock.sleep, clock)
+        for step in steps:
+            estimate, used = step if isinstance(step, tuple) else (step, step)
+            sent = await rate.wait(estimate)
+            sent.tokens = used
+            found.append(sent.at_s - 100.0)
+
+    asyncio.run(run())
+    return found
 
 
-def test_what_a_request_used_leaves_the_window_with_it():
-    now = [0.0]
-    rate = RateLimit(0, 100, lambda: now[0])
-    rate.settle(rate.reserve(60), 10)
-    now[0] = 60.0
-    assert rate.reserve(100).wait_s == 0 and rate.reserve(1).wait_s == 60  # neither 50 more nor 50 less
+def test_a_window_of_a_minute_never_holds_more_than_the_limits():
+    assert starts_of(3, 0, *[1] * 7) == [0, 0, 0, 60, 60, 60, 120]
+    assert starts_of(0, 100, 60, 60, 40, 40) == [0, 60, 60, 120]
+    assert starts_of(2, 100, 1, 1, 1, 99, 1) == [0, 0, 60, 60, 120]
+    assert starts_of(0, 100, 1, 5000, 1) == [0, 60, 120]  # above the limit by itself: an empty window, not for ever
 
 
-def test_a_request_that_is_settled_after_its_window_counts_no_more():
-    """Else its tokens would stay for ever, and every later request would wait a whole window."""
-    now = [0.0]
-    rate = RateLimit(0, 100, lambda: now[0])
-    slow = rate.reserve(60)
-    now[0] = 61.0
-    assert rate.reserve(50).wait_s == 0
-    rate.settle(slow, 1000)
-    assert [rate.reserve(25).wait_s for _ in range(2)] == [0, 0]
-    assert rate.reserve(1).wait_s == 60
-    now[0] = 300.0
-    assert rate.reserve(100).wait_s == 0
+def test_tokens_per_minute_count_what_was_really_used():
+    assert starts_of(0, 100, (60, 10), 90, 1) == [0, 0, 60]
+    assert starts_of(0, 100, (10, 90), 10, 1) == [0, 0, 60]  # more than estimated
+    assert starts_of(0, 100, (60, 10), 90, 100, 1) == [0, 0, 60, 120]  # neither 50 more nor 50 less in the next window
 
 
 def test_nobody_overtakes_whoever_waits():
-    rate = RateLimit(0, 100, lambda: 0.0)
-    assert [rate.reserve(tokens).wait_s for tokens in (60, 60, 40, 40)] == [0, 60, 60, 120]
-    both = RateLimit(2, 100, lambda: 0.0)
-    assert [both.reserve(tokens).wait_s for tokens in (1, 1, 1, 99, 1)] == [0, 0, 60, 60, 120]
+    clock, order = Minutes(), []
+
+    async def run():
+        rate = RateLimit(0, 100, clock.sleep, clock)
+
+        async def wait(tokens):
+            await rate.wait(tokens)
+            order.append(tokens)
+
+        await asyncio.gather(wait(60), wait(61), wait(5))
+
+    asyncio.run(run())
+    assert order == [60, 61, 5]
 
 
 def test_the_client_keeps_to_requests_per_minute():
-    now = [0.0]
-
-    async def sleep(seconds):
-        now[0] += seconds
-
+    clock = Minutes()
     with ApiServer() as server:
-        client = client_of(server, Limits(requests_per_minute=2, max_concurrency=1), sleep=sleep, clock=lambda: now[0])
-        assert ask(client, "a", "b", "c", "d", "e") == [ChatReply("A")] * 5 and now[0] == 120
+        client = client_of(server, Limits(requests_per_minute=2), sleep=clock.sleep, clock=clock)
+        assert ask(client, "a", "b", "c", "d", "e") == [ChatReply("A")] * 5 and clock.now == 220
+
+
+def test_what_the_endpoint_reports_corrects_the_estimate_of_the_next_request():
+    """Each is estimated at 7 tokens and takes 12, so the third has no room in the first minute."""
+    clock = Minutes()
+    with ApiServer() as server:
+        limits = Limits(tokens_per_minute=24, max_concurrency=1)
+        client = client_of(server, limits, sleep=clock.sleep, clock=clock)
+        assert ask(client, "question a", "question b", "question c") == [ChatReply("A")] * 3 and clock.now == 160
 
 
 def test_equal_questions_under_way_are_asked_once():

@@ -161,27 +161,3 @@ def test_lists_have_no_order_and_tuples_have(numbers, random):
     assert equivalent(f"({listed})", f"({turned})") is (numbers == shuffled)
     assert not equivalent(listed, str(numbers[0]))
     assert not equivalent(f"({listed})", listed)
-
-
-@settings(max_examples=100)
-@given(st.lists(st.integers(-9, 9), min_size=2, max_size=4), st.lists(st.integers(-9, 9), min_size=2, max_size=4))
-def test_a_product_of_polynomials_equals_its_expansion(p, q):
-    def written(coefficients):
-        return "+".join(f"({c})x^{{{i}}}" for i, c in enumerate(coefficients))
-
-    product = [0] * (len(p) + len(q) - 1)
-    for i, a in enumerate(p):
-        for j, b in enumerate(q):
-            product[i + j] += a * b
-    assert equivalent(f"({written(p)})({written(q)})", written(product))
-    product[-1] += 1
-    assert not equivalent(f"({written(p)})({written(q)})", written(product))
-
-
-@settings(max_examples=100)
-@given(st.integers(2, 400), st.integers(2, 400))
-def test_square_roots(a, b):
-    assert equivalent(rf"\sqrt{{{a * a * b}}}", rf"{a}\sqrt{{{b}}}")
-    assert equivalent(rf"\frac{{1}}{{\sqrt{{{b}}}}}", rf"\frac{{\sqrt{{{b}}}}}{{{b}}}")
-    assert equivalent(rf"\sqrt{{{a}}}\sqrt{{{b}}}", rf"\sqrt{{{a * b}}}")
-    assert not equivalent(rf"\sqrt{{{a}}}", rf"\sqrt{{{a + b}}}")

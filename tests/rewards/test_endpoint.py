@@ -104,66 +104,45 @@ def test_a_malformed_key_is_refused(monkeypatch):
         assert key not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "url",
-    cells("""
+URLS = {  # allowed without api_plain_http, and with it
+    (True, True): cells("""
     https://api.openai.com/v1 ¦ http://127.0.0.1:8000/v1 ¦ http://localhost/v1 ¦ http://[::1]:8000/v1
     http://127.1/v1 ¦ https://10.0.0.5/v1
     """),
-)
-def test_these_urls_are_allowed(url):
-    check_url("judge_base_url", url)
-
-
-@pytest.mark.parametrize(
-    "url",
-    cells(
+    (False, True): cells("""
+    http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://100.64.1.2/v1
+    http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://10.1/v1
+    """),
+    (False, False): cells(
         """
-    ftp://host/v1 ¦ file:///etc/passwd ¦ host/v1 ¦ https:// ¦ http://api.openai.com/v1 ¦ http://10.0.0.5/v1
-    https://user:pw@host/v1 ¦ https://@host/v1 ¦ https://host/v1?key=1 ¦ https://host/v1#x
-    https://169.254.169.254/v1 ¦ https://[fe80::1]/v1 ¦ https://[fe80::1%25eth0]/v1 ¦ https://2852039166/v1
-    https://0xa9.0xfe.0xa9.0xfe/v1 ¦ https://[::ffff:169.254.169.254]/v1 ¦ https://224.0.0.251/v1
-    https://[ff02::1]/v1 ¦ http://0.0.0.0/v1 ¦ https://host:99999/v1 ¦ https://[bad/v1
-    http://127.0.0.1.example.org/v1 ¦ http://localhost.example.org/v1
+    ftp://host/v1 ¦ file:///etc/passwd ¦ host/v1 ¦ https:// ¦ http://8.8.8.8/v1 ¦ http://172.32.0.1/v1
+    https://user:pw@host/v1 ¦ https://@host/v1 ¦ http://user:pw@10.0.0.5/v1 ¦ https://host/v1?key=1 ¦ https://host/v1#x
+    https://169.254.169.254/v1 ¦ http://169.254.169.254/v1 ¦ https://[fe80::1]/v1 ¦ https://[fe80::1%25eth0]/v1
+    https://2852039166/v1 ¦ https://0xa9.0xfe.0xa9.0xfe/v1 ¦ https://[::ffff:169.254.169.254]/v1
+    https://224.0.0.251/v1 ¦ https://[ff02::1]/v1 ¦ http://0.0.0.0/v1 ¦ https://host:99999/v1 ¦ https://[bad/v1
     """,
         "",
     ),
-)
-def test_these_urls_are_refused(url):
-    with pytest.raises(UserError) as caught:
-        check_url("judge_base_url", url)
-    assert caught.value.exit_code == CONFIG
+}
 
 
-PRIVATE = cells("""
-    http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://100.64.1.2/v1
-    http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://10.1/v1
-    """)
+@pytest.mark.parametrize(("url", "allowed"), [(url, allowed) for allowed, urls in URLS.items() for url in urls])
+def test_which_urls_are_allowed_and_which_need_the_key_that_the_message_names(url, allowed):
+    for plain_http, is_allowed in zip((False, True), allowed, strict=True):
+        if is_allowed:
+            check_url("judge_base_url", url, plain_http)
+            continue
+        with pytest.raises(UserError, match="judge_base_url is no") as caught:
+            check_url("judge_base_url", url, plain_http)
+        assert caught.value.exit_code == CONFIG and ("api_plain_http=true" in caught.value.fix) >= any(allowed)
 
 
-@pytest.mark.parametrize("url", PRIVATE)
-def test_plain_http_to_a_private_address_needs_the_explicit_key_which_the_message_names(url):
-    with pytest.raises(UserError, match="not allowed") as caught:
-        read_endpoint("judge", OPTIONS | {"judge_model": "m", "judge_base_url": url})
-    assert caught.value.exit_code == CONFIG and "api_plain_http=true" in caught.value.fix
-    for name in ("judge", "decomposer"):
-        keys = {f"{name}_model": "m", f"{name}_base_url": url, "api_plain_http": True}
-        assert read_endpoint(name, OPTIONS | keys).base_url == url
-
-
-@pytest.mark.parametrize(
-    "url",
-    cells("""
-    http://8.8.8.8/v1 ¦ http://api.openai.com/v1 ¦ http://gpu2/v1 ¦ http://10.0.0.5.example.org/v1
-    http://169.254.169.254/v1 ¦ http://[fe80::1]/v1 ¦ http://[::ffff:169.254.169.254]/v1 ¦ http://0.0.0.0/v1
-    http://172.32.0.1/v1 ¦ http://user:pw@10.0.0.5/v1
-    """),
-)
-def test_the_key_allows_no_other_address(url, monkeypatch):
-    names(monkeypatch, **{"api.openai.com": ["93.184.216.34"]})
-    with pytest.raises(UserError) as caught:
-        check_url("judge_base_url", url, plain_http=True)
-    assert caught.value.exit_code == CONFIG
+@pytest.mark.parametrize("name", ["judge", "decomposer"])
+def test_the_key_is_that_of_the_configuration(name):
+    options = OPTIONS | {f"{name}_model": "m", f"{name}_base_url": "http://10.0.0.5/v1"}
+    with pytest.raises(UserError, match="not allowed"):
+        read_endpoint(name, options)
+    assert read_endpoint(name, options | {"api_plain_http": True}).base_url == "http://10.0.0.5/v1"
 
 
 def names(monkeypatch, **addresses: list[str]) -> None:
@@ -183,7 +162,7 @@ def test_the_key_allows_a_name_that_stands_for_private_addresses_alone(monkeypat
     assert "travel unencrypted" in caplog.text and "gpu2" in caplog.text  # never silently
     with pytest.raises(UserError, match="not allowed"):
         check_url("judge_base_url", "http://gpu2:8000/v1")
-    for host in ("mixed", "far", "unknown"):
+    for host in ("mixed", "far", "unknown", "10.0.0.5.far", "localhost.far", "127.0.0.1.far"):
         with pytest.raises(UserError, match="not allowed"):
             check_url("judge_base_url", f"http://{host}/v1", plain_http=True)
 

@@ -10,43 +10,40 @@ from rewards.outcome.grades import parse_grade
 REPLIES = {
     "correct": cells(
         r"""
-    A: both say USB. ¦ A: both name the BBC. ¦ I grade this answer as A. ¦ I would grade this as: A
-    This answer should be graded A. ¦ So: A ¦ The candidate's answer should receive a grade of A.
-    This answer deserves an A. ¦ Therefore, A. ¦ Conclusion: A ¦ Ans: A ¦ <score>A</score>
-    Both name Paris. So, A. ¦ Both name Paris.\nConclusion: A ¦ 我的评分是A ¦ 选A ¦ 选择A ¦ 应评为A ¦ 判为正确
-    该答案是正确的。 ¦ 这个回答是正确的 ¦ 候选答案正确。 ¦ A ¦ a ¦ A. ¦ \nA\n ¦ a. ¦ CORRECT ¦ correct ¦ Correct.
+    A: both say USB. ¦ A: both name the BBC.
+    So: A
+    Therefore, A. ¦ Conclusion: A ¦ <score>A</score>
+    Both name Paris. So, A. ¦ Both name Paris.\nConclusion: A
+    A ¦ a ¦ A. ¦ \nA\n ¦ a. ¦ CORRECT ¦ correct ¦ Correct.
     A.. ¦ A, ¦ A) ¦ (A) ¦ [A] ¦ **A** ¦ `A` ¦ 'A' ¦ "A" ¦ # A ¦ > A ¦ _A_ ¦ ✅ A ¦ A: CORRECT ¦ A (correct)
     A - CORRECT ¦ A\nCORRECT ¦ CORRECT (A) ¦ **A**: Correct. ¦ Ａ ¦ A（正确） ¦ A。 ¦ 正确 ¦ 正确。 ¦ 回答正确
     评分：A ¦ 等级为A ¦ 判断：正确 ¦ A：正确 ¦ Grade: A ¦ **Grade:** A ¦ **Grade**: A ¦ Final grade: **A**
     The grade is A. ¦ My verdict is: A ¦ Option A ¦ Grading: A ¦ The correct grade is A. ¦ The answer is correct.
-    This is correct. ¦ The candidate's answer is CORRECT. ¦ **It is correct** ¦ Verdict - A ¦ Answer: A
+    This is correct. ¦ The candidate's answer is CORRECT. ¦ Verdict - A ¦ Answer: A
     Therefore, the grade is: A ¦ Result: CORRECT ¦ ```\nA\n``` ¦ ```text\nA\n``` ¦ ```json\n{"grade": "A"}\n```
     <grade>A</grade> ¦ \boxed{A} ¦ $\boxed{\text{A}}$ ¦ {"grade": "A"} ¦ {"Verdict": "CORRECT"}
-    {"grade": "A: CORRECT"} ¦ ["A"] ¦ {"评分": "A"} ¦ {"grade": "A", "reason": "It is not B."}
+    {"grade": "A: CORRECT"} ¦ ["A"] ¦ {"评分": "A"}
     {"grade": "A" ¦ <think>B</think>A ¦ <think>\nB? No.\n</think>\n\nA
     It is B. No.\n</think>\nA ¦ A\n\nThe answer matches the reference. ¦ A: The answer matches.
-    A\n\nIt is correct. ¦ The answer is: A ¦ 评判：正确 ¦ 判定结果：A ¦ 最终评分：A ¦ 对 ¦ A<|im_end|>
+    A\n\nIt is correct. ¦ 评判：正确 ¦ 判定结果：A ¦ 最终评分：A ¦ 对 ¦ A<|im_end|>
     Here is my grade:\n\nA ¦ A - the candidate matches ¦ 【A】 ¦ Judgement：A ¦ Grade:\nA
     {"grade": "A", "score": null} ¦ **Verdict**:\n\n**CORRECT** ¦ 正確 ¦ A<｜end▁of▁sentence｜>
-    A：正确，与参考答案一致 ¦ A: CORRECT\nThe reference names Rome, B would be wrong.
+    A：正确，与参考答案一致
     Grade: A\nReason: the reference says so, B would be unfair.
     The candidate says Paris, as the reference does.\nGrade: A
-    A: CORRECT. The answer does not mention the year, which is fine ¦ A. The answer matches; it is not wrong
-    A. The candidate's answer is the same as the reference. ¦ A: not wrong, the answer is the same.
-    A: It contradicts nothing. ¦ A – no contradiction with the reference. ¦ A: no issues found.
     A (the answer matches the reference) ¦ A, because it says Paris as the reference does.
     A because both say Paris. ¦ Correct. The candidate names Paris.
     Correct! The candidate's answer matches the reference. ¦ Correct - the candidate names Paris.
-    CORRECT: the candidate's answer matches. ¦ The answer is correct because it matches the reference.
+    The answer is correct because it matches the reference.
     The candidate's answer is correct. It names Paris.
     The candidate says Paris. The reference says Paris. These match. Therefore, the grade is A.
-    Both name Paris.\n\n**Grade: A** ¦ The wording is not identical, but the meaning is the same.\n\nGrade: A
+    Both name Paris.\n\n**Grade: A**
     Both name Paris.\n\nFinal verdict: **CORRECT** ¦ Both name Paris. The answer is correct. ¦ [[A]]
     Rating: [[A]] ¦ {A} ¦ <b>A</b> ¦ ## Grade: A ¦ - A ¦ <grade>A</grade><reason>The answer matches.</reason>
     <reason>The answer matches.</reason>\n<grade>A</grade> ¦ <answer>A</answer> ¦ <result>CORRECT</result>
     <verdict>\nA\n</verdict> ¦ {"grade": "A", "reason": "The answer matches the reference."}
     {"reasoning": "Both name Paris.", "grade": "A"} ¦ {"grade": "A", "correct": true} ¦ {"grade": "A", "score": 1}
-    {"grade": "A", "confidence": 0.0} ¦ {"is_correct": true} ¦ {"correct": true, "reason": "The answer matches."}
+    {"grade": "A", "confidence": 0.0} ¦ {"correct": true, "reason": "The answer matches."}
     {"answer": "Paris", "grade": "A"} ¦ {"answer": "A"} ¦ {"grade": ["A"]}
     Here is my grade:\n{"grade": "A"}
     ```json\n{\n  "grade": "A",\n  "explanation": "Both name Paris."\n}\n```
@@ -56,13 +53,12 @@ REPLIES = {
     <|channel|>analysis<|message|>B<|end|><|start|>assistant<|channel|>final<|message|>A ¦ A<|eot_id|> ¦ A</s>
     A\n\nExplanation: both name Paris. ¦ A\nConfidence: 95% ¦ A 👍 ¦ ✅ Correct
     A\n\n**Reasoning:** The candidate says Paris, as the reference does.
-    A\nThe correct answer is Paris, and the candidate says so. ¦ A: 正确。答案与参考答案一致。 ¦ A。答案一致。
-    正确，与参考答案一致。 ¦ 评分：A\n理由：回答与参考答案相符。 ¦ A（回答正确） ¦ 等级：A（正确） ¦ A：没有错误。
-    该回答与参考答案一致。\n评分：A ¦ 判定：正确。 ¦ A\n理由：候选答案没有与参考答案矛盾之处。 ¦ “A” ¦ 『A』
-    A，因为答案一致 ¦ Evaluation: The answer is correct. ¦ Answer: A\nReason: both name Paris. ¦ Grade = A
+    A\nThe correct answer is Paris, and the candidate says so.
+    正确，与参考答案一致。 ¦ 评分：A\n理由：回答与参考答案相符。 ¦ A（回答正确） ¦ 等级：A（正确）
+    该回答与参考答案一致。\n评分：A ¦ 判定：正确。 ¦ “A” ¦ 『A』
+    A，因为答案一致 ¦ Answer: A\nReason: both name Paris. ¦ Grade = A
     grade -> A ¦ A\n---\nBoth name Paris. ¦ A: the two dates are equivalent.
-    A: The candidate never says anything wrong. ¦ A: nothing is wrong with it.
-    A: It is neither wrong nor incomplete. ¦ A. It isn't wrong. ¦ A; the answer agrees with the reference.
+    A; the answer agrees with the reference.
     A: exact match ¦ A: matches
     """,
         "Both name the same town in the north. " * 20 + "\nGrade: A",
@@ -72,19 +68,18 @@ REPLIES = {
     ),
     "wrong": cells(
         r"""
-    {"correct": false, "reason": "It says <b>Rome</b>.", "grade": "B"} ¦ I rate this answer B. ¦ 候选答案错误。
-    候选答案是错误的。 ¦ 答案不对。 ¦ 该回答不正确。 ¦ 应判为错误 ¦ B ¦ b ¦ B. ¦ INCORRECT ¦ incorrect
-    Incorrect. ¦ WRONG ¦ B: INCORRECT ¦ B（错误） ¦ 错 ¦ 回答不正确 ¦ B - wrong city ¦ B — it says Rome
-    Final grade:\nB ¦ B: INCORRECT\nThe correct answer is Paris. ¦ B（错误）\n正确答案是巴黎。 ¦ B: says Rome
-    錯誤 ¦ 不正確 ¦ The answer is incorrect. ¦ This is wrong. ¦ The model’s answer is not correct. ¦ Option B
+    {"correct": false, "reason": "It says <b>Rome</b>.", "grade": "B"}
+    B ¦ b ¦ B. ¦ INCORRECT ¦ incorrect
+    Incorrect. ¦ WRONG ¦ B: INCORRECT ¦ B（错误） ¦ 错 ¦ 回答不正确 ¦ B — it says Rome
+    Final grade:\nB ¦ B: INCORRECT\nThe correct answer is Paris. ¦ B: says Rome
+    錯誤 ¦ 不正確 ¦ The answer is incorrect. ¦ This is wrong. ¦ Option B
     错误 ¦ 不正确 ¦ 回答错误 ¦ Grade: B ¦ {"grade": "B"} ¦ B\nThe reference says 1962.
     B: no, the reference says Rome. ¦ B - no, it says Rome. ¦ B: not really ¦ B: not correct.
     B: The answer does not match. ¦ B. The candidate's answer is wrong. ¦ B, because the reference says 1962.
     B: It contradicts the reference. ¦ B: mismatch ¦ B\nThe correct answer is Paris. ¦ B\n正确答案是巴黎。
-    B. The right answer would be Paris; the candidate names Rome. ¦ B: The year matches, but the city does not.
     B: partially correct ¦ B: only partly right. ¦ B: The candidate fails to match the reference.
     B: The answer isn't right. ¦ B: it is not the same city. ¦ Incorrect. The candidate names Rome.
-    Incorrect: the candidate names Rome. ¦ INCORRECT - the reference says Paris. ¦ NOT CORRECT ¦ not correct.
+    INCORRECT - the reference says Paris. ¦ NOT CORRECT ¦ not correct.
     The answer is not correct. ¦ The candidate's answer is wrong because it names Rome.
     The candidate says Rome. The reference says Paris. These do not match.\n\nGrade: B ¦ Grade: B (INCORRECT)
     ❌ B ¦ ❌ Incorrect ¦ B ❌ ¦ {"grade": "B", "correct": false} ¦ {"grade": "B", "score": 0}
@@ -92,7 +87,7 @@ REPLIES = {
     {"grade": "B", "is_correct": false, "reason": "The answer does not match."}
     {"correct": false, "grade": "INCORRECT"} ¦ ```json\n{"grade": "B", "reason": "no match"}\n```
     <grade>B</grade> ¦ <reason>No match.</reason><grade>B</grade> ¦ B：不正确，与参考答案不一致。
-    错误。正确答案是巴黎。 ¦ B：与参考答案不符。 ¦ B（回答错误） ¦ 不对 ¦ 评分：B\n理由：答案与参考答案矛盾。
+    B：与参考答案不符。 ¦ B（回答错误） ¦ 不对 ¦ 评分：B\n理由：答案与参考答案矛盾。
     不正确。 ¦ 回答错误，参考答案是巴黎。
     B: The reference says 1962 and the candidate 1963, so it isn't a match. ¦ B\n\nReason: the two do not agree.
     <think>It might be A.</think>\nB
@@ -104,8 +99,7 @@ REPLIES = {
     C ¦ c ¦ C. ¦ NOT_ATTEMPTED ¦ not_attempted ¦ Not_Attempted. ¦ NOT ATTEMPTED ¦ not attempted. ¦ NOT-ATTEMPTED
     NotAttempted ¦ C: NOT_ATTEMPTED ¦ C (NOT ATTEMPTED) ¦ C（未作答） ¦ 未尝试回答 ¦ C – no attempt ¦ 未尝试
     {"grade": "NOT_ATTEMPTED"} ¦ **C** ¦ C: no answer was given. ¦ C: no attempt
-    C. The candidate declines to answer. ¦ C: neither correct nor incorrect, as no answer is given.
-    C: it does not contradict the reference, and gives no answer. ¦ NOT_ATTEMPTED: the candidate does not know.
+    C: neither correct nor incorrect, as no answer is given.
     Not attempted. The candidate gives no answer. ¦ Grade: C (NOT_ATTEMPTED) ¦ {"grade": "C", "correct": false}
     {"grade": "NOT_ATTEMPTED", "reason": "It says that it does not know."} ¦ C：未作答 ¦ 未尝试。 ¦ C（拒绝回答）
     C - the candidate says it doesn't know. ¦ <grade>C</grade> ¦ C, because the candidate asks back.
@@ -140,8 +134,8 @@ REPLIES = {
     A: never correct ¦ A: The answer is not quite right. ¦ A: mismatch ¦ A ❌ ¦ ✅ B
     A: CORRECT, but the year is wrong. ¦ A: The candidate refuses to answer. ¦ A: NOT_ATTEMPTED
     A: it fails to match. ¦ B: The answer is correct. ¦ B\nThis is the correct answer.
-    B: it matches the reference. ¦ B: nothing is wrong with it. ¦ B. The answer is right. ¦ B: CORRECT
-    B\nIt is A. ¦ B: not wrong ¦ C: The answer is correct. ¦ C: CORRECT ¦ C\nGrade: A
+    B: it matches the reference. ¦ B. The answer is right. ¦ B: CORRECT
+    B\nIt is A. ¦ C: The answer is correct. ¦ C: CORRECT ¦ C\nGrade: A
     INCORRECT: the answer matches. ¦ Incorrect? No, correct. ¦ Grade: A. Verdict: INCORRECT
     The answer is correct. Grade: B ¦ The answers do not match.\nGrade: A ¦ These match.\nGrade: B
     {"grade": "A", "is_correct": false} ¦ {"grade": "B", "correct": true}

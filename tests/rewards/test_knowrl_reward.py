@@ -256,37 +256,29 @@ def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environ
         checker.close()
 
 
-def test_the_coverage_of_titles_is_told_before_the_first_step(base):
+NOBODY = ROW | {"title": "Nobody At All"}
+COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
+    ("zero", [ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
+    ("zero", [ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
+    ("unscored", [ROW, ROW, NOBODY], "50.0% of 2 titles", "ends a run above max_unscored"),
+    (
+        "zero",
+        [ROW | {"title": title} for title in (["Mira Tolan", "Oriel Vance"], ["Mira Tolan"], 1984)],
+        "66.7% of 3 titles found (1 exact, 1 by parts)",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("policy", "rows", "told", "warning"), COVERAGE)
+def test_the_coverage_of_titles_is_told_before_the_first_step(base, policy, rows, told, warning):
+    """With a warning where so many are missing that the reward means little, or that the run would end."""
     said = []
-    reward = build_rewards(["knowrl"], options(base))[-1]
-    reward.prepare([ROW, ROW | {"title": "Nobody At All"}, ROW | {"title": "No One"}], said.append)
+    reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
+    reward.prepare(rows, said.append)
     reward.close()
-    assert "33.3% of 3 titles" in said[0]
-    assert said[1].startswith(
-        "warning: 67% of the titles are not in the knowledge base, such as Nobody At All, No One;"
-    )
-
-
-def test_titles_that_would_end_the_run_are_announced(base):
-    rows = [ROW, ROW, ROW | {"title": "Nobody At All"}]  # of two titles one is missing: more than max_unscored
-    for policy, count in (("zero", 1), ("unscored", 2)):
-        said = []
-        reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
-        reward.prepare(rows, said.append)
-        reward.close()
-        assert len(said) == count
-    assert "ends a run above max_unscored" in said[1]
-
-
-def test_titles_in_lists_count_in_the_coverage_as_they_do_in_the_look_up(base):
-    said = []
-    reward = build_rewards(["knowrl"], options(base))[-1]
-    reward.prepare(
-        [ROW | {"title": ["Mira Tolan", "Oriel Vance"]}, ROW | {"title": ["Mira Tolan"]}, ROW | {"title": 1984}],
-        said.append,
-    )
-    reward.close()
-    assert "66.7% of 3 titles found (1 exact, 1 by parts)" in said[0]
+    assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]
+    assert not warning or "such as Nobody At All" in said[1]
 
 
 def served(base, server, *more):
@@ -334,7 +326,7 @@ def prepare(base, server):
     [
         ["1. Paris is the capital of France."],
         ["", "- Paris lies on the Seine."],
-        ["Sure!", '["Paris lies on the Seine."]'],
+        ["Sure!", "- Paris lies on the Seine."],
     ],
 )
 def test_the_preflight_has_a_text_taken_apart(base, script):

@@ -7,9 +7,8 @@ from api_server import ApiServer, chat
 from asking import KEY_NAME, ask
 
 from grpo.base.errors import UserError
-from rewards.api.client import ApiClient
+from rewards.api.client import ApiClient, request_of
 from rewards.api.endpoint import Endpoint, read_endpoint
-from rewards.api.question import Question
 from rewards.api.reply import CUT, ChatReply, Permanent, Trouble, read_body, read_status
 
 
@@ -106,21 +105,26 @@ def test_bodies_that_hold_a_reply(name):
     "body, words",
     [
         (b"<!DOCTYPE html><title>Sign in</title>", "web page"),
-        (b'data: {"choices": [{"delta"', "event stream"),
-        (b": keep-alive\n\ndata: {}", "event stream"),
         (b"Service Unavailable", "Service Unavailable"),
-        (b"", "empty"),
+        (b"", "no JSON"),
         (b'"A"', "no JSON object"),
+        (b"[1]", "no JSON object"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"choices": [', "no JSON"),
+        (b'{"choices": []}', "no choices"),
+        (b'{"choices": [7]}', "no choices"),
+        (b'{"choices": {"0": 1}, "usage": [1]}', "no choices"),
     ],
 )
-def test_bodies_that_are_no_json_object(body, words):
+def test_bodies_that_hold_no_reply(body, words):
     outcome, _ = read_body(body)
     assert isinstance(outcome, Trouble) and words in outcome.reason
 
 
 @pytest.mark.parametrize("model", ["o4-mini", "gpt-5-mini", "openai/o3", "gpt-4o-mini", "o1x", "Qwen/gpt-4"])
 def test_openais_reasoning_models_are_asked_in_their_own_parameters(model):
-    request = Question(0, [{"role": "user", "content": "\ud800"}], 7).request(model)
+    request = request_of(model, [{"role": "user", "content": "\ud800"}], 7)
     own = {"max_completion_tokens": 7} if model in ("o4-mini", "gpt-5-mini", "openai/o3", "o1x") else None
     assert request == {"model": model, "messages": [{"role": "user", "content": "?"}]} | (
         own or {"max_tokens": 7, "temperature": 0.0}
