@@ -2,7 +2,9 @@
 
 Each file answers one question:
 
+    canary         Does this machine run what the others need?
     decode         How close does a decode step come to what memory and arithmetic allow?
+    products       How fast is each of its matrix products, by the number of rows?
     whole_steps    How long does a GRPO step take, compared with TRL's GRPOTrainer, and what does a slow judge cost?
     sampler        How fast is generation, compared with transformers, and drawing, compared with torch.multinomial?
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?

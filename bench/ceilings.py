@@ -6,7 +6,7 @@ large matrix product, whichever takes longer. The share of the ceiling is the fl
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from bench import models
 from bench.timing import Side, once
 from bench.workload import Work
 from grpo.base.storage import read_json, write_json
+from grpo.device.capture import CudaCapture
 from grpo.device.products import linear, prepack
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
@@ -64,17 +65,38 @@ def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def product_seconds(size: int, build: Build) -> float:
-    """Return the median time of the product of two square matrices."""
-    weight = prepack(random_matrix(size, size, build))
-    hidden = random_matrix(size, size, build)
-    return median_seconds(lambda: linear(hidden, weight), build.device)
+def product_seconds(
+    shape: Product,
+    build: Build,
+    repeats: int = REPEATS,
+    calls: int = 1,
+    function: Callable = linear,
+) -> float:
+    """Return the median time of one product of some. Each has a weight of its own, as in a model."""
+    rows, inputs, outputs = shape
+    weights = [prepack(random_matrix(outputs, inputs, build)) for _ in range(calls)]
+    hidden = random_matrix(rows, inputs, build)
+
+    def run() -> None:
+        for weight in weights:
+            function(hidden, weight)
+
+    return median_seconds(run, torch.device(build.device).type, repeats) / calls
 
 
-def median_seconds(run: Side, device: str) -> float:
-    """Return the median time of a run, after one that does not count."""
+def median_seconds(run: Side, device: str, repeats: int = REPEATS) -> float:
+    """Return the median time of a run, after one that does not count.
+
+    On a GPU the run is replayed as a CUDA graph. Launched one by one, small products would wait for Python.
+    """
     run()
-    return statistics.median(once(run, device) for _ in range(REPEATS))
+    timed = as_graph(run, device)
+    return statistics.median(once(timed, device) for _ in range(repeats))
+
+
+def as_graph(run: Side, device: str) -> Side:
+    """Capture a run as a CUDA graph, and return what replays it; on a CPU return the run."""
+    return CudaCapture()(run).replay if device == "cuda" else run
 
 
 # --- Floors --------------------------------------------------------------------------------------------------------
@@ -132,11 +154,11 @@ def peaks(options) -> Peaks:
     if known.is_file():
         return read_json(known)
     kind = "smoke" if options.smoke else options.device
-    size = SQUARE[kind]
+    square = (SQUARE[kind],) * 3
     found = {}
     for dtype in ("float32", "bfloat16"):
-        seconds = product_seconds(size, models.build_of(options, dtype=dtype))
-        found[f"{dtype}_tflops"] = flops([(size, size, size)]) / seconds / 1e12
+        seconds = product_seconds(square, models.build_of(options, dtype=dtype))
+        found[f"{dtype}_tflops"] = flops([square]) / seconds / 1e12
     source = torch.rand(COPY_BYTES[kind] // 4, device=options.device)  # zeros would be compressed
     target = torch.empty_like(source)
     seconds = median_seconds(lambda: target.copy_(source), options.device)

@@ -103,13 +103,13 @@ installed() {   # installed LIBRARY: whether it can be imported
 }
 
 echo "call          0 $CALL, $(date -u +%FT%TZ)" >>"$RESULTS/parts.log"
-# Segments that grow need virtual-memory calls, which some machines do not have.
-"$PYTHON" -c "import torch; torch.ones(1 << 30, dtype=torch.uint8, device='$DEVICE')" 2>/dev/null ||
-    unset PYTORCH_CUDA_ALLOC_CONF
 
 if [ "$CALL" = ours ]; then
+    bench canary    40 canary
+    if grep -q '"memory failed"' "$ROWS" 2>/dev/null; then unset PYTORCH_CUDA_ALLOC_CONF; fi
     bench decode7b  70 decode --models ${SMALL:-7b} --repeats 3 --profile
     bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 --profile
+    bench products  40 products --models ${SMALL:-1.5b 7b} --repeats 3
     [ "$DEVICE" = cpu ] ||
         part tests 110 "$PYTHON" -m pytest -m gpu -q -rA $(installed xdist >"$LOGS/xdist.log" && printf '%s' '-n 6') \
             --maxfail=30 -p no:cacheprovider tests/kernels

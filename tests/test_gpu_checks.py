@@ -16,13 +16,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "bench" / "gpu_checks.sh"
-PARTS = ("decode7b", "knowrl", "decode", "logprob")
+PARTS = ("canary", "decode7b", "knowrl", "products")
 # In place of Python: benchmarks with three cases, 0.1 s each, that save as bench/record.py does.
 FAKE = f"""#!{sys.executable}
 import json, os, sys, time
 _, _, module, *options = sys.argv
-if "--save" not in options and module != "bench.gpu_page":
-    sys.exit(0)
 if module == "bench.gpu_page":
     sys.exit(open(os.path.join(options[0], "page.md"), "w").write("page") - 4)
 path, cases = options[options.index("--save") + 1], []
@@ -111,7 +109,7 @@ def test_the_limit_of_a_call_and_its_order():
     whole = int(re.search(r"^LIMIT=(\d+)", text, re.MULTILINE)[1])
     calls = text.partition('if [ "$CALL" = ours ]')[2].partition("\nfi\n")[0].split("\nelse\n")
     ours, peers = (re.findall(r"(?:part|bench) +(\w+) +(\d+) ", call) for call in calls)
-    assert whole <= 570 and [name for name, _ in ours[:3]] == ["decode7b", "knowrl", "tests"]
+    assert whole <= 570 and [name for name, _ in ours[:3]] == ["canary", "decode7b", "knowrl"]
     assert sum(int(limit) for _, limit in ours[:6]) <= whole and sum(int(limit) for _, limit in peers) <= whole
 
 
@@ -120,24 +118,26 @@ def test_the_page_names_the_largest_losses_first(monkeypatch, tmp_path):
     gpu_page = importlib.import_module("bench.gpu_page")
     phases, floors = {"generate": 9.0, "reference": 3.0, "train": 5.0, "reward": 1.0}, {"generate": 4, "reference": 2.5}
     step = {"name": "knowrl: 7b, judge 0 s", "seconds": {"ours": {"median": 18.0}}, "ceiling_share": 0.5}
+    product = {"seconds": {"ours": {"median": 1e-4}}, "ceiling_share": 0.25}
     profile = [{"name": "gemm", "calls": 1, "microseconds": 30.0}, {"name": "norm", "calls": 1, "microseconds": 10.0}]
     machine = {"gpu": "a GPU", "cpu": "a CPU", "versions": {"torch": "2"}, "commit": "abc"}
     rows = [
         {"bench": "decode", "cases": [], "checks": {}, "profiles": {"7b, 96 rows, LoRA": profile}},
+        {"bench": "products", "cases": [product | {"name": "7b, o, 96 rows"}], "checks": {"swiglu failed": "off"}},
         {
             "bench": "whole_steps",
             "part": "knowrl",
             "cases": [step | {"phases": phases, "floors": floors | {"train": 1.0}}],
-            "checks": {"knowrl, judge 0 s: judged all": False},
+            "checks": {},
         },
     ]
     (tmp_path / "gpu_rows.jsonl.partial").write_text(
         "".join(json.dumps(row | {"machine": machine}) + "\n" for row in rows)
     )
-    (tmp_path / "parts.log").write_text("decode7b 12 done\n")
+    (tmp_path / "parts.log").write_text("canary 12 done\n")
     gpu_page.main([str(tmp_path)])
     page = (tmp_path / "page.md").read_text()
     lost = [line for line in page.splitlines() if "lost**" in line]
     assert [line.split()[0] for line in lost] == ["**5.00", "**4.00", "**500"]
-    assert "75% of 7b, 96 rows, LoRA: gemm" in page and "- knowrl, judge 0 s: judged all" in page
-    assert "| decode7b | 12 | done |" in page and "| 18.00 s | 50% |" in page
+    assert "75% of 7b, 96 rows, LoRA: gemm" in page and "75 µs a call lost in 7b, o, 96 rows" in page
+    assert "| canary | 12 | done |" in page and "swiglu failed: off" in page and "| 18.00 s | 50% |" in page
