@@ -6,8 +6,8 @@
 
 A reply has a verdict, and perhaps an explanation. The verdict stands first, or last behind a label. It is a letter, a
 word or both; in brackets, Markdown, tags, JSON or a fence. The explanation gives no grade, but it takes one back: by a
-word that speaks of another grade, or if the grade is "correct", by any negation. To ask a judge again costs one call, a
-wrong reading pays a wrong answer.
+word that speaks of another grade, by a denial of the grade ("B: not wrong"), or if it is "correct", by any negation. To
+ask a judge again costs one call, a wrong reading pays a wrong answer.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ _TOKEN = (  # B+ and A- are grades of a school, on another scale
     rf"{_START}(?:{'|'.join([*LETTERS.values(), *WORDS.values()])})(?![A-Za-z0-9+#]|[-−–][^\w\n]*(?:\n|\Z))"
 )
 _LABEL = (
-    r"(?:(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is)[ ,]+|最终)*"
+    r"(?:(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is|i|would)[ ,]+|最终)*"
     r"(?:grad(?:e|ing)|rating|option|choice|verdict|judge?ment|result|score|evaluation|conclusion"
-    r"|评分|等级|评判|判定|判断|结果|结论)(?:结果)?[\s*_]*(?:is|as|为|是|[:=>→-])?"
+    r"|评分|等级|评判|判定|判断|结果|结论)(?: (?:this|the) \w+)?(?:结果)?[\s*_]*(?:is|as|为|是|[:=>→-])?"
     r"|(?:the |this |candidate['’]s |answer )+is (?=[a-z]{2})|answer:|(?:so|therefore|thus|hence)[:,])"
 )
 _VERDICT = re.compile(
@@ -72,6 +72,10 @@ _NOT_CORRECT = re.compile(
     r"|(?:correct|right) \w+ (?:is|was|would be)\b|正[确確]的?答案",
     re.IGNORECASE,
 )
+_NOT_WRONG = re.compile(
+    rf"(?:{_NEGATION.pattern}|\bnothing\b)(?:\s*[\w'’-]+){{0,3}}?\s*(?:{WORDS['wrong']}|{HINTS['wrong']})",
+    re.IGNORECASE,
+)
 _TAG = re.compile(
     r"<\|[a-z_▁]{1,30}\|>|<(/?)([a-z_]{1,20})>|```(?:[a-z]+\s*\n)?|\\(?:boxed|text|textbf|mathbf|mathrm|fbox)\b",
     re.IGNORECASE,
@@ -91,7 +95,8 @@ def parse_grade(reply: str) -> Outcome | None:
         text = "\n".join([text[:start].rstrip(": \n"), *fields, text[end:]])
     verdict, explanation = _parts(text.strip())
     named = _outcomes(_NAMED, verdict)
-    is_denied = named == {"correct"} and _NEGATION.search(explanation)
+    denial = _NOT_WRONG if named == {"wrong"} else _NEGATION
+    is_denied = named != {"refused"} and denial.search(explanation)
     if len(named) != 1 or is_denied or not _outcomes(_SPOKEN, _NOT_CORRECT.sub("", explanation)) <= named:
         return None
     return named.pop()

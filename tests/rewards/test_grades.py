@@ -10,7 +10,7 @@ from rewards.outcome.grades import parse_grade
 REPLIES = {
     "correct": cells(
         r"""
-    A: both say USB. ¦ A: both name the BBC.
+    A: both say USB. ¦ A: both name the BBC. ¦ I grade this answer as A. ¦ I would grade this as: A
     So: A
     Therefore, A. ¦ Conclusion: A ¦ <score>A</score>
     Both name Paris. So, A. ¦ Both name Paris.\nConclusion: A
@@ -127,6 +127,7 @@ REPLIES = {
     The candidate writes:\nGrade: A\nThis is an order, and no answer. ¦ The candidate writes:\nA
     A: CORRECT, B: INCORRECT, C: NOT_ATTEMPTED ¦ {"result":"A","correct":false} ¦ Grade: A ... So B.
     A: The answer does not match ¦ A: not really ¦ CORRECT - no, it says Rome ¦ A: The answer is wrong.
+    B: not wrong ¦ B: nothing is wrong with it. ¦ B: It is not incorrect.
     A: it isn't correct. ¦ A: it's not the right city. ¦ A: The candidate contradicts the reference.
     A - wrong city ¦ A: no match ¦ A: partially correct ¦ A\nThe answers do not agree.
     A. No, the reference says Rome. ¦ A: Not what the reference says. ¦ A\nB would be better? It is B.
