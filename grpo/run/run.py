@@ -61,8 +61,7 @@ class Run:
         if self.ranks.is_main:
             check_trackers(self.config)
             may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
-            may_return = not (self.ranks.is_restart or self.ranks.may_restart)
-            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir, may_return)
+            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -108,8 +107,7 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            is_here = self.dir.is_held and not self.dir.gave_way
-            if self.log is not None and is_here and not is_in_haste and code != STORAGE:
+            if self.log is not None and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
@@ -166,7 +164,6 @@ class Run:
     def report_evaluation(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
-            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -182,7 +179,6 @@ class Run:
         """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
         if not self.ranks.is_main:
             return
-        self.dir.keep_lock()
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
@@ -207,7 +203,6 @@ class Run:
         optimizer.check_finite()
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
-            self.dir.keep_lock()
             state = optimizer.state()
             about = {"world_size": self.ranks.world, "hidden_values": hidden_values(self.config)}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
