@@ -15,6 +15,7 @@ import grpo.evaluate
 from grpo.base.schema import Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
+from grpo.data.files import read_records
 from grpo.device.draw import SamplingParams
 from grpo.evaluate import main
 from grpo.evaluation.answers import generate_groups
@@ -291,6 +292,16 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
     first = drawn(3)
     assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
     assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}
+
+
+def test_the_file_of_the_questions_is_read_once(capsys, chat_checkpoint, monkeypatch):
+    read = []
+    for module in ("data.rows", "evaluation.task"):
+        target = f"grpo.{module}.read_records"
+        monkeypatch.setattr(target, lambda path: read.append(path) or read_records(path))
+    data = write_csv(Path("file.csv"), GSM8K)
+    run(capsys, chat_checkpoint, "--data", data, SHORT)
+    assert read == [data]
 
 
 def test_the_first_of_two_that_are_compared_is_a(capsys):
