@@ -107,7 +107,7 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            if self.log is not None and not is_in_haste and code != STORAGE:
+            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
@@ -164,6 +164,7 @@ class Run:
     def report_evaluation(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
+            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -179,6 +180,7 @@ class Run:
         """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
         if not self.ranks.is_main:
             return
+        self.dir.keep_lock()
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
@@ -203,6 +205,7 @@ class Run:
         optimizer.check_finite()
         random_states = self.ranks.gather(checkpoint.random_state())
         if self.ranks.is_main and self.saved_step != step:
+            self.dir.keep_lock()
             state = optimizer.state()
             about = {"world_size": self.ranks.world, "hidden_values": hidden_values(self.config)}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())

@@ -9,11 +9,12 @@ import time
 import uuid
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.folders import UNFINISHED
-from grpo.base.storage import failpoint, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.checkpoint import checkpoints, recover
 
@@ -67,7 +68,7 @@ class RunDir:
     """
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
-        self.path, self.is_warned = Path(path), False
+        self.path, self.is_held, self.is_warned = Path(path), False, False
         is_new_lock = not (self.path / ".lock").exists()
         self._take_lock()
         _open_dirs.add(self)
@@ -115,6 +116,16 @@ class RunDir:
         self.lock.truncate(0)
         self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {_now()}\n")
         self.lock.flush()
+        self.is_held = True
+
+    def keep_lock(self) -> None:
+        """Take the lock again if somebody has deleted its file; UserError (exit 7) if another run has it by now."""
+        if is_at(self.lock.fileno(), self.path / ".lock"):
+            return
+        print(f"warning: {self.path / '.lock'} was deleted; without it two runs may share a directory", file=sys.stderr)
+        self.is_held = False
+        self.lock.close()
+        self._take_lock()
 
     def _make_room(self, overwrite: bool) -> None:
         """Set aside what a run has written; refuse a directory that is not empty without `overwrite`."""
@@ -160,7 +171,11 @@ class RunDir:
         shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
 
     def update(self, **changes) -> None:
-        """Change run_state.json atomically. If it cannot be written, warn once and continue."""
+        """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
+
+        If the file cannot be written, warn once and continue.
+        """
+        self.keep_lock()
         self.state.update(changes, updated=_now())
         try:
             write_json(self.path / STATE_FILE, self.state)
@@ -170,9 +185,11 @@ class RunDir:
                 print(f"warning: run_state.json cannot be written ({error}); the run continues", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
-        """Record how the run ended, and let others use the directory."""
+        """Record how the run ended, unless another run has the directory by now, and let others use it."""
         status = "interrupted" if exit_code > 128 else "failed" if exit_code else "done"
-        self.update(status=status, exit_code=exit_code, reason=reason)
+        if self.is_held:
+            with suppress(UserError, OSError):
+                self.update(status=status, exit_code=exit_code, reason=reason)
         if (self.path / OLD_RUN).is_dir():
             print(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}", file=sys.stderr)
         self.lock.close()

@@ -85,8 +85,12 @@ def write_summaries(folder, **moments) -> None:
 def test_the_page_shows_all_of_a_run(tmp_path):
     folder = write_run(
         tmp_path / "my-run",
-        entropy=late(0.8, 0.01, 31),
-        **{"time/train": 7.0, "time/reward": 1.0, "peak_memory_gb": 3.25},
+        **{
+            "completions/clipped_ratio": late(0.05, 0.4, 31),
+            "time/train": 7.0,
+            "time/reward": 1.0,
+            "peak_memory_gb": 3.25,
+        },
     )
     counted = {"data": "d.jsonl", "rows": 40, "left_out": {"without an answer": 3}, "notes": {}}
     (folder / "data.json").write_text(json.dumps({"training data": counted}))
@@ -107,7 +111,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     for words in (
         *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
         "training data 37 of 40 rows of d.jsonl; 3 without an answer",
-        *("entropy died since step 31", "To do: lower learning_rate"),
+        *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("40.4% to 59.6%", "unseen: 100", "80.0%"),
         *("mean entropy per completion token", "share of groups that teach nothing"),
         *("seconds of forward, backward and update", "87.5%"),

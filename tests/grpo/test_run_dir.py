@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,37 @@ def test_a_second_run_in_the_same_directory_is_told_who_holds_it(tmp_path):
         assert error.value.exit_code == 7 and f"pid {os.getpid()} on" in error.value.why
     first.close(0, "")
     RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")
+
+
+def test_a_deleted_lock_is_noticed_and_taken_again(tmp_path, capsys):
+    held = RunDir(tmp_path / "run", resume=False, overwrite=False)
+    held.keep_lock()
+    assert capsys.readouterr().err == ""
+    (tmp_path / "run" / ".lock").unlink()
+    held.keep_lock()
+    assert capsys.readouterr().err.count("was deleted") == 1
+    with pytest.raises(UserError, match="is in use"):
+        RunDir(tmp_path / "run", resume=True, overwrite=False)
+    held.keep_lock()
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(tmp_path / "run")  # the whole directory
+    held.keep_lock()
+    held.close(0, "")
+    assert state(tmp_path / "run")["status"] == "done"
+
+
+def test_a_run_that_has_lost_its_directory_ends_and_leaves_the_others_record_alone(tmp_path):
+    first = RunDir(tmp_path, resume=False, overwrite=False)
+    (tmp_path / ".lock").unlink()
+    second = RunDir(tmp_path, resume=True, overwrite=False)
+    second.update(step=7)
+    with pytest.raises(UserError, match="is in use") as error:
+        first.keep_lock()
+    assert error.value.exit_code == 7
+    first.close(7, "lost")
+    assert state(tmp_path)["step"] == 7 and state(tmp_path)["status"] == "running"
+    second.keep_lock()
+    second.close(0, "")
 
 
 def test_a_directory_that_holds_something_is_refused_and_left_as_it_was(tmp_path):
