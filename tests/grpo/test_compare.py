@@ -8,7 +8,6 @@ import pytest
 
 from grpo.base.errors import UserError
 from grpo.evaluation.compare import (
-    bootstrap_interval,
     collect,
     compare,
     comparison_text,
@@ -56,12 +55,6 @@ def test_rates_are_of_the_questions_that_both_answered():
     assert rates["not_attempted"] == pytest.approx((2 / 6, 1 / 6, -1 / 6))
 
 
-@pytest.mark.parametrize(("a", "b"), [("rrw", "rwwww"), ("rrwww", "rww")])
-def test_questions_that_only_one_of_the_two_was_asked_are_left_out(a, b):
-    found = compare(answers(a), answers(b))
-    assert (found.num_questions, found.num_left_out) == (3, 2)
-
-
 def test_means_of_a_reward_without_right_and_wrong_are_compared():
     found = compare(answers("." * 40, *[0.5] * 40), answers("." * 40, *[0.75, 0.5] * 20))
     (mean,) = found.measures.values()
@@ -84,15 +77,6 @@ def test_the_interval_is_of_the_paired_difference():
     assert accuracy.p == pytest.approx(2 / 1024)
     same = compare(a, a).measures["accuracy"]
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
-
-
-def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
-    values = np.random.default_rng(3).normal(0.2, 1.0, 2000)
-    low, high = bootstrap_interval(values)
-    error = values.std() / math.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
-    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
-    assert bootstrap_interval(values) == (low, high)
 
 
 def test_questions_that_differ_are_not_paired():

@@ -229,14 +229,6 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
     refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
 
 
-def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
-    rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
-    data = write_rows(Path("q.jsonl"), rows)
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
-    assert "100% of the answers have no <answer> block" in text
-    assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
-
-
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
     """One token is left at every place: several answers to a question are all the same."""
     data = write_rows(Path("q.jsonl"), QUESTIONS)

@@ -1,7 +1,6 @@
 """The held-out questions of a run: what the first measurement belongs to, and when it is made anew."""
 
 import json
-import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -9,7 +8,7 @@ import pytest
 from making import ALONE
 from test_measures import answers
 
-from grpo.base.schema import Score, completions_of
+from grpo.base.schema import Score
 from grpo.config.options import TrainConfig
 from grpo.diagnosis.glossary import check_names
 from grpo.evaluation import held_out
@@ -109,16 +108,6 @@ def test_the_table_shows_a_dash_for_what_nobody_can_know():
     assert lines[1] == "held-out questions: 1"
     assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
     assert "accuracy" not in result_table(unknown)
-
-
-def test_each_of_several_rewards_has_a_row():
-    groups = answers(2, 2)
-    for completion in completions_of(groups):
-        completion.scores["mine"] = Score(0.125)
-    text = result_table({"": summary(groups)})
-    assert re.search(r"\n  rewards/mine +0.12\n", text) and "rewards/mine" not in result_table(
-        {"": summary(answers(2, 2))}
-    )
 
 
 def test_lines_about_declining_are_shown_where_somebody_declines():
