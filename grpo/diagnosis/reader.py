@@ -6,6 +6,7 @@ not read.
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ def read_document(path: Path) -> Json:
 
 def read_lines(path: Path) -> Iterator[Any]:
     """Yield what each line of a JSONL file holds; None for a line that cannot be read."""
-    if path.is_file():
-        with path.open("rb") as file:
-            yield from (_parse(line) for line in file if line.strip())
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                yield from (_parse(line) for line in file if line.strip())
 
 
 def _parse(line: bytes) -> Any:
