@@ -8,6 +8,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -437,6 +438,7 @@ def keys_that(fact: str, kind: type | None = None) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))
 
 
+@cache
 def meanings(kind: type) -> dict[str, str]:
     """Return what each key of a stage means: the text under its declaration."""
     texts = {}
