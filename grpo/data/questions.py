@@ -85,10 +85,15 @@ class QuestionData:
     def _read(self, name: str, max_samples: int) -> list[Row]:
         if (name, max_samples) not in self.files:
             config = self.config
-            fields = (config.question_field, config.answer_field, config.title_field)
-            path = fetch_data(name, config.dataset_split)
-            records = self.records.get(name)
-            self.files[name, max_samples] = read_rows(path, *fields, max_samples, config.seed, records)
+            self.files[name, max_samples] = read_rows(
+                fetch_data(name, config.dataset_split),
+                config.question_field,
+                config.answer_field,
+                config.title_field,
+                max_samples,
+                config.seed,
+                self.records.get(name),
+            )
         return self.files[name, max_samples]
 
 

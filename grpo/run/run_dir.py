@@ -76,7 +76,6 @@ class RunDir:
             if not resume:
                 self._make_room(overwrite)
             recover(self.path)
-            self._refuse_folders()
         except UserError:
             self.lock.close()
             if is_new_lock:
@@ -143,12 +142,6 @@ class RunDir:
         if entries:
             self._set_aside(entries)
 
-    def _refuse_folders(self) -> None:
-        """Refuse a directory in which a folder has the name of a file that the run will write."""
-        for path in (self.path / name for name in (*OWN_FILES, STATE_FILE, "debug.log")):
-            if path.is_dir():
-                raise UserError(f"{path} is a folder", "a run writes a file of this name", "move it elsewhere", CONFIG)
-
     def _set_aside(self, entries: Sequence[Path]) -> None:
         """Move the run that is here to old-run/, which has another name until everything is there.
 
@@ -157,7 +150,10 @@ class RunDir:
         old, moving = self.path / OLD_RUN, self.path / MOVING
         if old.is_dir() and not checkpoints(self.path):
             for entry in entries:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
             return
         self.drop_old_run()
         moving.mkdir(exist_ok=True)  # a kill may have left a part of the run there

@@ -143,15 +143,6 @@ def test_a_folder_that_holds_no_run_is_not_overwritten(tmp_path):
     assert error.value.exit_code == 2 and (tmp_path / "evaluation" / "mine").exists()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.resolved.yaml", "run_state.json", "debug.log"])
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_folder_in_the_place_of_a_file_is_refused_and_stays(tmp_path, name, resume):
-    (tmp_path / name / "mine").mkdir(parents=True)
-    with pytest.raises(UserError) as error:
-        RunDir(tmp_path, resume=resume, overwrite=False)
-    assert error.value.exit_code == 2 and name in str(error.value) and (tmp_path / name / "mine").is_dir()
-
-
 def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     def record(*names):
         return [state(tmp_path)[name] for name in names]
