@@ -100,12 +100,15 @@ def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat
     assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
 
-@pytest.mark.parametrize(("row", "name", "reward", "prompted"), [
-    (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
-    (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
-    (GPQA, "GPQA", "choice", "Answer: A"),
-    (GSM8K, "GSM8K", "math", "\\boxed{}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "name", "reward", "prompted"),
+    [
+        (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
+        (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
+        (GPQA, "GPQA", "choice", "Answer: A"),
+        (GSM8K, "GSM8K", "math", "\\boxed{}"),
+    ],
+)
 def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, row, name, reward, prompted):
     data = write_csv(Path("file.csv"), row, row)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
@@ -116,11 +119,14 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     assert "cut at max_completion_length=6" in text
 
 
-@pytest.mark.parametrize(("own", "prompted", "noted"), [
-    ([], "put your final answer within \\boxed{}", False),
-    (["prompt_template=Now {question}"], "Now 1 + 1?", True),
-    (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "prompted", "noted"),
+    [
+        ([], "put your final answer within \\boxed{}", False),
+        (["prompt_template=Now {question}"], "Now 1 + 1?", True),
+        (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
+    ],
+)
 def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
     data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
     _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
@@ -219,11 +225,14 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     assert "secret-key" not in str(error)
 
 
-@pytest.mark.parametrize(("arguments", "what", "fix"), [
-    (["m"], "no questions to answer", "--data FILE"),
-    (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
-    (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["m"], "no questions to answer", "--data FILE"),
+        (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
+        (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
+    ],
+)
 def test_what_is_missing_is_said(capsys, arguments, what, fix):
     write_rows(Path("q.jsonl"), QUESTIONS)
     refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)

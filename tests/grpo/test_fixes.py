@@ -167,11 +167,14 @@ def test_what_is_no_config_is_told_where_model_and_data_go(tmp_path, monkeypatch
     assert typed in error.value.what and "dataset_id_or_path=FILE" in error.value.fix
 
 
-@pytest.mark.parametrize(("row", "keys", "meant"), [
-    ({"Question": "1?"}, {}, {"question_field": "Question"}),
-    ({"query": "1?"}, {"question_field": "qery"}, {"question_field": "query"}),
-    ({"question": "1?", "solution_text": "1"}, {"answer_field": "solution_txt"}, {"answer_field": "solution_text"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "keys", "meant"),
+    [
+        ({"Question": "1?"}, {}, {"question_field": "Question"}),
+        ({"query": "1?"}, {"question_field": "qery"}, {"question_field": "query"}),
+        ({"question": "1?", "solution_text": "1"}, {"answer_field": "solution_txt"}, {"answer_field": "solution_text"}),
+    ],
+)
 def test_a_column_that_was_meant_is_named(tmp_path, row, keys, meant):
     data = write_rows(tmp_path / "q.jsonl", [row])
     ((key, name),) = meant.items()

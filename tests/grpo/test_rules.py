@@ -171,13 +171,16 @@ def test_the_first_step_is_described_in_one_line(metrics, words):
     assert (words or "every completion ended") in diagnosis.first_step and "\n" not in diagnosis.first_step
 
 
-@pytest.mark.parametrize(("rates", "is_named"), [
-    ([0.1, 0.3, 0.8, 0.95, 1.0], True),
-    ([0.1, 0.3, 0.8, 0.9499], False),
-    ([0.5, 0.7, 1.0], True),  # it once answered half of the questions
-    ([0.51, 0.7, 1.0], False),
-    ([1.0, 1.0, 1.0], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rates", "is_named"),
+    [
+        ([0.1, 0.3, 0.8, 0.95, 1.0], True),
+        ([0.1, 0.3, 0.8, 0.9499], False),
+        ([0.5, 0.7, 1.0], True),  # it once answered half of the questions
+        ([0.51, 0.7, 1.0], False),
+        ([1.0, 1.0, 1.0], False),
+    ],
+)
 def test_from_which_share_on_a_policy_refuses_all(rates, is_named):
     history = History(steps=[{"step": step, "refusal_rate": rate} for step, rate in enumerate(rates, 1)])
     assert bool(rules.refuses_everything(history)) == is_named
