@@ -238,6 +238,14 @@ def test_what_is_missing_is_said(capsys, arguments, what, fix):
     refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
 
 
+def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
+    rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
+    data = write_rows(Path("q.jsonl"), rows)
+    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    assert "100% of the answers have no <answer> block" in text
+    assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
+
+
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
     """One token is left at every place: several answers to a question are all the same."""
     data = write_rows(Path("q.jsonl"), QUESTIONS)
@@ -279,6 +287,12 @@ def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpo
 def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_asked(name):
     error = refused(lambda: main(["no such model", "--output", name]), name, exit_code=2)
     assert "no such model" not in error.what
+
+
+def test_an_earlier_result_stays_until_there_is_another():
+    Path("o.json").write_text("{}")
+    refused(lambda: main(["no such model", "--output", "o.json"]), "no questions to answer", exit_code=2)
+    assert Path("o.json").read_text() == "{}"
 
 
 def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):

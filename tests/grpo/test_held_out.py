@@ -113,6 +113,7 @@ def test_the_table_shows_a_dash_for_what_nobody_can_know():
 def test_lines_about_declining_are_shown_where_somebody_declines():
     plain, some = {"": summary(answers(3, 1))}, {"": summary(answers(2, 1, 1))}
     assert "not_attempted" not in before_after_table(plain, plain)
+    assert "not_attempted" in before_after_table(some, plain)
     text = before_after_table(plain, some)
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
     assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
