@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from grpo.evaluation.refusals import interval
 
 from bench.exam import MAX_SEQUENCES, encode
 from bench.record import RESULTS, markdown_table, plain_parser
@@ -28,7 +29,6 @@ from grpo.data.files import read_records
 from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.refusals import interval
 from grpo.model.policy import Policy, load_for_inference
 from grpo.sampling.sampler import Sampler
 from rewards.boxed import verdict

@@ -79,6 +79,15 @@ def test_the_interval_is_of_the_paired_difference():
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
 
 
+def test_the_bootstrap_agrees_with_the_normal_interval_on_many_questions():
+    values = np.random.default_rng(3).normal(0.2, 1.0, 2000)
+    low, high = bootstrap_interval(values)
+    error = values.std() / math.sqrt(len(values))
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
+    assert bootstrap_interval(values) == (low, high)
+
+
 def test_questions_that_differ_are_not_paired():
     def asked(*texts):
         return collect([{"row": row, "question": q, "outcome": "correct"} for row, q in enumerate(texts)], "x")
