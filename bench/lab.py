@@ -28,10 +28,10 @@ from math import comb, sqrt
 from pathlib import Path
 
 import numpy as np
-from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 
 from bench.exam import greedy, logit, logprobs
 from bench.record import RESULTS, ROOT, markdown_table, plain_parser
+from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.advantages import group_advantages
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from grpo.evaluation.refusals import interval
 
 from bench.exam import MAX_SEQUENCES, encode
 from bench.record import RESULTS, markdown_table, plain_parser
+from bench.refusals import interval
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig

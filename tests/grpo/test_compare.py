@@ -8,6 +8,7 @@ import pytest
 
 from grpo.base.errors import UserError
 from grpo.evaluation.compare import (
+    bootstrap_interval,
     collect,
     compare,
     comparison_text,

@@ -244,6 +244,8 @@ def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
     assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
+    named = ["--reward", "exact", "eval_group_field=question", SHORT]
+    assert run(capsys, chat_checkpoint, "--data", data, *named)[0]["parts"].keys() == {"a?", "c?"}
 
 
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
