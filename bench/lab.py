@@ -31,13 +31,13 @@ import numpy as np
 
 from bench.exam import greedy, logit, logprobs
 from bench.record import RESULTS, ROOT, markdown_table, plain_parser
+from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.advantages import group_advantages
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
-from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.model.policy import load_for_inference
 from grpo.sft import sft
 from grpo.train import train

@@ -33,12 +33,12 @@ import numpy as np
 
 from bench.exam import greedy, logit, logprobs
 from bench.record import RESULTS, markdown_table, plain_parser
+from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
 from grpo.device.distributed import choose_device
-from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.model.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
 from grpo.sft import sft

@@ -21,6 +21,7 @@ import numpy as np
 
 from bench.exam import MAX_SEQUENCES, encode
 from bench.record import RESULTS, markdown_table, plain_parser
+from bench.refusals import interval
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -28,7 +29,6 @@ from grpo.data.files import read_records
 from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.refusals import interval
 from grpo.model.policy import Policy, load_for_inference
 from grpo.sampling.sampler import Sampler
 from rewards.boxed import verdict

@@ -23,7 +23,7 @@ from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.schema import Group, completions_of
 from grpo.base.storage import write_json, write_lines
 from grpo.config.options import TrainConfig
-from grpo.data.questions import QuestionData, load_prompts, prepare_rewards
+from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
@@ -53,11 +53,10 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
     """
     config = task.config
-    data = QuestionData(config)
-    scorer = prepare_rewards(data, say, task.questions)
+    scorer = prepare_rewards(task.data, say, task.questions)
     say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
-        groups = _generate(task, data, scorer, n, temperature)
+        groups = _generate(task, scorer, n, temperature)
         _grade(scorer, groups, rescue, config.reward_funcs)
     finally:
         scorer.close()
@@ -67,7 +66,7 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
 def evaluate_choices(task: Task) -> Result:
     """Score the choices that the questions give: MC1 and MC2."""
     policy = load_saved(task.saved, task.config, choose_device(task.config.device))
-    loaded = load_prompts(QuestionData(task.config), policy, task.questions)
+    loaded = load_prompts(task.data, policy, task.questions)
     say(str(loaded.count))
     scored = score_choices(policy, loaded.prompts)
     measured = summarise_choices(scored)
@@ -75,10 +74,10 @@ def evaluate_choices(task: Task) -> Result:
     return measured, [question.record() for question in scored]
 
 
-def _generate(task: Task, data: QuestionData, scorer: Scorer, n: int, temperature: float) -> list[Group]:
+def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
     config, device = task.config, choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
-    loaded = load_prompts(data, policy, task.questions, scorer.rewards)
+    loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
     say(str(loaded.count))
     prompts = loaded.prompts
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length

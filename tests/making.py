@@ -17,6 +17,8 @@ import torch
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
 from knowledge.build import SkipLog, build
@@ -237,6 +239,22 @@ def build_base(folder: Path, documents: dict, **options) -> Path:
     source = write_rows(folder / "articles.jsonl", [{"title": title, "text": documents[title]} for title in documents])
     build(Source(source), folder / "base.db", SkipLog(source, strict=True), **options)
     return folder / "base.db"
+
+
+def configured(folder: Path, **keys: object) -> TrainConfig:
+    """The configuration of a run in folder/run whose model and data are never read."""
+    keys = {
+        "model_name_or_path": "m",
+        "dataset_id_or_path": "d",
+        "output_dir": folder / "run",
+        "reward_funcs": "exact",
+        "report_to": "none",
+        "disable_tqdm": "true",
+        "device": "cpu",
+        "logging_steps": 3,
+        **keys,
+    }
+    return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
 
 
 def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> UserError:

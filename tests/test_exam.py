@@ -7,8 +7,8 @@ import pytest
 
 from bench.exam import logit
 from bench.real_model import measures, over_seeds, supervised
+from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.base.storage import write_lines
-from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from knowledge.almanac import REFUSAL, Fact, conversations
 
 

@@ -139,7 +139,8 @@ class RunKeys:
     output_dir: str = key(None, "required first local free")
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
-    """Start anew in a directory that holds a run, and remove the files of that run."""
+    """Start anew in a directory that holds a run. Its files lie in old-run/ until the new run has a checkpoint; then
+    they are removed."""
     resume_from_checkpoint: bool | str = key(False, "first once free")
     """Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
     allow_changes: list[str] = key((), "once")

@@ -1,6 +1,6 @@
 """From a configuration to the prompts of a run, the number of its steps, and the rewards that grade the answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from grpo.base.schema import Prompt
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
+from grpo.data.files import Record
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
@@ -48,10 +49,10 @@ class Questions:
 
 
 class QuestionData:
-    """The questions of a configuration. Each data set is read once."""
+    """The questions of a configuration. Each data set is read once. records: those of a data set that was read."""
 
-    def __init__(self, config: TrainConfig):
-        self.config = config
+    def __init__(self, config: TrainConfig, records: Mapping[str, list[Record]] | None = None):
+        self.config, self.records = config, records or {}
         self.files: dict[tuple[str, int], list[Row]] = {}  # data set, rows read of it (0: all) -> these rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
@@ -84,9 +85,15 @@ class QuestionData:
     def _read(self, name: str, max_samples: int) -> list[Row]:
         if (name, max_samples) not in self.files:
             config = self.config
-            fields = (config.question_field, config.answer_field, config.title_field)
-            path = fetch_data(name, config.dataset_split)
-            self.files[name, max_samples] = read_rows(path, *fields, max_samples, config.seed)
+            self.files[name, max_samples] = read_rows(
+                fetch_data(name, config.dataset_split),
+                config.question_field,
+                config.answer_field,
+                config.title_field,
+                max_samples,
+                config.seed,
+                self.records.get(name),
+            )
         return self.files[name, max_samples]
 
 

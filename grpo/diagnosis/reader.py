@@ -1,12 +1,12 @@
 """Read a file of a run directory, whoever has written it: what comes out is safe to compute with and to show.
 
-Numbers are finite, and neither huge nor tiny; texts, lists and mappings are cut at a size that a page can hold. A file
-or a line that is larger than any that a run writes, or cannot be parsed, is not read.
+Numbers are finite, and neither huge nor tiny; texts are cut at a size that a page can hold. What cannot be parsed is
+not read.
 """
 
 import json
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,22 @@ from grpo.base.storage import Json, read_mapping
 
 LARGEST, SMALLEST = 1e100, 1e-100  # squares of such numbers, and sums of these, are finite
 MAX_TEXT = 20_000  # characters
-MAX_ITEMS = 10_000  # of a list or mapping
-MAX_DEPTH = 20  # of nesting
-MAX_YAML, MAX_JSON = 200_000, 20_000_000  # bytes of a file
-MAX_LINE, MAX_LINES = 5_000_000, 500_000_000  # bytes of one line, and of all lines of a file
 
 
 def read_document(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if there is none."""
-    limit = MAX_YAML if path.suffix == ".yaml" else MAX_JSON
-    is_readable = path.is_file() and path.stat().st_size <= limit
-    return clean(read_mapping(path)) if is_readable else {}
+    try:
+        return clean(read_mapping(path)) if path.is_file() else {}
+    except RecursionError:
+        return {}
 
 
 def read_lines(path: Path) -> Iterator[Any]:
     """Yield what each line of a JSONL file holds; None for a line that cannot be read."""
-    try:
-        if not path.is_file():
-            return
-        with path.open("rb") as file:
-            while file.tell() < MAX_LINES and (line := file.readline(MAX_LINE)):
-                if line.strip():
-                    yield _parse(line)
-    except OSError:
-        return
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                yield from (_parse(line) for line in file if line.strip())
 
 
 def _parse(line: bytes) -> Any:
@@ -47,7 +39,7 @@ def _parse(line: bytes) -> Any:
         return None
 
 
-def clean(value: Any, depth: int = 0) -> Any:
+def clean(value: Any) -> Any:
     """Return a value that JSON or YAML held as plain data; None for a number that is not finite or far too large.
 
     >>> clean({"a": [1e999, 2, 1e-300]})
@@ -58,12 +50,10 @@ def clean(value: Any, depth: int = 0) -> Any:
     if isinstance(value, int | float):
         size = abs(value)
         return (value if size >= SMALLEST else 0) if size <= LARGEST else None
-    if isinstance(value, list | dict):
-        if depth == MAX_DEPTH:
-            return None
-        if isinstance(value, list):
-            return [clean(item, depth + 1) for item in value[:MAX_ITEMS]]
-        return {_cut(str(name)): clean(item, depth + 1) for name, item in islice(value.items(), MAX_ITEMS)}
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_cut(str(name)): clean(item) for name, item in value.items()}
     return _cut(str(value))
 
 

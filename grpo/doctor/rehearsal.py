@@ -5,6 +5,7 @@ of the largest step that was made is scaled up by its tokens.
 """
 
 import os
+import time
 from dataclasses import dataclass, replace
 from itertools import count, pairwise, takewhile
 from statistics import fmean
@@ -22,6 +23,7 @@ from rewards.scorer import Scorer
 
 LIMIT_S = 60.0  # a larger step is made only if it is likely to end before this
 FIRST_TOKENS = 16  # of prompts and completions
+BUSY = 0.8  # share of the time; if the step has less of a processor, other processes take the rest
 GENERATING = "generating"
 PHASES = {"time/generate": GENERATING, "time/reference": "reference", "time/train": "training"}
 NO_REWARD = Reward("nothing", lambda text, row: Score(0.0))
@@ -53,13 +55,15 @@ class Rehearsal:
     num_rows: of a complete step. longest: tokens of the longest prompt or completion. They have
     `cut(rows, tokens)`, which gives the next step so many rows, whose prompts and completions have at most so many
     tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last step)
-    in a complete step. source: holds the groups that the last step has trained on.
+    in a complete step. source: holds the groups that the last step has trained on. share: of the last step's time, in
+    which a processor worked on it.
     """
 
     trainer: GrpoTrainer | SftTrainer
     source: Rollout | SftTrainer
     num_rows: int
     longest: int
+    share: float = 1.0
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the largest step that `limit_s` allows; return the times of a complete one."""
@@ -76,6 +80,11 @@ class Rehearsal:
         measured = f"{rows} of {self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if (rows, tokens) != sizes[-1]:
             measured += f" (cut at {tokens} to save time, and scaled up)"
+        if self.share < BUSY and self.trainer.run.device.type == "cpu":
+            measured += (
+                f"; other processes keep this machine busy: the step had {self.share:.0%} of a processor, and takes "
+                f"about {self.share:.0%} of this time on an idle one"
+            )
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
         scale = (prompts + completions) / sum(map(num_tokens, self.source.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
@@ -90,7 +99,9 @@ class Rehearsal:
         """Make the run's first step at this size; return its seconds by phase."""
         self.trainer.step = self.trainer.order.position = 0
         self.cut(rows, tokens)
+        begun, worked = time.perf_counter(), time.thread_time()
         Guard(self.trainer).run_step()
+        self.share = (time.thread_time() - worked) / (time.perf_counter() - begun)
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
 

@@ -4,7 +4,6 @@ task.py        the questions, their prompts, and the reward that grades; data/be
 answers.py     prompts to answers, and the records of answers that could not be graded
 measures.py    graded answers to numbers: accuracy with its interval, the measures of papers, pass@k
 confidence.py  stated confidences compared with outcomes: ECE, Brier score, risk-coverage curve
-refusals.py    does a score rank what would be answered wrong above what is known? AUROC, risk at a coverage, AURC
 table.py       these numbers as text
 held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
 choices.py     given choices scored by their log-probs: MC1, MC2

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo.diagnosis.glossary import Metrics
-from grpo.diagnosis.reader import read_document
+from grpo.diagnosis.reader import is_number, read_document
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.run import Run
@@ -43,8 +43,5 @@ class Best:
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
     kept = read_document(path)
-    try:
-        is_of_this_run = kept["metric"] == name and kept["step"] <= step
-        return float(kept["value"]) if is_of_this_run else otherwise
-    except (ValueError, KeyError, TypeError):
-        return otherwise
+    is_intact = is_number(kept.get("step")) and is_number(kept.get("value"))
+    return kept["value"] if is_intact and kept.get("metric") == name and kept["step"] <= step else otherwise

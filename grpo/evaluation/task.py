@@ -12,7 +12,7 @@ from grpo.config.supplied import NO_BOX
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
-from grpo.data.questions import Questions
+from grpo.data.questions import QuestionData, Questions
 from grpo.run.saved import SavedModel, find_saved, read_config
 
 FIELDS = ("question_field", "answer_field", "title_field")
@@ -25,11 +25,12 @@ NO_LIMIT = 10**9  # tokens of a prompt: only the model's positions limit it
 class Task:
     """A model, the questions, and the configuration that says how to ask them.
 
-    benchmark: the format of the questions, if it is known.
+    data: reads the questions. benchmark: their format, if it is known.
     """
 
     saved: SavedModel
     config: TrainConfig
+    data: QuestionData
     questions: Questions
     benchmark: Benchmark | None
 
@@ -71,9 +72,8 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
             say(f"note: {NO_BOX}")
     else:
         questions = _held_out(config, model)
-    return Task(
-        saved, config, replace(questions, max_samples=arguments.max_samples or questions.max_samples), benchmark
-    )
+    questions = replace(questions, max_samples=arguments.max_samples or questions.max_samples)
+    return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
 
 
 def _read(data: str, typed: Sequence[str]) -> list[Record]:

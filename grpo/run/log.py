@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,10 @@ class Log:
         check_names(metrics)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
-        self._attempt(METRICS_FILE, self._append_line, json.dumps({"step": step, **finite}) + "\n")
-        failpoint("log-appended")
-
-    def _append_line(self, line: str) -> None:
         if not self.metrics.exists():
             self.say(f"warning: {METRICS_FILE} was deleted; the next lines go to a new file")
-        _append(self.metrics, line)
+        self._attempt(METRICS_FILE, _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
+        failpoint("log-appended")
 
     def _write_means(self) -> None:
         """Send the means over the steps since the last call to the trackers, and print them."""
@@ -188,20 +186,17 @@ def _keep_lines(path: Path, first_step: int, is_over: bool) -> None:
     """Remove the lines of metrics.jsonl that a resumed run writes again: those of later steps.
 
     A run that begins at step 0 writes all lines again, even those of step 0; a finished run, only its last evaluation.
+    Lines that cannot be read go, too.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    kept = [line + "\n" for line in lines if first_step and _is_kept(line, first_step, is_over)]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() and first_step else []
+    kept = []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            metrics = json.loads(line)
+            is_repeated = is_over and metrics["step"] == first_step and "step_time" not in metrics
+            if metrics["step"] <= first_step and not is_repeated:
+                kept.append(line + "\n")
     write_atomically(path, "".join(kept))
-
-
-def _is_kept(line: str, last_step: int, is_over: bool) -> bool:
-    """Return whether to keep a line of metrics.jsonl: it is complete, and the run will not write it again."""
-    try:
-        metrics = json.loads(line)
-        is_repeated = is_over and metrics["step"] == last_step and "step_time" not in metrics
-        return metrics["step"] <= last_step and not is_repeated
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
 
 
 def _append(path: Path, line: str) -> None:

@@ -118,7 +118,9 @@ def _coverage(groups: Sequence[Group]) -> dict[str, float]:
     A group knows its question if a quarter of its completions is right, and more are right than wrong: a lucky guess
     is not knowledge.
     """
-    counts = [Counter(outcome_of(completion.scores) for completion in group.completions) for group in groups]
+    counts = []
+    for group in groups:
+        counts.append(Counter(outcome_of(completion.scores) for completion in group.completions))
     known = [c for c in counts if c["correct"] > c["wrong"] and c["correct"] >= c.total() / 4]
     metrics = {"coverage": mean([float(count["correct"] > 0) for count in counts])}
     if known:

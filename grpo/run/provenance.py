@@ -156,10 +156,14 @@ def origin_of(config: SftConfig) -> Json:
     base = [path for place in places if place for path in sorted(place.glob("*.*"))]
     base += [Path(config.chat_template)] if config.chat_template else []
     sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
-    data = [(file, dict(source.layout)) for source in sources for file in files_of(source.path)]
+    data = []
+    for source in sources:
+        layout = dict(source.layout)
+        data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
+    left_out = (FREE | BY_CONTENT) - LENGTH
     origin = {
-        "config": {name: value for name, value in asdict(config).items() if name not in (FREE | BY_CONTENT) - LENGTH},
-        "data": digest([hashlib.sha256(file.read_bytes()).hexdigest(), layout] for file, layout in data),
+        "config": {name: value for name, value in asdict(config).items() if name not in left_out},
+        "data": digest(data),
         "base": digest([path.name, file_hash(path)] for path in base if path.is_file()),
     }
     return json.loads(json.dumps(origin))

@@ -61,8 +61,7 @@ class Run:
         if self.ranks.is_main:
             check_trackers(self.config)
             may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
-            may_return = not (self.ranks.is_restart or self.ranks.may_restart)
-            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir, may_return)
+            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -108,8 +107,7 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            is_here = self.dir.is_held and not self.dir.gave_way
-            if self.log is not None and is_here and not is_in_haste and code != STORAGE:
+            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)

@@ -16,11 +16,9 @@ from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
-from grpo.run.checkpoint import checkpoints, problem_with, recover
+from grpo.run.checkpoint import checkpoints, recover
 
-FAILED_FILE = "run_state.failed.json"  # how a run ended that was to replace the one that is here
-OLD_RUN, MOVING, GONE = "old-run", "old-run.moving", "old-run.gone"  # see RunDir._set_aside
-STAYS = ("debug.log", FAILED_FILE)  # they tell of every run that was ever here
+OLD_RUN, MOVING = "old-run", "old-run.moving"  # see RunDir._set_aside
 OWN_FILES = (CONFIG_FILE, METRICS_FILE, DATA_FILE, "loss.png", "evaluation.json", "report.html")
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = {CONFIG_FILE, DATA_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
@@ -42,7 +40,7 @@ def own_entries(path: Path) -> list[Path]:
         name = re.split(rf"\.aside-|{re.escape(UNFINISHED)}", entry.name)[0]
         if name in OWN_FOLDERS or name.startswith("checkpoint-"):
             return entry.is_dir() and not entry.is_symlink()
-        return entry.name in OWN_FILES or (entry.name.startswith("run_state.") and entry.name not in STAYS)
+        return entry.name in OWN_FILES or entry.name.startswith("run_state.")
 
     return [entry for entry in path.iterdir() if is_own(entry)]
 
@@ -66,24 +64,18 @@ class RunDir:
     UserError if another process uses it (exit 7), or if it holds a run that is not to be resumed or overwritten
     (exit 2).
 
-    A run that is overwritten is set aside, in old-run/. It is removed once its successor has a checkpoint; if the
-    successor ends before that, it comes back: at once, or if the process was killed, when the next one opens the
-    directory. may_return: whether it may come back; torchrun's restarts continue the successor.
+    A run that is overwritten is set aside, in old-run/, and removed once its successor has a checkpoint.
     """
 
-    def __init__(self, path: str | Path, resume: bool, overwrite: bool, may_return: bool = True):
-        self.path, self.may_return = Path(path), may_return
-        self.is_held, self.is_warned, self.gave_way = False, False, False
+    def __init__(self, path: str | Path, resume: bool, overwrite: bool):
+        self.path, self.is_held, self.is_warned = Path(path), False, False
         is_new_lock = not (self.path / ".lock").exists()
         self._take_lock()
         _open_dirs.add(self)
         try:
-            if may_return:
-                self.bring_back()
             if not resume:
                 self._make_room(overwrite)
             recover(self.path)
-            self._refuse_folders()
         except UserError:
             self.lock.close()
             if is_new_lock:
@@ -150,64 +142,29 @@ class RunDir:
         if entries:
             self._set_aside(entries)
 
-    def _refuse_folders(self) -> None:
-        """Refuse a directory in which a folder has the name of a file that the run will write."""
-        for path in (self.path / name for name in (*OWN_FILES, STATE_FILE, "debug.log")):
-            if path.is_dir():
-                raise UserError(f"{path} is a folder", "a run writes a file of this name", "move it elsewhere", CONFIG)
-
     def _set_aside(self, entries: Sequence[Path]) -> None:
-        """Move the run that is here to old-run/, which has another name until everything is there."""
-        moving = self.path / MOVING
-        moving.mkdir()
+        """Move the run that is here to old-run/, which has another name until everything is there.
+
+        A run without a checkpoint is removed if old-run/ holds the one that it was to replace.
+        """
+        old, moving = self.path / OLD_RUN, self.path / MOVING
+        if old.is_dir() and not checkpoints(self.path):
+            for entry in entries:
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            return
+        self.drop_old_run()
+        moving.mkdir(exist_ok=True)  # a kill may have left a part of the run there
         for entry in entries:
             entry.rename(moving / entry.name)
             failpoint("replace-moving")
-        moving.rename(self.path / OLD_RUN)
-        failpoint("replace-moved")
+        moving.rename(old)
 
     def drop_old_run(self) -> None:
         """Remove the run that was set aside, now that its successor has a checkpoint."""
-        old, gone = self.path / OLD_RUN, self.path / GONE
-        if old.is_dir():
-            failpoint("replace-saved")
-            old.rename(gone)  # a kill must not leave a part of it that looks complete
-        failpoint("replace-dropping")
-        shutil.rmtree(gone, ignore_errors=True)
-
-    def bring_back(self) -> bool:
-        """Undo `_set_aside` if it was not completed, or if the successor has no valid checkpoint; say and return so."""
-        old, moving = self.path / OLD_RUN, self.path / MOVING
-        shutil.rmtree(self.path / GONE, ignore_errors=True)
-        if old.is_dir():
-            recover(self.path)
-            if any(not problem_with(folder) for folder in checkpoints(self.path)):
-                self.drop_old_run()
-        if old.is_dir():
-            self._remove_successor()
-            old.rename(moving)
-            failpoint("replace-returning")
-        if not moving.is_dir():
-            return False
-        for entry in moving.iterdir():
-            entry.rename(self.path / entry.name)
-        moving.rmdir()
-        print(
-            f"note: the run in {self.path} that was to be overwritten is back: its successor ended before it had a "
-            f"checkpoint (see {FAILED_FILE} and debug.log)",
-            file=sys.stderr,
-        )
-        return True
-
-    def _remove_successor(self) -> None:
-        """Remove what the successor has written, but keep how it ended."""
-        for entry in own_entries(self.path):
-            if entry.name == STATE_FILE:
-                entry.rename(self.path / FAILED_FILE)
-            elif entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
 
     def update(self, **changes) -> None:
         """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
@@ -229,7 +186,8 @@ class RunDir:
         if self.is_held:
             with suppress(UserError, OSError):
                 self.update(status=status, exit_code=exit_code, reason=reason)
-                self.gave_way = self.may_return and self.bring_back()
+        if (self.path / OLD_RUN).is_dir():
+            print(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}", file=sys.stderr)
         self.lock.close()
 
 

@@ -65,7 +65,8 @@ def describe(metrics: Metrics) -> str:
     """Return the metrics that matter, the most important ones first. Without a reference, kl is left out."""
     hidden = {"loss"} if "reward" in metrics else set()
     hidden |= set() if metrics.get("time/reference") else {"kl"}
-    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in metrics.keys() - hidden)
+    shown = metrics.keys() - hidden
+    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in shown)
 
 
 def longest_phase(metrics: Metrics) -> str:

@@ -7,8 +7,6 @@ import pytest
 from making import write_rows
 
 from grpo import train
-from grpo.base.errors import UserError
-from grpo.config.load import load_config
 from grpo.evaluation.best import Best
 from grpo.run.saved import find_saved
 
@@ -72,11 +70,3 @@ def test_a_run_keeps_its_best_policy(chat_checkpoint, tmp_path):
     assert find_saved(str(tmp_path / "run/best")).config_path == tmp_path / "run/config.resolved.yaml"
     kept, final = ((tmp_path / "run" / name / "adapter_model.safetensors").read_bytes() for name in ("best", "final"))
     assert (kept == final) == (note["step"] == 4)
-
-
-def test_without_questions_or_with_another_measure_it_is_refused():
-    keys = ["model_name_or_path=m", "dataset_id_or_path=d", "output_dir=o", "reward_funcs=exact"]
-    for more, part in ((["keep_best=eval/accuracy"], "needs held-out"), (["keep_best=loss", "eval_size=1"], "one of")):
-        with pytest.raises(UserError) as error:
-            load_config(None, [*keys, *more])
-        assert part in error.value.why

@@ -21,7 +21,7 @@ from grpo.data.toy import make_world
 from grpo.doctor.__main__ import checks
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.case import Case, make_finding
-from grpo.sft import load_examples, load_stage1, sft
+from grpo.sft import load_examples, load_stage1
 from grpo.train import train
 
 QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4}
@@ -305,10 +305,3 @@ def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry,
     assert "is reused" in capsys.readouterr().err
     (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": REGISTRY["talk"] | {"num_samples": 1}}))
     assert "the data has changed" in refusal(stages(one)).why
-
-
-def test_sft_alone_writes_its_origin(tmp_path, stages):
-    stages()
-    sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
-    train(*stages())  # uses it
-    assert set(json.loads((tmp_path / "cold" / "final" / "origin.json").read_text())) == {"config", "data", "base"}

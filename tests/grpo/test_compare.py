@@ -56,12 +56,6 @@ def test_rates_are_of_the_questions_that_both_answered():
     assert rates["not_attempted"] == pytest.approx((2 / 6, 1 / 6, -1 / 6))
 
 
-@pytest.mark.parametrize(("a", "b"), [("rrw", "rwwww"), ("rrwww", "rww")])
-def test_questions_that_only_one_of_the_two_was_asked_are_left_out(a, b):
-    found = compare(answers(a), answers(b))
-    assert (found.num_questions, found.num_left_out) == (3, 2)
-
-
 def test_means_of_a_reward_without_right_and_wrong_are_compared():
     found = compare(answers("." * 40, *[0.5] * 40), answers("." * 40, *[0.75, 0.5] * 20))
     (mean,) = found.measures.values()

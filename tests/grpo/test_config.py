@@ -353,14 +353,6 @@ def test_mistakes_in_bases_name_the_file_that_holds_them(tmp_path, a, b, part):
     assert f"{tmp_path}/{part}" in why(tmp_path / "b.yaml")
 
 
-def test_the_configs_of_other_losses_differ_from_a800_in_a_few_keys():
-    """What each says in its few lines, and nothing else."""
-    a800 = vars(load_config(CONFIGS / "a800.yaml")[0])
-    for name, count in (("bnpo", 2), ("dr_grpo", 3), ("dapo", 8)):
-        found = vars(load_config(CONFIGS / f"{name}.yaml")[0])
-        assert sum(found[key] != a800[key] for key in found) == count, name
-
-
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
 def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
     with pytest.raises(SystemExit) as end:

@@ -7,17 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from making import write_chat_checkpoint, write_rows
+from making import write_rows
 
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
-from grpo.config.options import TrainConfig
 from grpo.data.rows import Row
 from grpo.doctor import data, model
 from grpo.doctor.__main__ import main
 from grpo.doctor.case import Case
-from grpo.doctor.machine import machine
 from grpo.doctor.model import model as describe
 from grpo.doctor.rewards import reward
 from grpo.model.weights import named_tensors
@@ -71,37 +68,6 @@ def test_flags_and_keys_may_stand_in_any_order(config, capsys):
     assert code == 0 and "3 prompts" in found["prompts"]["text"] and "fits into 80.0 GB" in found["memory"]["text"]
     code, found = examine(capsys, config, "--memory-gb", 0.00001)
     assert code == PREFLIGHT and found["memory"]["ok"] is False
-
-
-def test_on_a_gpu_it_says_what_computes(monkeypatch):
-    monkeypatch.setattr("grpo.doctor.case.choose_device", torch.device)
-    monkeypatch.setattr("grpo.device.ops.triton_problem", lambda: "Triton is not installed")
-    assert "torch's own operations (Triton is not installed)" in machine(Case(TrainConfig(device="cuda")))
-
-
-def test_each_fault_is_found(config, capsys, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "old").write_text("")
-    code, found = examine(capsys, config, "reward_funcs=[correctness]", "judge=offline", "answer_field=reply")
-    assert code == CONFIG and not found["output"]["ok"] and "not empty" in found["output"]["text"]
-    assert found["data"]["ok"] is False and "reply" in found["data"]["text"]
-    assert found["model"]["ok"] and found["correctness"]["ok"] is None
-
-    weights = next((tmp_path / "model").glob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:1000])
-    code, found = examine(capsys, config, "overwrite_output_dir=true")
-    assert code != 0 and not found["model"]["ok"]
-    assert found["memory"]["ok"] is None and "this needs" in found["memory"]["text"]
-    assert found["prompts"]["ok"] and found["math"]["ok"]
-
-    shutil.rmtree(tmp_path / "model")
-    write_chat_checkpoint(tmp_path / "model")
-    raw = json.loads((tmp_path / "model" / "config.json").read_text())
-    (tmp_path / "model" / "config.json").write_text(
-        json.dumps(raw | {"intermediate_size": raw["intermediate_size"] * 2})
-    )
-    code, found = examine(capsys, config, "overwrite_output_dir=true")
-    assert code == PREFLIGHT and "mlp" in found["model"]["text"] and "wanted" in found["model"]["text"]
 
 
 def test_it_says_what_ends_an_answer(config, capsys, tmp_path):

@@ -5,18 +5,16 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
-from api_server import ApiServer, fails, says
+from api_server import ApiServer, says
 from making import write_rows
 
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
 from knowledge.build import SkipLog, build
-from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.store.source import Source
-from rewards.services import check_decomposer, check_judge, check_knowledge_base, check_verifier
+from rewards.services import check_decomposer, check_judge, check_knowledge_base
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 QUESTIONS = [
@@ -91,28 +89,6 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "set decomposer_prices" in text["cost"] and "api_deadline_s = 120 s" in text["cost"]
 
 
-def test_faults_of_the_config_hide_no_others(keys, tmp_path, capsys):
-    keys = keys | {"learning_rat": 1, "temperature": -1, "model_name_or_path": str(tmp_path / "none")}
-    write_rows(tmp_path / "data.jsonl", [{"title": "Velda"}])
-    with ApiServer(default=fails(401)) as judge, ApiServer(default=says("I cannot do that.")) as decomposer:
-        keys |= {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
-        code, found, findings = examine(capsys, tmp_path, keys)
-    assert failed(findings) == ["config", "config", "data", "model", "judge", "decomposer"] and code == 2
-    assert (
-        found["cost"]["ok"] is None
-        and "401" in found["judge"]["text"]
-        and "does not work as a decomposer" in found["decomposer"]["text"]
-    )
-
-
-def test_every_fault_of_every_reward(keys, tmp_path, capsys):
-    write_rows(tmp_path / "data.jsonl", [{"question": "Where?"}])
-    (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return 1 / 0\n")
-    names = ["math", "exact", "nobody:knows", f"{tmp_path}/mine.py:none", "correctness"]
-    code, found, findings = examine(capsys, tmp_path, keys | {"reward_funcs": names, "judge": "offline"})
-    assert failed(findings) == names and found["judge"]["ok"] and code == 3
-
-
 def test_a_damaged_knowledge_base_is_found(keys, base, tmp_path, capsys):
     base.write_bytes(base.read_bytes()[:-4096])
     _, found, _ = examine(capsys, tmp_path, keys | {"judge": "offline", "decomposer": "rules"})
@@ -148,13 +124,6 @@ def test_what_is_odd_about_a_sound_knowledge_base_is_told(keys, tmp_path):
         )
     text = check_knowledge_base(options_of(keys | {"knowledge_base": str(path)}, tmp_path)).text
     assert text.startswith(f"{path}: ") and text.endswith("; sound; 1 documents without title or text")
-
-
-def test_an_entailment_model_is_checked_where_its_verdicts_are_kept_too(keys, tmp_path, monkeypatch):
-    monkeypatch.setattr(EntailmentVerifier, "load", lambda name, **_: SimpleNamespace(name=name, device="cpu"))
-    keys |= {"verifier": "nli", "nli_model": "some/model", "verdict_cache": str(tmp_path / "verdicts.db")}
-    assert check_verifier(options_of(keys, tmp_path)).text.startswith("some/model on cpu; loaded in ")
-    assert not (tmp_path / "verdicts.db").exists()
 
 
 def test_the_missing_titles_go_to_a_file(keys, tmp_path, capsys):

@@ -15,6 +15,7 @@ import grpo.evaluate
 from grpo.base.schema import Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
+from grpo.data.files import read_records
 from grpo.device.draw import SamplingParams
 from grpo.evaluate import main
 from grpo.evaluation.answers import generate_groups
@@ -99,12 +100,15 @@ def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat
     assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
 
-@pytest.mark.parametrize(("row", "name", "reward", "prompted"), [
-    (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
-    (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
-    (GPQA, "GPQA", "choice", "Answer: A"),
-    (GSM8K, "GSM8K", "math", "\\boxed{}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "name", "reward", "prompted"),
+    [
+        (TRUTHFUL, "TruthfulQA", "simpleqa", "What happens to a cat"),
+        (SIMPLE, "SimpleQA", "simpleqa", "Who painted it?<"),
+        (GPQA, "GPQA", "choice", "Answer: A"),
+        (GSM8K, "GSM8K", "math", "\\boxed{}"),
+    ],
+)
 def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, row, name, reward, prompted):
     data = write_csv(Path("file.csv"), row, row)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
@@ -115,11 +119,14 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     assert "cut at max_completion_length=6" in text
 
 
-@pytest.mark.parametrize(("own", "prompted", "noted"), [
-    ([], "put your final answer within \\boxed{}", False),
-    (["prompt_template=Now {question}"], "Now 1 + 1?", True),
-    (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "prompted", "noted"),
+    [
+        ([], "put your final answer within \\boxed{}", False),
+        (["prompt_template=Now {question}"], "Now 1 + 1?", True),
+        (["prompt_template=Box it in \\boxed{}: {question}"], "Box it in \\boxed{}: 1 + 1?", False),
+    ],
+)
 def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
     data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
     _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
@@ -218,11 +225,14 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     assert "secret-key" not in str(error)
 
 
-@pytest.mark.parametrize(("arguments", "what", "fix"), [
-    (["m"], "no questions to answer", "--data FILE"),
-    (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
-    (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["m"], "no questions to answer", "--data FILE"),
+        (["m", "--data", "q.jsonl"], "no reward to grade with", "--reward NAME"),
+        (["m", "--data", "q.jsonl", "--reward", "exact", "--n", "4"], "--n 4 at temperature 0", "--temperature 0.7"),
+    ],
+)
 def test_what_is_missing_is_said(capsys, arguments, what, fix):
     write_rows(Path("q.jsonl"), QUESTIONS)
     refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
@@ -234,6 +244,8 @@ def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
     assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
+    named = ["--reward", "exact", "eval_group_field=question", SHORT]
+    assert run(capsys, chat_checkpoint, "--data", data, *named)[0]["parts"].keys() == {"a?", "c?"}
 
 
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
@@ -279,6 +291,12 @@ def test_an_output_that_would_lose_the_answers_is_refused_before_anything_is_ask
     assert "no such model" not in error.what
 
 
+def test_an_earlier_result_stays_until_there_is_another():
+    Path("o.json").write_text("{}")
+    refused(lambda: main(["no such model", "--output", "o.json"]), "no questions to answer", exit_code=2)
+    assert Path("o.json").read_text() == "{}"
+
+
 def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
     """By its question and its place among the answers to it; the same seed draws the same ones."""
     policy = load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
@@ -291,6 +309,16 @@ def test_each_answer_has_random_numbers_of_its_own(chat_checkpoint):
     first = drawn(3)
     assert len(set(map(tuple, first))) == 4 and first[2:4] == first[4:6]
     assert drawn(3) == first and not {*map(tuple, drawn(4))} & {*map(tuple, first)}
+
+
+def test_the_file_of_the_questions_is_read_once(capsys, chat_checkpoint, monkeypatch):
+    read = []
+    for module in ("data.rows", "evaluation.task"):
+        target = f"grpo.{module}.read_records"
+        monkeypatch.setattr(target, lambda path: read.append(path) or read_records(path))
+    data = write_csv(Path("file.csv"), GSM8K)
+    run(capsys, chat_checkpoint, "--data", data, SHORT)
+    assert read == [data]
 
 
 def test_the_first_of_two_that_are_compared_is_a(capsys):

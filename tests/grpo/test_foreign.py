@@ -8,7 +8,6 @@ import pytest
 from making import refused, unused
 from transformers import TrainingArguments
 
-from grpo.base.errors import UserError
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, fits, readings
 from grpo.config.load import keys_of, load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig
@@ -251,13 +250,6 @@ def test_a_shell_that_is_set_up_for_knowrl_does_not_change_the_rewards_of_the_ma
     assert load(tmp_path, "beta: 0.1", reward_funcs=None)[0].reward_funcs == ("knowrl_v2",)
 
 
-def test_models_in_blank_variables_are_not_set(tmp_path, monkeypatch):
-    monkeypatch.setenv("FACTSCORE_MODEL", " ")
-    monkeypatch.setenv("LLM_EVAL_MODEL", "some-model ")
-    config, _ = load(tmp_path, "knowledge_base: k.db", reward_funcs=None)
-    assert (config.decomposer_model, config.judge_model) == ("gpt-4o-mini", "some-model")
-
-
 def test_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     assert load(tmp_path, "", "output_dir=~/runs/a", output_dir=None)[0].output_dir == "/home/someone/runs/a"
@@ -284,18 +276,6 @@ def test_a_mapping_under_a_key_without_a_meaning_holds_no_keys(tmp_path):
     for text in ("fsdp_config: {beta: 0.5}\n", "training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2\n"):
         config, notices = load(tmp_path, text)
         assert config.beta == TrainConfig.beta and ["fsdp_config is not used" in notice for notice in notices] == [True]
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_no_hint_repeats_the_word_or_names_a_key_that_is_unknown_too(tmp_path, kind):
-    for name in (*ALIASES, *TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__):
-        if name in kind.__dataclass_fields__ or ALIASES.get(name) in kind.__dataclass_fields__:
-            continue
-        try:
-            load(tmp_path, f"{name}: 1", kind=kind)
-        except UserError as error:
-            _, found, hint = error.why.partition("did you mean ")
-            assert not found or hint.removesuffix("?") != name, name
 
 
 def test_the_keys_that_arguments_set_are_known_whatever_their_names():

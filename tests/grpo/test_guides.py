@@ -10,7 +10,6 @@ import pytest
 from making import unused, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo.doctor.__main__ import main as doctor
 from grpo.export import main as export
 from grpo.sft import main as sft
 from grpo.train import main as train
@@ -78,19 +77,3 @@ def test_the_mathematics(tmp_path, written, sums, name, group_size):
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged")
         assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
-
-
-def test_its_flags_and_its_quick_test(tmp_path, written, sums, chat_checkpoint, capsys):
-    """--config, --model_path, --output_dir and --max_samples 10: two steps, which show their reward."""
-    config = written("math", sums)
-    flags = ["--model_path", str(chat_checkpoint), "--output_dir", str(tmp_path / "quick"), "--max_samples", "10"]
-    train(["--config", config, *flags, *SMALL, "num_train_epochs=1"])
-    steps = lines(tmp_path / "quick" / "metrics.jsonl")
-    assert [step["step"] for step in steps] == [1, 2] and all("reward" in step for step in steps)
-    assert len(list((tmp_path / "quick" / "completions").glob("*.jsonl"))) == 2
-
-
-def test_doctor_reads_its_file(written, sums, capsys):
-    assert doctor([written("math", sums), "report_to=none", "max_new_tokens=512"]) == 0
-    said = capsys.readouterr().out
-    assert "12 prompts" in said and "an answer ends with <|im_end|>" in said

@@ -173,17 +173,6 @@ def test_llama_factorys_example_as_it_is_printed(place):
     assert len(set(unused(notices))) == len(unused(notices)) == 13
 
 
-@pytest.mark.parametrize("dataset", ["knowrl_coldstart", "cold.json"])
-def test_the_cold_start_by_its_registered_name(place, dataset, capsys):
-    """KnowRL's README names its data as LLaMA-Factory registers it: in data/dataset_info.json."""
-    Path("data").mkdir()
-    entry = {"file_name": "../cold.json", "formatting": "sharegpt", "columns": {"messages": "conversations"}}
-    Path("data/dataset_info.json").write_text(json.dumps({"knowrl_coldstart": entry}))
-    Path("sft.yaml").write_text(f"model_name_or_path: model\ndataset: {dataset}\noutput_dir: out\nlogging_steps: 10\n")
-    sft(["sft.yaml", "per_device_train_batch_size=2", "num_train_epochs=4", "--disable_tqdm"])
-    assert len(metrics()) == 8 and "step 8 of 8, mean of 8: loss" in capsys.readouterr().err
-
-
 def test_an_adapter_that_is_not_there_yet_is_explained(place):
     """The guide calls the output of stage 1 adapter_name_or_path; in LLaMA-Factory that is where it starts."""
     Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: out\n")

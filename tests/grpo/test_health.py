@@ -13,22 +13,6 @@ def metrics(refused=0.1, unscored=0.0):
     return {"refusal_rate": refused, "rewards/a/unscored_frac": 0.0, "rewards/b/unscored_frac": unscored}
 
 
-def test_a_collapse_into_refusing_is_named_once():
-    said = []
-    health = Health(said.append, 0.2)
-    for step, refused in enumerate([0.1, 0.3, 0.8, 0.97, 1.0, 1.0], 1):
-        health.check(step, metrics(refused))
-    assert len(said) == 1 and "step 4" in said[0] and "97%" in said[0]
-
-
-def test_a_policy_that_refuses_from_the_start_has_not_collapsed():
-    said = []
-    health = Health(said.append, 0.2)
-    for step in range(5):
-        health.check(step, metrics(1.0))
-    assert not said
-
-
 def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
     health = Health(print, 0.2)
     for step, share in enumerate([0.5, 0.5, 0.1, 0.3, 0.3]):
@@ -58,24 +42,6 @@ def test_a_users_function_may_leave_out_what_it_likes():
     health = Health(print, 0.2)
     for step in range(5):
         health.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})
-
-
-@pytest.mark.parametrize(("refused", "named"), [(0.9499, 0), (0.95, 1)])
-def test_from_which_share_on_a_policy_refuses_all(refused, named):
-    said = []
-    health = Health(said.append, 0.2)
-    for step, share in enumerate([0.0, 0.0, refused]):
-        health.check(step, metrics(share))
-    assert len(said) == named
-
-
-@pytest.mark.parametrize(("answered", "named"), [(0.49, 0), (0.5, 1)])
-def test_a_policy_has_answered_if_it_once_answered_half_of_the_questions(answered, named):
-    said = []
-    health = Health(said.append, 0.2)
-    for step, share in enumerate([answered, 0.3, 0.0], 2):
-        health.check(step, metrics(1 - share))
-    assert len(said) == named
 
 
 def test_exactly_the_share_that_is_allowed_ends_nothing():

@@ -8,30 +8,15 @@ import sys
 from functools import partial
 
 import pytest
+from making import configured
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Prompt, Score
-from grpo.config.load import load_config
 from grpo.run.log import Log, completion_record
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
 from grpo.run.trackers import TensorBoard
-
-
-def configured(tmp_path, **keys):
-    keys = {
-        "model_name_or_path": "m",
-        "dataset_id_or_path": "d",
-        "output_dir": tmp_path / "run",
-        "reward_funcs": "exact",
-        "report_to": "none",
-        "disable_tqdm": "true",
-        "device": "cpu",
-        "logging_steps": 3,
-        **keys,
-    }
-    return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
 
 
 class StandIn:

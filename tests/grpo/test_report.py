@@ -12,7 +12,6 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.base.errors import UserError
-from grpo.base.text import show_duration
 from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
@@ -85,8 +84,12 @@ def write_summaries(folder, **moments) -> None:
 def test_the_page_shows_all_of_a_run(tmp_path):
     folder = write_run(
         tmp_path / "my-run",
-        entropy=late(0.8, 0.01, 31),
-        **{"time/train": 7.0, "time/reward": 1.0, "peak_memory_gb": 3.25},
+        **{
+            "completions/clipped_ratio": late(0.05, 0.4, 31),
+            "time/train": 7.0,
+            "time/reward": 1.0,
+            "peak_memory_gb": 3.25,
+        },
     )
     counted = {"data": "d.jsonl", "rows": 40, "left_out": {"without an answer": 3}, "notes": {}}
     (folder / "data.json").write_text(json.dumps({"training data": counted}))
@@ -107,7 +110,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     for words in (
         *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
         "training data 37 of 40 rows of d.jsonl; 3 without an answer",
-        *("entropy died since step 31", "To do: lower learning_rate"),
+        *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("40.4% to 59.6%", "unseen: 100", "80.0%"),
         *("mean entropy per completion token", "share of groups that teach nothing"),
         *("seconds of forward, backward and update", "87.5%"),
@@ -189,14 +192,6 @@ def test_runs_of_every_kind_have_a_page(tmp_path, keys):
     assert "What happened" in page_of(folder).text
 
 
-def test_a_page_of_stage_1(tmp_path):
-    lines = [{"step": n, "loss": 3 / n, "step_time": 1.0, "tokens_per_second": 50.0} for n in range(1, 31)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "config.resolved.yaml").write_text("dataset_id_or_path: d\nmax_steps: 30\n")
-    text = page_of(tmp_path).text
-    assert "supervised fine-tuning" in text and "Loss" in text and "30" in text
-
-
 def test_flips_are_of_held_out_questions_that_were_answered_twice(tmp_path):
     folder = write_run(tmp_path)
     write_answers(folder, 0, answer(0, 1.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
@@ -271,27 +266,6 @@ def test_the_values_of_a_plot_can_be_read(tmp_path):
     assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
-def test_a_fact_is_shown_with_the_passage_that_decided(tmp_path):
-    """Also in an answer that flipped."""
-    folder = write_run(tmp_path / "run")
-    found = [
-        {
-            "fact": "Mira was born in Velda",
-            "verdict": "refuted",
-            "passage": "Mira#0",
-            "text": "Born in Orsen.",
-        },
-        {"fact": "Mira plays", "verdict": "unknown", "passage": "Nobody#7", "text": None},
-        {"fact": "Mira sings", "verdict": "unknown", "passage": None},
-    ]
-    for step, reward in ((0, 1.0), (40, -1.0)):
-        write_answers(folder, step, answer(0, reward, facts={"mine": found}), folder="evaluation")
-    write_answers(folder, 40, answer(0, 1.0, facts={"mine": found}))
-    text = " ".join(page_of(folder).text.split())
-    shown = "in Velda: refuted Mira#0: Born in Orsen. Mira plays: unknown Nobody#7 Mira sings: unknown"
-    assert text.count(shown) == 3 + 2  # best, median and worst; first and last
-
-
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
     """The curve of the first run, and the dashed one of the second, on axes that hold both."""
     steps = [[{"step": n, "loss": loss, "step_time": 1.0} for n, loss in enumerate(run, 1)] for run in ([4, 2], [0, 1])]
@@ -343,17 +317,6 @@ def test_long_curves_are_thinned_and_smoothed():
     assert running_mean([0.0, 3.0, 0.0, 3.0], 1) == [1.5, 1.0, 2.0, 1.5]
 
 
-def test_durations():
-    assert [show_duration(n) for n in (0.4, 59.4, 60, 359, 360, 7261)] == [
-        "0 s",
-        "59 s",
-        "1.0 min",
-        "6.0 min",
-        "0.1 h",
-        "2.0 h",
-    ]
-
-
 def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "sk-canary-123456")
     folder = write_run(tmp_path)
@@ -400,11 +363,3 @@ def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_chec
     run(tmp_path, chat_checkpoint)
     assert "report.html could not be written" in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
-
-
-def test_evaluations_are_in_metrics_jsonl_from_the_first_to_the_last(tmp_path, chat_checkpoint, rewards):
-    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
-    run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out), eval_steps=2)
-    record = read_record(tmp_path / "run")
-    assert [metrics["step"] for metrics in record.evaluations] == [0, 2, 3]
-    assert [metrics["step"] for metrics in record.steps] == [1, 2, 3]

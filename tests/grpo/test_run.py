@@ -7,12 +7,13 @@ import signal
 import time
 from types import SimpleNamespace
 
+import making
 import numpy as np
 import pytest
 import torch
 
 from grpo.base.errors import Interrupted, UserError
-from grpo.config.load import load_config, to_yaml
+from grpo.config.load import to_yaml
 from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
 from grpo.run.provenance import check_changes, hidden_values
@@ -20,19 +21,8 @@ from grpo.run.run import Run
 
 
 def configured(folder, *changes):
-    keys = {
-        "model_name_or_path": "m",
-        "dataset_id_or_path": "d",
-        "output_dir": str(folder / "run"),
-        "reward_funcs": "[exact]",
-        "report_to": "[none]",
-        "disable_tqdm": "true",
-        "device": "cpu",
-        "logging_steps": "3",
-        "resume_from_checkpoint": "true",
-    }
-    keys |= dict(change.split("=", 1) for change in changes)
-    return load_config(None, [f"{name}={value}" for name, value in keys.items()])[0]
+    """The configuration of a run that is resumed."""
+    return making.configured(folder, resume_from_checkpoint="true", **dict(change.split("=", 1) for change in changes))
 
 
 def send(number: int) -> None:

@@ -50,15 +50,6 @@ def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_p
     assert read_config(saved, ["reward_funcs=truthrl"]).system_prompt is None
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "/no/such/folder", "final", "plain"])
-def test_every_other_name_stands_for_itself(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "final").mkdir()
-    found = find_saved(name)
-    assert (found.name, found.config_path, found.config()) == (name, None, None)
-
-
 def test_what_is_typed_wins_over_the_run_and_the_run_over_the_defaults(tmp_path):
     run = run_of(tmp_path / "run")
     (run / "final").mkdir()

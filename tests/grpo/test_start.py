@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from making import refused, write_checkpoint, write_rows
 
-from grpo import sft, train
+from grpo import train
 from grpo.base.errors import Interrupted, UserError, check_all, describe, reason, run_main
 from grpo.run.run_dir import holds_a_run
 
@@ -69,14 +69,6 @@ def test_a_wrong_start_is_told_before_the_model_is_loaded_and_blocks_nothing(hom
     for _ in range(2):  # the second try finds what the first has left
         error = refused(lambda: train.main(["c.yaml", *keys.split(" ")]), part, exit_code=code)
         assert "internal error" not in describe(error)[1] and not holds_a_run(home / "run")
-
-
-@pytest.mark.parametrize("keys", ["dataset_id_or_path=absent.jsonl", "dataset_id_or_path=chats.jsonl", "device=cuda"])
-def test_stage_1_does_so_too(home, monkeypatch, keys):
-    monkeypatch.setattr("grpo.model.policy.load_decoder", loads_nothing)
-    for _ in range(2):
-        with pytest.raises(UserError):
-            sft.main(["sft.yaml", keys])
 
 
 def test_the_next_try_after_a_wrong_start_runs(home):

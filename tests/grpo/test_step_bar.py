@@ -68,13 +68,6 @@ def test_the_texts_about_a_step():
     assert longest_phase(METRICS) == "  longest: waiting for rewards 2.5 s of 3.2 s" and longest_phase({}) == ""
 
 
-def test_counting_shows_a_bar_on_a_terminal(monkeypatch):
-    terminal = as_terminal(monkeypatch)
-    with counting(3, "answering", "questions") as done:
-        done(2)
-    assert "answering" in terminal.getvalue()
-
-
 def test_plain_lines_of_a_count_come_once_in_a_while(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     now = [0.0]
