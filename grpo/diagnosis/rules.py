@@ -248,6 +248,19 @@ def cut_off(history: History) -> str | None:
     return f"{_percent(shares)} of the completions are cut off at max_completion_length{at} {history.since()}"
 
 
+def entropy_died(history: History) -> str | None:
+    """The policy has become nearly deterministic, so that nothing new is tried.
+
+    To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
+    """
+    entropy, accuracy = history.trend("entropy"), history.recent("accuracy")
+    is_learned = accuracy and statistics.fmean(accuracy) >= 0.9
+    if not entropy or is_learned or not history.lasts("entropy", lambda now: now < entropy.start / 10):
+        return None
+    now = statistics.fmean(history.recent("entropy"))
+    return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
+
+
 # --- at the end ----------------------------------------------------------------------------------------------------
 
 
@@ -283,6 +296,7 @@ RULES: tuple[Rule, ...] = (
     refuses_everything,
     refuses_known,
     cut_off,
+    entropy_died,
 )
 ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
 FOR_A_REASON = (nothing_learned, no_signal, learned_nothing)  # what helps depends on why the completions earn little

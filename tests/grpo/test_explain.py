@@ -32,22 +32,12 @@ def sentences(folder) -> list[str]:
 
 
 def test_each_failure_is_told_with_its_step_and_what_to_do(tmp_path, capsys):
-    main(
-        [
-            str(
-                write_run(
-                    tmp_path,
-                    **{"completions/clipped_ratio": late(0.05, 0.4, 27)},
-                    frac_reward_zero_std=late(0.2, 0.95, 35),
-                )
-            )
-        ]
-    )
+    main([str(write_run(tmp_path, entropy=late(0.8, 0.01, 31), frac_reward_zero_std=late(0.2, 0.95, 35)))])
     told = capsys.readouterr().out
-    assert "Step 31: 40% of the completions are cut off" in told and "Step 39: no signal in 95% of the groups" in told
+    assert "Step 35: entropy died since step 31" in told and "Step 39: no signal in 95% of the groups" in told
     assert told.count("To do:") == 2
-    cut_off, signal = told.split("\n\n")[1:3]
-    for remark in (cut_off, signal):  # between the sentence and the advice: what it means
+    entropy, signal = told.split("\n\n")[1:3]
+    for remark in (entropy, signal):  # between the sentence and the advice: what it means
         assert remark.index("To do:") - remark.index("\n") > 40
 
 

@@ -82,6 +82,7 @@ CASES = {
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
     ),
+    "entropy_died": (({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"), {"entropy": late(0.8, 0.1)}),
     "learned_nothing": (({"reward": flat}, 50, "learned nothing"), {}),
 }
 
@@ -113,10 +114,11 @@ def test_a_rule_says_why(rule, metrics, words):
 
 @pytest.mark.parametrize(("metrics", "config", "silent"), [
     ({"grad_norm": lambda step: math.inf if step < 8 else 0.2}, {"torch_dtype": "float16"}, "not_finite"),
+    ({"entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)}, {}, "entropy_died"),
     ({"reward": lambda step: 0.0 if step < 3 else 1.0}, {}, "learned_nothing"),
 ])  # fmt: skip
 def test_what_looks_like_a_failure_and_is_none(metrics, config, silent):
-    """float16 searches its loss scale; two steps may be enough to learn it."""
+    """float16 searches its loss scale; a learned task may be deterministic; two steps may be enough to learn it."""
     assert silent not in symptoms_of(config=config, **metrics)
 
 

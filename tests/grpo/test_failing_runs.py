@@ -1,0 +1,156 @@
+"""Real runs made to fail in each of the ways that `python -m grpo.explain` knows, and what it says of them.
+
+The model of most is random and has a vocabulary of a few answers, each one token: within some twenty steps it learns
+whatever it is paid for. test_rules.py has each rule's limits, in numbers made by hand.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from making import write_checkpoint, write_rows
+from test_train import EASY
+
+from grpo.config.load import load_config
+from grpo.diagnosis.record import read_record
+from grpo.diagnosis.rules import ENDINGS, RULES
+from grpo.explain import explain
+from grpo.train import train
+
+RIGHT, DECLINES = "Paris", "I don't know"
+ANSWERS = [
+    *(RIGHT, "paris", "PARIS", "Paris.", "Paris!", "pARIS", "PAris", "PARis", "PARIs", "pariS"),
+    *("Rome", "Bonn", "Oslo", DECLINES),
+]
+
+
+# --- rewards -------------------------------------------------------------------------------------------------------
+
+
+def of_prompt(prompts, completions, **columns):
+    """Tells questions apart, and no answers."""
+    return [float(len(prompts[0]) % 7)] * len(completions)
+
+
+def pays_refusals(completions, **columns):
+    return [3.0 * (DECLINES in text) for text in completions]
+
+
+def never(completions, **columns):
+    return [None] * len(completions)
+
+
+def some(completions, **columns):
+    """Every fourth is not scored."""
+    return [None if number % 4 == 0 else float(number) for number in range(len(completions))]
+
+
+calls = itertools.count()
+
+
+def rarely(completions, **columns):
+    """Tells the answers to one question in six apart."""
+    is_apart = next(calls) % 6 == 0
+    return [float(is_apart and number) for number in range(len(completions))]
+
+
+def pays_rome(completions, **columns):
+    return [float(text == "Rome") for text in completions]
+
+
+def zero(completions, **columns):
+    return [0.0] * len(completions)
+
+
+# --- models --------------------------------------------------------------------------------------------------------
+
+
+def write_answer_checkpoint(folder: Path) -> Path:
+    """A random model of which every token is an answer, and which gives each about as often."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<|endoftext|>", "<turn>", "?", *ANSWERS]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|endoftext|>", unk_token="?", additional_special_tokens=["<turn>"]
+    )
+    fast.chat_template = "{% for m in messages %}<turn> {{ m['content'] }} <|endoftext|>{% endfor %}<turn>"
+    write_checkpoint(folder, vocab_size=len(words), eos_token_id=0, spread=0.1)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_answer_checkpoint(tmp_path_factory.mktemp("models") / "answers")
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+ONE_TOKEN = {"max_completion_length": 1, "lora_r": 0, "beta": 0.0}
+MANY = {"num_generations": 8, "per_device_train_batch_size": 32}
+SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup", "learning_rate": 2e-3, "max_steps": 26}
+RUNS = [  # rewards, keys of the run, words of what is said of it by the name of the rule
+    ("never", {}, {"nothing_learned": "no completion could be scored; 8 of 8 completions: the function"}),
+    ("some", {}, {"unscorable": "could not score 25% of the completions"}),
+    ("zero", {}, {"nothing_learned": "since step 1: every completion has the reward 0; 8 of 8 completions: 0 ("}),
+    ("zero", {"dynamic_sampling": True}, {"nothing_learned": "dynamic sampling keeps no group"}),
+    (
+        "pays_rome",
+        {"mask_truncated_completions": True, "max_completion_length": 1},
+        {"nothing_learned": "every completion is masked", "learned_nothing": "the run learned nothing"},
+    ),
+    ("of_prompt", {"max_completion_length": 3}, {"nothing_learned": "the rewards of each group are equal"}),
+    ("pays_rome", {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}),
+    (
+        "rarely",
+        {"max_completion_length": 3, "per_device_train_batch_size": 24},
+        {"no_signal": "no signal in 83% of the groups"},
+    ),
+    (
+        "simpleqa,pays_refusals",
+        {**ONE_TOKEN, **MANY, **SLOWLY},
+        {"refuses_known": "refusing has begun on known questions since step"},
+    ),
+    (
+        "simpleqa,pays_refusals",
+        {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 14},
+        {"refuses_everything": "collapse into refusing"},
+    ),
+    ("pays_rome", {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20}, {"entropy_died": "entropy died since step"}),
+]
+
+
+@pytest.mark.parametrize(("rewards", "keys", "said"), RUNS)
+def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpoint, capsys, rewards, keys, said):
+    rows = [{"question": f"{'Which ' * (row % 5)}city {row} ?", "answer": RIGHT} for row in range(64)]
+    keys = {
+        **EASY,
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(write_rows(tmp_path / "questions.jsonl", rows)),
+        "output_dir": str(tmp_path / "run"),
+        "reward_funcs": [f"{__file__}:{reward}" if reward in globals() else reward for reward in rewards.split(",")],
+        "max_unscored": 1.0,
+        "max_steps": 5,
+        "per_device_train_batch_size": 8,
+        "judge": "offline",
+        **keys,
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps(keys))
+    train(*load_config(tmp_path / "c.yaml"))
+    told = " ".join(capsys.readouterr().err.split())
+    explained = [remark.sentence for remark in explain(read_record(tmp_path / "run"))]
+    for rule, words in said.items():
+        (sentence,) = [sentence for sentence in explained if words in sentence and not sentence.startswith("Step 1:")]
+        assert told.count(words) == 1 and sentence.startswith("Step ")
+        assert f"{rule.replace('_', ' ')} (step " in told  # in the list at the end
+    assert explained[0].startswith("Step 1: ") and explained[0][8:60] in told
+
+
+def test_every_rule_has_a_run_that_fails_so():
+    """But for gradients that are not finite, which end a run: see test_health.py."""
+    said = {rule for *_, said in RUNS for rule in said} | {"not_finite"}
+    assert said == {rule.__name__ for rule in (*RULES, *ENDINGS)}
