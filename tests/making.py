@@ -17,6 +17,7 @@ import torch
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
+from grpo.device import shard
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
 from knowledge.build import SkipLog, build
@@ -33,6 +34,7 @@ TEMPLATE = (
 ALONE = SimpleNamespace(
     rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_main=lambda value: value
 )
+ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
 
 
 def real_data(name: str) -> Path:

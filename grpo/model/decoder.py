@@ -6,7 +6,8 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -83,6 +84,21 @@ class ModelConfig:
     qk_norm: bool
     rope: dict[str, Any]
     raw: dict[str, Any] = field(repr=False)
+
+    def part(self, num_shards: int) -> "ModelConfig":
+        """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
+        if num_shards == 1:
+            return self
+        shared = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "intermediate_size")}
+        if any(size % num_shards for size in shared.values()):
+            fitting = [number for number in range(1, min(shared.values()) + 1) if not gcd(*shared.values()) % number]
+            raise UserError(
+                f"tensor_parallel_size is {num_shards}, and the model cannot be cut into that many parts",
+                "it must divide " + ", ".join(f"{name} {size}" for name, size in shared.items()),
+                f"set tensor_parallel_size to one of {', '.join(map(str, fitting))}",
+                PREFLIGHT,
+            )
+        return replace(self, **{name: size // num_shards for name, size in shared.items()})
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -167,11 +183,11 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (2305.13245); `attend` does what lies between the projections."""
+    """Grouped-query attention (2305.13245); `attend` does what lies between the projections. A shard has some heads."""
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
-        self.head_dim = c.head_dim
+        self.head_dim, self.shard = c.head_dim, build.shard
         sizes = {
             "q_proj": c.num_heads * c.head_dim,
             "k_proj": c.num_kv_heads * c.head_dim,
@@ -183,9 +199,10 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
     def forward(self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode) -> torch.Tensor:
-        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(x_TD, mode))
+        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(self.shard.spread(x_TD), mode))
         q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
-        return self.o(attend(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
+        out_THE = attend(layer, q_THE, k_TKE, v_TKE, rope)
+        return self.shard.collect(self.o(out_THE.flatten(1), mode))
 
 
 class MLP(nn.Module):
@@ -193,13 +210,14 @@ class MLP(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
+        self.shard = build.shard
         sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
         self.gate_up = JointLinear(c.hidden_size, sizes, c.mlp_bias, build)
         self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
-        gate_TF, up_TF = self.gate_up(x_TD, mode)
-        return self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode)
+        gate_TF, up_TF = self.gate_up(self.shard.spread(x_TD), mode)
+        return self.shard.collect(self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode))
 
 
 class Block(nn.Module):
@@ -256,14 +274,16 @@ class Decoder(nn.Module):
     """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
 
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
+    part: the shape of what this process computes; with `build.shard` alone, that is `config`.
     """
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
         self.config, self.build, self.recompute = config, build, "none"
+        self.part = part = config.part(build.shard.world)
         check_layers(build, config.num_layers)
         self.embedding = build.weight(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, build.for_layer(number)) for number in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(part, build.for_layer(number)) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -89,43 +89,51 @@ def make_plan(
     size: int,
     reference: Decoder | None = None,
     kind: str = "",
+    num_replicas: int = 1,
 ) -> Plan:
     """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
 
     longest: tokens of the longest prompt with its completion. size: with what model, reference and optimizer take,
-    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model.
+    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model. num_replicas:
+    they share AdamW's moments.
     """
-    left = size - loaded_bytes(model, reference)
+    left = size - loaded_bytes(model, reference, num_replicas)
     num_sequences = 0
     if isinstance(config, TrainConfig):
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
-    left -= num_sequences * longest * kv_bytes_per_token(model.config, model.build.dtype)
+    left -= num_sequences * longest * kv_bytes_per_token(model.part, model.build.dtype)
     keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
     budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
-    return Plan(num_sequences, budget, account(model, num_sequences, longest, budget, reference), size)
+    needed = account(model, num_sequences, longest, budget, reference, num_replicas)
+    return Plan(num_sequences, budget, needed, size)
 
 
-def loaded_bytes(model: Decoder, reference: Decoder | None = None) -> int:
+def loaded_bytes(model: Decoder, reference: Decoder | None = None, num_replicas: int = 1) -> int:
     """Count what a run takes once model, reference and optimizer are loaded."""
-    return account(model, 0, 0, Budget(0, "none", 0), reference).total
+    return account(model, 0, 0, Budget(0, "none", 0), reference, num_replicas).total
 
 
 def account(
-    model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
+    model: Decoder,
+    num_sequences: int,
+    num_positions: int,
+    budget: Budget,
+    reference: Decoder | None = None,
+    num_replicas: int = 1,
 ) -> Account:
     """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device.
 
     The prepacked weights that a CPU keeps while it samples are not counted.
     """
-    config, build = model.config, model.build
-    weights = sum(tensor.nbytes for tensor in model.buffers())
+    config, build = model.part, model.build
+    weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
     if reference is not None and reference is not model:
         weights += sum(tensor.nbytes for tensor in reference.buffers())
     per_token = activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
     return Account(
         weights=weights,
-        training=4 * sum(master.nbytes for master in model.parameters()),
+        training=trained * 2 + -(-trained * 2 // num_replicas),
         cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
         activations=int(budget.tokens * per_token),
         logits=budget.chunk * logits_bytes_per_row(config, build.dtype),
@@ -201,7 +209,7 @@ def choose_budget(
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
     user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
     """
-    config, build = model.config, model.build
+    config, build = model.part, model.build
     kind = kind or torch.device(build.device).type
     bytes_per_row = logits_bytes_per_row(config, build.dtype)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
@@ -219,7 +227,7 @@ def choose_budget(
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
     """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
-    per_sequence = positions * kv_bytes_per_token(model.config, model.build.dtype)
+    per_sequence = positions * kv_bytes_per_token(model.part, model.build.dtype)
     return max(1, min(wanted, int(0.5 * free / per_sequence)))
 
 
