@@ -209,13 +209,13 @@ def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):
     return fast
 
 
-def write_chat_checkpoint(folder: Path, spread: float = 0.1) -> Path:
-    """A Qwen2 checkpoint with a tokenizer and a chat template."""
+def write_chat_checkpoint(folder: Path, spread: float = 0.1, family: str = "qwen2", **changes) -> Path:
+    """A checkpoint with a tokenizer and a chat template."""
     sums = [(a, b) for a in range(30) for b in range(0, 30, 3)]
     texts = [f"What is {a} + {b}? The answer is \\boxed{{{a + b}}}. <think> <answer>" for a, b in sums]
     tokenizer = make_tokenizer(texts, folder)
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
-    write_checkpoint(folder, eos_token_id=tokenizer.eos_token_id, spread=spread, **sizes)
+    write_checkpoint(folder, family, eos_token_id=tokenizer.eos_token_id, spread=spread, **sizes, **changes)
     tokenizer.save_pretrained(folder)
     return folder
 
