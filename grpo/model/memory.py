@@ -130,7 +130,8 @@ def account(
     weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
     if reference is not None and reference is not model:
         weights += sum(tensor.nbytes for tensor in reference.buffers())
-    per_token = activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
+    sizes = config, build.lora, build.dtype, budget.recompute, budget.fused, build.shard.world
+    per_token = activation_bytes_per_token(*sizes)
     return Account(
         weights=weights,
         training=trained * 2 + -(-trained * 2 // num_replicas),
@@ -162,15 +163,24 @@ def kept_bytes_per_token(
 
 
 def activation_bytes_per_token(
-    config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str, fused: bool = False
+    config: ModelConfig,
+    lora: LoraSpec | None,
+    dtype: torch.dtype,
+    recompute: str,
+    fused: bool = False,
+    num_shards: int = 1,
 ) -> float:
-    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP."""
+    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP.
+
+    Where shards share the model, `config` is that of a part. Their terms of a sum may take more than these gradients.
+    """
     attention, mlp, once = kept_bytes_per_token(config, lora, dtype, fused)
     layer_input = dtype.itemsize * config.hidden_size
     per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
     again = {"none": 0, "mlp": mlp, "all": attention + mlp}
     gradients = 5 * dtype.itemsize * config.intermediate_size
-    return config.num_layers * per_layer[recompute] + once + again[recompute] + gradients
+    terms = (num_shards * dtype.itemsize + 2 * max(dtype.itemsize, 4)) * config.hidden_size if num_shards > 1 else 0
+    return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
 
 
 def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype) -> int:
@@ -218,7 +228,8 @@ def choose_budget(
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
-        fitting = int(room / activation_bytes_per_token(config, build.lora, build.dtype, level, fused))
+        sizes = config, build.lora, build.dtype, level, fused, build.shard.world
+        fitting = int(room / activation_bytes_per_token(*sizes))
         if fitting >= needed:
             tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
             return Budget(tokens, level, chunk, fused)
