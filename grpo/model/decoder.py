@@ -19,6 +19,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import Rope
 from grpo.device.products import Room
+from grpo.device.shard import Cut
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
 from grpo.model.rope import read_rope, rope_tables
@@ -98,7 +99,8 @@ class ModelConfig:
                 f"set tensor_parallel_size to one of {', '.join(map(str, fitting))}",
                 PREFLIGHT,
             )
-        return replace(self, **{name: size // num_shards for name, size in shared.items()})
+        sizes = {name: size // num_shards for name, size in shared.items()}
+        return replace(self, **sizes, vocab_size=-(-self.vocab_size // num_shards))
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -282,10 +284,10 @@ class Decoder(nn.Module):
         self.config, self.build, self.recompute = config, build, "none"
         self.part = part = config.part(build.shard.world)
         check_layers(build, config.num_layers)
-        self.embedding = build.weight(config.vocab_size, config.hidden_size)
+        self.embedding = build.weight(part.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(part, build.for_layer(number)) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
+        self.untied_head = None if config.tied_head else build.weight(part.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
@@ -295,7 +297,7 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        x_TD, added_TD = F.embedding(ids_T, self.embedding()), None
+        x_TD, added_TD = self._embed(ids_T), None
         rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
         for layer, block in enumerate(self.blocks):
             if recompute == "all":
@@ -306,8 +308,22 @@ class Decoder(nn.Module):
         return self.norm.after_adding(x_TD, added_TD)[0]
 
     def head(self) -> torch.Tensor:
-        """Return the output matrix [V, D]: the embedding if the head is tied to it."""
+        """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
         return self.embedding() if self.untied_head is None else self.untied_head()
+
+    def logits(self, hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
+        """Return hidden headᵀ [X, V], for all of the vocabulary. head_VD: `head`, or what `prepacked` yields."""
+        return self.build.shard.join(ops.exact_logits(hidden_XD, head_VD), Cut(1, (self.config.vocab_size,)))
+
+    def _embed(self, ids_T: torch.Tensor) -> torch.Tensor:
+        """Look up the embeddings of tokens. A shard has some of them, and takes 0 for the others before all add up."""
+        shard = self.build.shard
+        if shard.world == 1:
+            return F.embedding(ids_T, self.embedding())
+        own_T = ids_T - shard.part(self.config.vocab_size).start
+        is_here_T1 = ((own_T >= 0) & (own_T < self.part.vocab_size))[:, None]
+        found_TD = F.embedding(own_T.clamp(0, self.part.vocab_size - 1), self.embedding())
+        return shard.collect(found_TD.where(is_here_T1, 0.0))
 
     def linears(self) -> Iterator[Linear | LoraLinear]:
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))

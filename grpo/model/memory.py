@@ -137,7 +137,7 @@ def account(
         training=trained * 2 + -(-trained * 2 // num_replicas),
         cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
         activations=int(budget.tokens * per_token),
-        logits=budget.chunk * logits_bytes_per_row(config, build.dtype),
+        logits=budget.chunk * logits_bytes_per_row(config, build.dtype, build.shard.world),
     )
 
 
@@ -183,9 +183,10 @@ def activation_bytes_per_token(
     return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
 
 
-def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Count one row of logits in the model's dtype, and two in float32."""
-    return config.vocab_size * (dtype.itemsize + 2 * max(dtype.itemsize, 4))
+def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype, num_shards: int = 1) -> int:
+    """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
+    copies = 2 if num_shards == 1 else 4
+    return config.vocab_size * (dtype.itemsize + copies * max(dtype.itemsize, 4))
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
@@ -221,7 +222,7 @@ def choose_budget(
     """
     config, build = model.part, model.build
     kind = kind or torch.device(build.device).type
-    bytes_per_row = logits_bytes_per_row(config, build.dtype)
+    bytes_per_row = logits_bytes_per_row(config, build.dtype, build.shard.world)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
     fused = kind == "cuda" and kernels and will_use_kernels(build.dtype)

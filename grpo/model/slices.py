@@ -17,6 +17,8 @@ def cut_of(model: Decoder, name: str, part: torch.Tensor) -> Cut | None:
     name: Hugging Face's. part: what this shard has of it, or a tensor of that shape.
     """
     num_shards, projection = model.build.shard.world, name.split(".")[-2]
+    if num_shards > 1 and projection in ("embed_tokens", "lm_head"):
+        return Cut(0, (model.config.vocab_size,))
     if num_shards == 1 or projection not in ALL_PROJECTIONS:
         return None
     dim = int(projection in CUT_BY_INPUTS)
@@ -28,6 +30,8 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     shares: dict[nn.Parameter, Share] = dict.fromkeys(model.parameters(), SAME)
     if model.build.shard.world == 1:
         return shares
+    for weight in filter(None, (model.embedding, model.untied_head)):
+        shares |= dict.fromkeys(weight.parameters(), Cut(0, (model.config.vocab_size,)))
     for block in model.blocks:
         for norm in (block.attention.q_norm, block.attention.k_norm):  # every shard norms its own heads
             shares |= dict.fromkeys(norm.parameters(), PARTIAL)

@@ -65,7 +65,7 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
         elif is_meta:
             pass
         elif torch.isfinite(tensor).all():
-            named[name].copy_(tensor)
+            named[name][: len(tensor)].copy_(tensor)  # the last shard has fewer tokens
         else:
             problems.append(f"{name} holds numbers that are not finite")
         seen.add(name)
