@@ -44,7 +44,7 @@ class SftTrainer(Trainer):
     def __init__(self, config: SftConfig, run: Run):
         max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
         self.examples, count = load_examples(config, load_encoder(config), max_length)
-        policy, optimizer = load_trained(config, run.ranks)  # now that nothing is wrong with the data
+        policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         run.report_data("training data", count)
         self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples

@@ -41,7 +41,7 @@ class GrpoTrainer(Trainer):
 
     def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None, data: QuestionData | None = None):
         """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
-        policy, optimizer = load_trained(config, run.ranks)
+        policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
         data, clock = data or QuestionData(config), Clock(run.device, run.show_phase)
         self.rollout = rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)

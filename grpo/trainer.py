@@ -29,9 +29,9 @@ from grpo.run.provenance import check_inputs, inputs_of
 from grpo.run.run import Run
 
 
-def load_trained(config: TrainConfig | SftConfig, ranks: Ranks) -> tuple[Policy, Optimizer]:
+def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run, and its optimizer, which takes the memory that it needs now."""
-    policy = load_policy(config, ranks.device, shard=ranks.shard)
+    policy = load_policy(config, device, shard=ranks.shard)
     optimizer = Optimizer(
         policy.model.parameters(),
         betas=(config.adam_beta1, config.adam_beta2),

@@ -148,6 +148,8 @@ def test_memory_of_knowrl(planned, capsys):
     assert code == 0 and f"80 GB, of which it takes {gigabytes(found['memory']):.0f}" in text, found
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE)
     assert code == 3 and f"r = 256 needs {gigabytes(found['memory']):.0f} GB" in text, found
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4")
+    assert code == 0 and f"each takes {gigabytes(found['memory']):.0f} GB" in text, found
     smaller = ["lora_r=64", "lora_alpha=128", "per_device_train_batch_size=6"]
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, *smaller)
     assert code == 0 and "24 GB do for lora_r=64 lora_alpha=128" in text, found
