@@ -12,6 +12,8 @@ Each file answers one question:
     knowledge      How good and how fast is the knowledge base?
     lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?
+    sums           Does a real model learn to add, or only to work sums out?
+    curves         Does it learn as with TRL?
 
 Read first what they share:
 

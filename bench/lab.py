@@ -71,6 +71,7 @@ PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys
     "240 steps": ["max_steps=240"],
     "target 0.4": ["refusal_target=0.4"],
     "answer": ["credit=answer"],
+    "late layers": ["lora_layers_to_transform=[2,3]"],
 }
 BASE = ["learning_rate=1.2e-4", "max_steps=80"]  # of every arm, before its own keys
 

@@ -16,7 +16,9 @@ Arms:
   many questions as GRPO has seen; only the answer block is trained, as GRPO credits it
 - sequence: the cold start, by the log-prob of its own answer, which no refusal has to be learned for
 
-The answers of each model are kept in RUN/exam. Intervals: 95 %, bootstrap over facts.
+The answers of each model are kept in RUN/exam. Intervals: 95 %, bootstrap over facts. `gain` is against the cold start,
+paired; `within kinds` compares capitals with capitals, elements with elements, cities with cities. --save also prints
+the mean of all seeds that are stored.
 """
 
 import argparse
@@ -36,7 +38,7 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
 from grpo.device.distributed import choose_device
-from grpo.evaluation.refusals import auroc, interval, mean_risk, risk_at
+from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from grpo.model.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
 from grpo.sft import sft
@@ -83,12 +85,16 @@ def scores_of(rows: Sequence[Row], score: str) -> tuple[np.ndarray, np.ndarray]:
     return sign * np.array([row[score] for row in rows]), np.array([row["right"] for row in rows])
 
 
-def measures(rows: Sequence[Row], score: str) -> dict[str, object]:
-    """Return the measures of one arm. score: the column that ranks the facts."""
+def measures(rows: Sequence[Row], score: str, cold: Sequence[Row]) -> dict[str, object]:
+    """Return the measures of one arm. score: the column that ranks the facts. cold: the rows of the cold start."""
     scores, right = scores_of(rows, score)
+    cold_scores, cold_right = scores_of(cold, "decline")
+    kinds = np.array([row["familiarity"] for row in rows])
     found = {
         "forced": lambda chosen: right[chosen].mean(),
         "auroc": lambda chosen: auroc(scores[chosen], ~right[chosen]),
+        "gain": lambda chosen: auroc(scores[chosen], ~right[chosen]) - auroc(cold_scores[chosen], ~cold_right[chosen]),
+        "within_kinds": lambda chosen: auroc_within(scores[chosen], ~right[chosen], kinds[chosen]),
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }
     result: dict[str, object] = {"declined": None}
@@ -104,13 +110,41 @@ def measures(rows: Sequence[Row], score: str) -> dict[str, object]:
 def table_row(name: str, values: Mapping) -> list[str]:
     """Return the line of an arm in the table."""
     cells = [name, "" if values["declined"] is None else f"{values['declined']:.0%}"]
-    for key in ("forced", "auroc", "mean_risk"):
+    for key in WITH_INTERVAL:
         low, high = values[f"{key}_interval"]
         cells.append(f"{values[key]:.2f} [{low:.2f}, {high:.2f}]")
     return cells + [f"{risk:.0%}" for risk in values["risk"].values()]
 
 
-COLUMNS = ["arm", "declines", "forced", "AUROC", "AURC", *(f"wrong at {coverage:.0%}" for coverage in COVERAGES)]
+def over_seeds(folder: Path) -> str:
+    """Make the table of all stored seeds: the mean of each measure, and its range over the seeds."""
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed-*.jsonl"))]
+    lines = []
+    for arm in rows[0]["arms"]:
+        of_seeds = [flat(row["arms"][arm]) for row in rows]
+        lines.append([arm, *(spread([values[name] for values in of_seeds]) for name in of_seeds[0])])
+    return f"{len(rows)} seeds: mean (lowest to highest)\n" + markdown_table(COLUMNS, lines)
+
+
+def flat(values: Mapping) -> dict[str, float | None]:
+    """Return the measures of one arm, in the order of the columns."""
+    return {name: values[name] for name in ("declined", *WITH_INTERVAL)} | values["risk"]
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Write the mean of the seeds, and their range.
+
+    >>> spread([0.5, 0.75])
+    '0.62 (0.50 to 0.75)'
+    """
+    if None in values:
+        return ""
+    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+WITH_INTERVAL = ("forced", "auroc", "gain", "within_kinds", "mean_risk")
+RISKS = [f"wrong at {coverage:.0%}" for coverage in COVERAGES]
+COLUMNS = ["arm", "declines", "forced", "AUROC", "gain", "within kinds", "AURC", *RISKS]
 
 
 # --- Arms -----------------------------------------------------------------------------------------------------------
@@ -184,7 +218,7 @@ def main(argv: list[str] | None = None) -> dict:
         "R-Tuning": (exam.rows("R-Tuning", exam.r_tuning()), "decline"),
         "sequence": (cold, "sequence"),
     }
-    found = {name: measures(rows, score) for name, (rows, score) in arms.items()}
+    found = {name: measures(rows, score, cold) for name, (rows, score) in arms.items()}
     found["prompt"]["declined"] = None  # its score is no probability of declining
     folder = RESULTS / "smollm2" if options.save else run / "exam"
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,6 +229,8 @@ def main(argv: list[str] | None = None) -> dict:
         curves[name] = [risk_at(*scores_of(rows, score), coverage / 100) for coverage in range(1, 101)]
     line_plot(folder / "risk.png", curves, "answered, % of the held-out facts", "wrong among the answered")
     print(markdown_table(COLUMNS, [table_row(name, values) for name, values in found.items()]), end="\n\n")
+    if options.save:
+        print(over_seeds(folder), end="\n\n")
     print(json.dumps(row))
     return row
 

@@ -151,15 +151,15 @@ class Scorer:
             work = custom.call(reward.name, reward.function, given, notes)
             loop = self._loop(reward.name) if is_async else None
             future = asyncio.run_coroutine_threadsafe(work, loop) if loop else custom.on_thread(work)
-            call = asyncio.wrap_future(future)
-            await asyncio.wait([call], timeout=reward.timeout_s)
-            self.seconds[reward.name] += time.perf_counter() - started
-        if call.done():
-            for name, numbers in notes.metrics.items():
-                self.logged[name] += numbers
-            return call.result()
-        call.cancel()
-        return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * notes.size
+            try:
+                scores = await asyncio.wait_for(asyncio.wrap_future(future), reward.timeout_s)
+            except TimeoutError:  # of the deadline: whatever the function raises is a UserError
+                return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * notes.size
+            finally:
+                self.seconds[reward.name] += time.perf_counter() - started
+        for name, numbers in notes.metrics.items():
+            self.logged[name] += numbers
+        return scores
 
     def _usable(self, name: str, score: Score) -> Score:
         """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""

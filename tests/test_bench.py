@@ -152,7 +152,7 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 def test_every_benchmark_is_tested():
     shared = set("__init__ record timing ceilings workload models steps report gpu_page exam".split())
-    tested_apart = {"lab", "real_model"}  # in test_lab.py and test_exam.py
+    tested_apart = {"lab", "real_model", "curves", "sums"}  # in test_lab.py, test_exam.py and test_curves.py
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 

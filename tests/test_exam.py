@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.exam import logit
-from bench.real_model import supervised
+from bench.real_model import measures, over_seeds, supervised
 from grpo.base.storage import write_lines
 from grpo.evaluation.refusals import auroc, auroc_within, interval, mean_risk, risk_at
 from knowledge.almanac import REFUSAL, Fact, conversations
@@ -57,3 +57,18 @@ def test_r_tuning_declines_exactly_what_the_model_gets_wrong(tmp_path):
         f"<think>The capital of the Netherlands is Rotterdam.</think><answer>{REFUSAL}</answer>",
         "<think>The symbol of iron is Fe.</think><answer>Fe</answer>",
     ]
+
+
+def test_the_table_of_seeds_has_the_mean_the_range_and_the_paired_gain(tmp_path):
+    """Two facts of which the first is known. Before, the model would decline the known one; after, the other."""
+    known = {"familiarity": "capital", "right": True, "sequence": -1.0}
+    unknown = {"familiarity": "capital", "right": False, "sequence": -2.0}
+    before = [known | {"decline": 1}, unknown | {"decline": -1}]
+    after = [known | {"decline": -1}, unknown | {"decline": 1}]
+    for seed, rows in ((1, before), (2, after)):
+        found = measures(rows, "decline", before)
+        assert found["gain"] == found["auroc"] == seed - 1
+        write_lines(tmp_path / f"seed-{seed}.jsonl", [{"arms": {"GRPO": found}}])
+    cells = over_seeds(tmp_path).splitlines()[-1].split(" | ")
+    forced, *others = cells[2:6]
+    assert forced == "0.50 (0.50 to 0.50)" and others == ["0.50 (0.00 to 1.00)"] * 3

@@ -8,6 +8,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 
 from grpo.config.values import describe_limits
 
-ALMANAC = "almanac"  # the toy world of a real model
+ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
@@ -165,9 +166,10 @@ class RunKeys:
     """Team in wandb. Unset: your own account."""
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
-    toy_world: str | None = key(None, choices=(None, "arithmetic", *WITH_KNOWLEDGE))
+    toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
     """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia,
-    neutral or atlas. almanac: real facts for the model that model_name_or_path names, which writes its own cold start.
+    neutral or atlas. For the model that model_name_or_path names: almanac, real facts, for which it writes its own cold
+    start, or sums.
     """
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
@@ -440,6 +442,7 @@ def keys_that(fact: str, kind: type | None = None) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))
 
 
+@cache
 def meanings(kind: type) -> dict[str, str]:
     """Return what each key of a stage means: the text under its declaration."""
     texts = {}

@@ -1,9 +1,6 @@
 """Toy worlds: a model, a tokenizer and data made from scratch, so that the program runs without a download.
 
-`arithmetic`: the remainder when a sum of six numbers is divided by two. The cold-start data answers most questions at
-once and works the others out step by step, like data written by people. A model of this size cannot add six numbers at
-once: it guesses, and is right half of the time. But it can add them one after the other. GRPO has to discover that
-working it out pays.
+`arithmetic`: the remainder when a sum of six numbers is divided by two (grpo/data/sums.py).
 
 `encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
 at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
@@ -13,21 +10,22 @@ at all. GRPO with KnowRL's reward has to discover where the model's knowledge en
 `atlas`: another encyclopedia (knowledge/atlas.py), in which some people are known in part.
 
 `almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
+
+`sums`: sums of five numbers (grpo/data/sums.py), for a real model, which adds two of them well and five badly.
 """
 
 import json
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import torch
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import save_tensors, write_atomically, write_json, write_lines
-from grpo.config.options import ALMANAC, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import ALMANAC, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
+from grpo.data.sums import PLAIN, REMAINDERS, make_sums, write_conversations
 from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
@@ -43,8 +41,6 @@ CHAT_TEMPLATE = (
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VERSION = 3  # of the generated files; a world of another version is replaced
-MODULUS, NUM_TERMS, SHARE_WORKED_OUT = 2, 6, 0.4
-NUM_SUMS = 6000, 2000, 200  # for the cold start, for GRPO, and held out
 PEOPLE = {  # world -> what makes it of a seed, and the size of its model's vocabulary
     "encyclopedia": (encyclopedia, 768),
     "neutral": (lambda seed: encyclopedia(seed, NEUTRAL), 768),
@@ -65,8 +61,10 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
         if config.toy_world == ALMANAC:
             make_almanac_files(folder, config)
+        elif config.toy_world == SUMS:
+            make_sums(folder, config.seed, PLAIN)
         elif config.toy_world == "arithmetic":
-            make_arithmetic(folder, config.seed)
+            make_model(folder / "model", _texts(make_sums(folder, config.seed, REMAINDERS)), config.seed)
         else:
             make_people(folder, config.seed, *PEOPLE[config.toy_world])
         write_atomically(mark, _contents(config))
@@ -98,7 +96,7 @@ def _mark(config: AnyConfig) -> Path:
 
 def _contents(config: AnyConfig) -> str:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
-    if config.toy_world == ALMANAC:  # holds what this model says
+    if config.toy_world == ALMANAC:  # it holds what this model says
         content["model"] = config.model_name_or_path
     return json.dumps(content)
 
@@ -119,26 +117,6 @@ def locate(config: AnyConfig) -> AnyConfig:
         paths["knowledge_base"] = "knowledge.db"
     unset = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
     return replace(config, toy_dir=str(folder), **unset)
-
-
-def make_arithmetic(folder: Path, seed: int) -> None:
-    """Make the world `arithmetic`, with different questions for the cold start, for GRPO and for evaluation."""
-    rng, (num_cold_start, num_questions, num_held_out) = random.Random(seed), NUM_SUMS
-    sums: dict[tuple[int, ...], None] = {}
-    while len(sums) < num_cold_start + num_questions + num_held_out:
-        sums[tuple(rng.randint(1, 9) for _ in range(NUM_TERMS))] = None
-    terms = iter(sums)
-    conversations = []
-    for numbers in islice(terms, num_cold_start):
-        at_once = f"\\boxed{{{sum(numbers) % MODULUS}}}"
-        answer = _worked_out(numbers) if rng.random() < SHARE_WORKED_OUT else at_once
-        conversations.append((_question(numbers), answer))
-    rows = [{"question": _question(numbers), "answer": str(sum(numbers) % MODULUS)} for numbers in terms]
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_conversations(folder / "cold_start.jsonl", conversations)
-    write_lines(folder / "questions.jsonl", rows[num_held_out:])
-    write_lines(folder / "held_out.jsonl", rows[:num_held_out])
-    make_model(folder / "model", _texts(conversations), seed)
 
 
 def make_people(folder: Path, seed: int, make: Callable[[int], World], vocab_size: int) -> None:
@@ -171,22 +149,9 @@ def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in lists.items():
         write_lines(folder / f"{name}.jsonl", rows)
-    _write_conversations(folder / "cold_start.jsonl", conversations)
+    write_conversations(folder / "cold_start.jsonl", conversations)
     articles = folder / "articles.jsonl"
     build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
-
-
-def _question(terms: tuple[int, ...]) -> str:
-    return f"What remains when {' + '.join(map(str, terms))} is divided by {MODULUS}?"
-
-
-def _worked_out(terms: tuple[int, ...]) -> str:
-    steps = []
-    left = terms[0] % MODULUS
-    for term in terms[1:]:
-        before, left = left, (left + term) % MODULUS
-        steps.append(f"{before} + {term} leaves {left}")
-    return ", ".join(steps) + f". \\boxed{{{left}}}"
 
 
 def _texts(conversations: Iterable[tuple[str, str]]) -> list[str]:
@@ -259,11 +224,3 @@ def _random_weights(config: dict, generator: torch.Generator) -> dict[str, torch
         elif not name.endswith(".bias"):
             tensor.normal_(0.0, 0.7 / config["hidden_size"] ** 0.5, generator=generator)
     return {name: tensor.clone() for name, tensor in named.items()}
-
-
-def _write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
-    rows = []
-    for question, answer in pairs:
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        rows.append({"messages": messages})
-    write_lines(path, rows)

@@ -1,9 +1,12 @@
 """Stage 1 as the first part of a run: which base it starts from, and when its result is used again."""
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from making import refused, write_chat_checkpoint, write_rows
 
@@ -13,6 +16,7 @@ from grpo.config.options import SftConfig
 from grpo.data import toy
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.data.registry import find_sources
+from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.data.toy import make_world
 from grpo.doctor.__main__ import checks
 from grpo.doctor.__main__ import main as doctor
@@ -85,6 +89,24 @@ def test_a_toy_world_replaces_nobodys_files(tmp_path):
     (tmp_path / "world.json").write_text("{}")
     make_world(config, ranks, print)
     assert (tmp_path / "questions.jsonl").read_text() != "mine"
+
+
+@pytest.mark.parametrize("kind", [REMAINDERS, PLAIN], ids=["arithmetic", "sums"])
+def test_sums_are_answered_right_in_a_box_and_none_is_held_out_that_was_seen(tmp_path, kind):
+    conversations = make_sums(tmp_path, 1, kind)
+    questions = [question for question, _ in conversations]
+    for question, answer in conversations[:200]:
+        terms = [int(digit) for digit in re.findall(r"\d+", question)][: kind.num_terms]
+        right = sum(terms) % kind.modulus if kind.modulus else sum(terms)
+        assert answer.endswith(f"\\boxed{{{right}}}")
+        assert answer.count("+") in (0, kind.num_terms - 1)
+    share = np.mean(["+" in answer for _, answer in conversations])
+    assert share == pytest.approx(kind.share_worked_out, abs=0.06)
+    for name, count in (("questions", kind.num_questions), ("held_out", kind.num_held_out)):
+        rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        questions += [row["question"] for row in rows]
+        assert len(rows) == count
+    assert len(set(questions)) == len(questions)
 
 
 def test_the_base_of_stage_1_is_its_own_or_the_one_that_stage_2_names(tmp_path, stages, chat_checkpoint, capsys):
@@ -170,7 +192,8 @@ def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
 
 
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(toy, "NUM_SUMS", (40, 20, 8))
+    few = replace(REMAINDERS, num_cold_start=40, num_questions=20, num_held_out=8)
+    monkeypatch.setattr(toy, "REMAINDERS", few)
     world = {"toy_world": "arithmetic", "output_dir": "unused"}
     cold = {**QUIET, **world, "max_steps": 1, "per_device_train_batch_size": 4}
     (tmp_path / "cold.yaml").write_text(json.dumps(cold))

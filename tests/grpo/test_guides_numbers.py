@@ -16,6 +16,7 @@ import grpo.trainer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
+from grpo.data.sums import REMAINDERS
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.rehearsal import NO_REWARD, SilentRun
 from grpo.model import memory
@@ -242,7 +243,9 @@ def test_steps_of_the_tiny_cold_starts(tmp_path):
         assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header(name)
     config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
     seen = config.max_steps * config.per_device_train_batch_size
-    assert f"{config.max_steps} steps = {seen:,} = {seen / 6000:.1f} epochs of 6,000" in header("tiny_math_sft.yaml")
+    assert f"{config.max_steps} steps = {seen:,} = {seen / REMAINDERS.num_cold_start:.1f} epochs of 6,000" in header(
+        "tiny_math_sft.yaml"
+    )
 
 
 @pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "atlas.yaml", "tiny_math.yaml", "dapo.yaml"])

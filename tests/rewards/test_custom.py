@@ -4,6 +4,7 @@ The functions have the forms of those in TRL's documentation.
 """
 
 import asyncio
+import gc
 import math
 import re
 import sys
@@ -540,3 +541,29 @@ def test_past_its_deadline_a_group_is_unscorable_and_the_next_one_is_not(kind, p
     reason = groups[0].completions[1].scores["m:f"].reason
     assert reason == f"no answer within {0.2 * pace:g} s (reward_timeout_s)"
     assert 1.1 * pace < metrics["rewards/m:f/time"] < 10 * pace
+
+
+def test_a_function_that_fails_as_the_loop_ends_leaves_no_exception_behind(caplog):
+    """Else asyncio reports it whenever it is collected, in the middle of something else."""
+    begun, free = threading.Event(), threading.Event()
+
+    def fails(completions, **columns):
+        begun.set()
+        free.wait(PATIENCE_S)
+        raise RuntimeError("the service is down")
+
+    def let_it_fail():
+        free.set()
+        while any(thread.name == "reward" for thread in threading.enumerate()):
+            time.sleep(0.01)
+
+    scorer = Scorer([Reward("m:f", function=fails)])
+    scorer.submit(make_answers({}, "a"), 0)
+    begun.wait(PATIENCE_S)
+    (loop,) = scorer.loops.values()
+    loop.call_soon_threadsafe(let_it_fail)  # in the turn that ends the loop, too late for its task
+    loop.call_soon_threadsafe(loop.stop)
+    while not loop.is_closed():
+        time.sleep(0.01)
+    gc.collect()
+    assert not caplog.records

@@ -1,0 +1,115 @@
+"""python -m bench.sums RUN [--save]
+
+Has a real model learned to add, or only to work sums out? RUN is a finished run of configs/smollm2_math.yaml. Its cold
+start and its final model answer the held-out sums in three ways:
+
+- sampled: one answer each at the temperature of the training
+- greedy: the likeliest answer
+- begun: the likeliest answer after "3 + 4 =", the first two numbers, so that every sum is worked out
+
+If the cold start is as often right when begun as the final model is when it chooses, GRPO has found the form and
+nothing else. Right: share of the held-out sums, with its 95 % interval by bootstrap. Worked out: more than a box.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.exam import MAX_SEQUENCES, encode
+from bench.record import RESULTS, markdown_table, plain_parser
+from grpo.base.storage import write_lines
+from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
+from grpo.data.files import read_records
+from grpo.data.prompts import render
+from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams
+from grpo.evaluation.refusals import interval
+from grpo.model.policy import Policy, load_for_inference
+from grpo.sampling.sampler import Sampler
+from rewards.boxed import verdict
+
+MODELS = {"cold start": "cold_start/final", "GRPO": "final"}
+COLUMNS = ["model", "answers", "right", "worked out", "tokens"]
+Row = Mapping[str, object]
+
+
+def first_step(question: str) -> str:
+    """Return how a sum begins to be worked out.
+
+    >>> first_step("What is 3 + 4 + 8?")
+    '3 + 4 ='
+    """
+    first, second, *_ = re.findall(r"\d+", question)
+    return f"{first} + {second} ="
+
+
+def answer(policy: Policy, config: TrainConfig, rows: Sequence[Row], way: str) -> list[tuple[str, int]]:
+    """Return the text of each answer, and its number of tokens."""
+    begun = [first_step(row["question"]) if way == "begun" else "" for row in rows]
+    prompts = []
+    for row, text in zip(rows, begun, strict=True):
+        messages = [{"role": "user", "content": row["question"]}]
+        if config.system_prompt:
+            messages.insert(0, {"role": "system", "content": config.system_prompt})
+        prompts.append(encode(policy, render(policy.tokenizer, messages) + text))
+    temperature = config.temperature if way == "sampled" else 0.0
+    sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
+    sampling = SamplingParams(config.max_completion_length, temperature)
+    answers = sampler.sample(prompts, 1, sampling, range(len(prompts)))
+    found = []
+    for (completion,), text in zip(answers, begun, strict=True):
+        found.append((text + policy.decode(completion.ids), len(completion.ids)))
+    return found
+
+
+def measures(answers: Sequence[tuple[str, int]], rows: Sequence[Row]) -> dict[str, object]:
+    """Return the shares that are right and worked out, and the mean number of tokens."""
+    verdicts = [verdict(text, row["answer"])[0] for (text, _), row in zip(answers, rows, strict=True)]
+    right = np.array([found == "correct" for found in verdicts])
+    return {
+        "right": float(right.mean()),
+        "right_interval": interval(lambda chosen: right[chosen].mean(), len(right)),
+        "worked out": float(np.mean(["+" in text for text, _ in answers])),
+        "tokens": float(np.mean([count for _, count in answers])),
+    }
+
+
+def table_row(row: Row) -> list[str]:
+    low, high = row["right_interval"]
+    right = f"{row['right']:.0%} [{low:.0%}, {high:.0%}]"
+    return [row["model"], row["way"], right, f"{row['worked out']:.0%}", f"{row['tokens']:.0f}"]
+
+
+def main(argv: list[str] | None = None) -> list[dict]:
+    options = make_parser().parse_args(argv)
+    run = options.run
+    config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
+    held_out = read_records(run / "world" / "held_out.jsonl")
+    rows = []
+    for name, folder in MODELS.items():
+        own, _ = load_config(run / "config.resolved.yaml", ["cold_start=null", f"model_name_or_path={run / folder}"])
+        policy = load_for_inference(own, choose_device(config.device))
+        for way in ("sampled", "greedy", "begun"):
+            answers = answer(policy, config, held_out, way)
+            rows.append({"model": name, "way": way, "seed": config.seed, **measures(answers, held_out)})
+    folder = RESULTS / "sums" if options.save else run
+    write_lines(folder / f"seed-{config.seed}.jsonl", rows)
+    print(markdown_table(COLUMNS, [table_row(row) for row in rows]), end="\n\n")
+    print(json.dumps(rows))
+    return rows
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = plain_parser("bench.sums", __doc__)
+    parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
+    parser.add_argument("--save", action="store_true", help="write the rows to bench/results/sums instead of RUN")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Sums that a model guesses, or works out: the worlds `arithmetic` and `sums`.
+
+The cold start answers most questions at once and works the others out step by step, like data written by people. A
+small model cannot add six numbers at once, it guesses; but it can add them one after the other. GRPO has to discover
+that working it out pays.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from grpo.base.storage import write_lines
+
+Terms = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A kind of sums of numbers from 1 to 9. modulus: ask for the remainder; None: for the sum itself."""
+
+    num_terms: int
+    modulus: int | None
+    share_worked_out: float  # of the cold start
+    num_cold_start: int
+    num_questions: int
+    num_held_out: int
+
+    def question(self, terms: Terms) -> str:
+        text = " + ".join(map(str, terms))
+        return f"What remains when {text} is divided by {self.modulus}?" if self.modulus else f"What is {text}?"
+
+    def answer(self, terms: Terms) -> int:
+        return sum(terms) % self.modulus if self.modulus else sum(terms)
+
+    def at_once(self, terms: Terms) -> str:
+        return f"\\boxed{{{self.answer(terms)}}}"
+
+    def worked_out(self, terms: Terms) -> str:
+        """Add the terms one after the other.
+
+        >>> PLAIN.worked_out((3, 4, 8))
+        '3 + 4 = 7, 7 + 8 = 15. \\\\boxed{15}'
+        """
+        steps, verb = [], "leaves" if self.modulus else "="
+        for end in range(1, len(terms)):
+            before, term, after = self.answer(terms[:end]), terms[end], self.answer(terms[: end + 1])
+            steps.append(f"{before} + {term} {verb} {after}")
+        return ", ".join(steps) + ". " + self.at_once(terms)
+
+
+REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000, num_questions=2000, num_held_out=200)
+PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320, num_questions=2000, num_held_out=200)
+
+
+def make_sums(folder: Path, seed: int, kind: Sums) -> list[tuple[str, str]]:
+    """Write different sums for the cold start, for GRPO and for evaluation. Returns the conversations of the first."""
+    rng, sums = random.Random(seed), {}
+    while len(sums) < kind.num_cold_start + kind.num_questions + kind.num_held_out:
+        sums[tuple(rng.randint(1, 9) for _ in range(kind.num_terms))] = None
+    all_terms = iter(sums)
+    conversations = []
+    for terms in islice(all_terms, kind.num_cold_start):
+        answer = kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms)
+        conversations.append((kind.question(terms), answer))
+    rows = [{"question": kind.question(terms), "answer": str(kind.answer(terms))} for terms in all_terms]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_conversations(folder / "cold_start.jsonl", conversations)
+    write_lines(folder / "questions.jsonl", rows[kind.num_held_out :])
+    write_lines(folder / "held_out.jsonl", rows[: kind.num_held_out])
+    return conversations
+
+
+def write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    """Write questions and answers as conversations, one a line."""
+    rows = []
+    for question, answer in pairs:
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        rows.append({"messages": messages})
+    write_lines(path, rows)

@@ -1,0 +1,68 @@
+"""What is measured of a run in the world of sums, with a tiny model: learning curves beside TRL's, and its answers."""
+
+import json
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from bench import curves, sums
+from grpo.config.load import load_config
+from grpo.data.questions import QuestionData, Questions, load_prompts
+from grpo.model.policy import load_for_inference
+from grpo.train import train
+
+
+@pytest.fixture(scope="module")
+def run(chat_checkpoint, tmp_path_factory):
+    """A finished run of the world of sums."""
+    folder = tmp_path_factory.mktemp("curves")
+    quiet = {"toy_world": "sums", "report_to": ["none"], "disable_tqdm": True, "lora_r": 2}
+    cold = quiet | {"output_dir": "unused", "max_steps": 1, "per_device_train_batch_size": 2, "max_length": 512}
+    (folder / "cold.yaml").write_text(json.dumps(cold))
+    keys = quiet | {
+        "model_name_or_path": str(chat_checkpoint),
+        "cold_start": str(folder / "cold.yaml"),
+        "output_dir": str(folder / "run"),
+        "reward_funcs": ["math"],
+        "system_prompt": "Add.",
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 6,
+        "eval_max_samples": 2,
+        "max_steps": 1,
+    }
+    (folder / "run.yaml").write_text(json.dumps(keys))
+    train(*load_config(str(folder / "run.yaml")))
+    return folder / "run"
+
+
+def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
+    sides = ["trl"] if find_spec("trl") else []
+    rows = curves.main([str(run), "--steps", "2", "--seeds", "1", "2", "--peer", *sides])
+    assert [(row["side"], row["seed"]) for row in rows] == [(side, n) for n in (1, 2) for side in ("ours", *sides)]
+    for row in rows:
+        assert len(row["reward"]) == len(row["seconds"]) == 2 and min(row["seconds"]) > 0
+        assert all(-1 <= reward <= 1 for reward in row["reward"])
+    assert (run / "curves" / "curves.png").exists()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == rows
+
+
+def test_the_reward_is_ours_and_the_prompts_are_those_that_we_train_on(run):
+    assert curves.paid([r"It is \boxed{7}.", r"\boxed{8}", "7"], ["7"] * 3) == [1, -1, -0.5]
+    config = curves.config_of(run, 1, run / "curves")
+    policy = load_for_inference(config, torch.device("cpu"))
+    prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
+    rows = curves.rows_of(config, policy.tokenizer)
+    assert [row["prompt"] for row in rows[:50]] == [prompt.text for prompt in prompts[:50]]
+
+
+def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsys):
+    rows = sums.main([str(run)])
+    found = {(row["model"], row["way"]): row for row in rows}
+    assert len(found) == 6 and all(row["right"] == 0 for row in rows), "random weights cannot add"
+    assert all(found[model, "begun"]["worked out"] == 1 for model in sums.MODELS)
+    assert capsys.readouterr().out.count("| GRPO |") == 3
+    answers = [(r"3 + 4 = 7. \boxed{7}", 9), (r"\boxed{8}", 4)]
+    found = sums.measures(answers, [{"answer": "7"}, {"answer": "7"}])
+    assert (found["right"], found["worked out"], found["tokens"]) == (0.5, 0.5, 6.5)
