@@ -24,6 +24,8 @@ from grpo.base.schema import PackedBatch
 from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear, weight_gradient
+from grpo.device.shard import ALONE, Shard
+from grpo.device.split_softmax import split_log_softmax_rows
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
 
@@ -36,8 +38,10 @@ def batch_logprobs(
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
     hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
-    hidden_CD = _Sources.apply(hidden_TD, batch.source_C)
-    return token_logprobs(hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk)  # Eq. 3
+    shard, vocab_size = model.build.shard, model.config.vocab_size
+    hidden_CD = shard.spread(_Sources.apply(hidden_TD, batch.source_C))
+    given = hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk
+    return token_logprobs(*given, shard, vocab_size)  # Eq. 3
 
 
 def token_logprobs(
@@ -47,16 +51,19 @@ def token_logprobs(
     temperature: float,
     cut_C: torch.Tensor | None = None,
     chunk: int = 1024,
+    shard: Shard = ALONE,
+    vocab_size: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log-prob of each target (Eq. 3) and the entropy of its distribution, both [C] in nats.
 
     The log-softmax is float32 at least. The log-probs have gradients to `hidden_CD` and `head_VD` (if it requires one);
-    the entropy has none. chunk: rows whose logits exist at the same time. Slow twin: kernels/reference.py
+    the entropy has none. chunk: rows whose logits exist at the same time. shard: who shares a vocabulary of vocab_size;
+    head_VD is its part, and the gradients to hidden_CD are those of the part. Slow twin: kernels/reference.py
     `token_logprobs`.
     """
     if cut_C is not None and bool((cut_C == NO_CUT).all()):
         cut_C = None
-    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk)
+    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, (shard, vocab_size))
 
 
 class _Sources(torch.autograd.Function):
@@ -80,19 +87,19 @@ class _Sources(torch.autograd.Function):
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
+    def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing):
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
         logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
         wants_slope = ctx.needs_input_grad[0]
         slope_CD = torch.empty_like(hidden_CD) if wants_slope else None
-        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, wants_slope)
+        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing, wants_slope)
         for rows, logp_X, entropy_X, slope_XV in chunks:
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
             if wants_slope:
                 slope_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
         for_head = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(slope_CD, *for_head)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.sharing = temperature, chunk, sharing
         ctx.mark_non_differentiable(entropy_C)
         return logp_C, entropy_C
 
@@ -101,24 +108,26 @@ class _TokenLogprobs(torch.autograd.Function):
         slope_CD, *for_head = ctx.saved_tensors
         scale_C1 = (grad_C / ctx.temperature)[:, None]
         dhidden_CD = None if slope_CD is None else slope_CD * scale_C1.to(slope_CD.dtype)
-        dhead_VD = _head_gradient(scale_C1, *for_head, ctx.temperature, ctx.chunk) if for_head else None
-        return dhidden_CD, dhead_VD, None, None, None, None
+        settings = ctx.temperature, ctx.chunk, ctx.sharing
+        dhead_VD = _head_gradient(scale_C1, *for_head, *settings) if for_head else None
+        return dhidden_CD, dhead_VD, None, None, None, None, None
 
 
-def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk) -> torch.Tensor:
+def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk, sharing) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
-    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk):
+    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing):
         dhead_VD += weight_gradient(slope_XV, hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
     return dhead_VD.to(head_VD.dtype)
 
 
 def _chunks(
-    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, wants_slope=True
+    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing, wants_slope=True
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
     """Yield for each chunk its rows, log-probs, entropies, and onehot - softmax [X, V] if it is wanted."""
-    slope_dtype = hidden_CD.dtype if wants_slope else None
+    slope_dtype, shard = hidden_CD.dtype if wants_slope else None, sharing[0]
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
         logits_XV = exact_logits(hidden_CD[rows], head_VD)
         cut_X = None if cut_C is None else cut_C[rows]
-        yield rows, *log_softmax_rows(logits_XV, targets_C[rows], temperature, slope_dtype, cut_X)
+        given = logits_XV, targets_C[rows], temperature, slope_dtype, cut_X
+        yield rows, *(log_softmax_rows(*given) if shard.world == 1 else split_log_softmax_rows(*given, *sharing))

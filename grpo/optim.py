@@ -1,25 +1,34 @@
 """AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
 
-All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one
-all-reduce.
+All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
+replicas. Each of R replicas sums and updates 1 / R of the tensor, keeps AdamW's moments of that part alone, and gets
+the other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
 from grpo.base.errors import CONFIG, NON_FINITE, UserError
+from grpo.device.peers import Peers
+from grpo.device.shard import ALONE, Shard
+from grpo.flat import FlatLayout, overlap
+from grpo.model.slices import Share
 
 FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
 MASTER = "master"  # name of the weights in `Optimizer.state`
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of AdamW's moments
 
 
 class Optimizer:
     """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer.
 
     Norm weights and biases (fewer than two axes) do not decay.
+
+    replicas: the processes that train the same parameters on other data. shard, shares: the processes that hold the
+    model together, and how they share each parameter (model/slices.py). All of them make the same calls.
 
     scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
     multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
@@ -33,30 +42,39 @@ class Optimizer:
         eps: float,
         weight_decay: float,
         scales_loss: bool = False,
+        replicas: Peers | None = None,
+        shard: Shard = ALONE,
+        shares: Mapping[nn.Parameter, Share] | None = None,
     ):
         parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)  # stable: matrices, then vectors
         if not parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
-        sizes = [parameter.numel() for parameter in parameters]
         if eps < torch.finfo(torch.float32).tiny:
             why = "AdamW divides by it in float32, where it is 0"
             raise UserError(f"adam_epsilon is {eps:g}", why, "set adam_epsilon=1e-8", CONFIG)
-        self.flat = torch.cat([parameter.data.flatten() for parameter in parameters])
+        self.replicas, self.shard = replicas or Peers(), shard
+        self.layout = layout = FlatLayout(parameters, shares or {}, self.replicas.world)
+        self.flat = layout.flatten(parameters)
         self.grad = torch.zeros_like(self.flat)
-        for parameter, value, grad in zip(parameters, self.flat.split(sizes), self.grad.split(sizes), strict=True):
-            parameter.data, parameter.grad = value.view(parameter.shape), grad.view(parameter.shape)
-        decayed = sum(parameter.numel() for parameter in parameters if parameter.ndim >= 2)
-        groups = []
-        for part, decay in ((slice(0, decayed), weight_decay), (slice(decayed, None), 0.0)):
-            if self.flat[part].numel():
-                leaf = nn.Parameter(self.flat[part])
-                leaf.grad = self.grad[part]
+        views = zip(parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
+        for parameter, value, grad in views:
+            parameter.data, parameter.grad = value, grad
+        length = layout.size // self.replicas.world
+        self.own = slice(self.replicas.rank * length, (self.replicas.rank + 1) * length)  # what is updated here
+        # Now, and not at the first step: micro-batches get what memory is left.
+        self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
+        groups, states = [], {}
+        for part, decay in ((slice(0, layout.decayed), weight_decay), (slice(layout.decayed, layout.size), 0.0)):
+            mine = overlap(part, self.own)
+            if mine.start < mine.stop:
+                leaf = nn.Parameter(self.flat[mine])
+                leaf.grad = self.grad[mine]
                 groups.append({"params": [leaf], "weight_decay": decay})
+                inside = slice(mine.start - self.own.start, mine.stop - self.own.start)
+                moments = {name: moment[inside] for name, moment in self.moments.items()}
+                states[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        for group in self.adamw.param_groups:  # now, and not at the first step: micro-batches get what memory is left
-            leaf = group["params"][0]
-            moments = {name: torch.zeros_like(leaf) for name in ("exp_avg", "exp_avg_sq")}
-            self.adamw.state[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
+        self.adamw.state.update(states)
         self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates, skipped ones included
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
@@ -76,28 +94,56 @@ class Optimizer:
         self.num_backward = 0
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
-        """Clip the accumulated gradient to `max_grad_norm` (0: no clipping), apply it, and clear it.
+        """Sum the accumulated gradient, clip it to `max_grad_norm` (0: no clipping), apply it, and clear it.
 
         Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
         """
-        norm = float(torch.linalg.vector_norm(self.grad)) / self.scale
+        grad = self._sum_gradient()
+        norm = self._norm() / self.scale
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
-                self.grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
+                grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
             elif self.scales_loss:
-                self.grad.div_(self.scale)
+                grad.div_(self.scale)
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
             self.adamw.step()
+            self.replicas.join_parts_(self.flat, self.own)
         self.discard_gradient()
         self.num_updates += 1
         if self.scales_loss:
             self._rescale(math.isfinite(norm))
         return norm
 
+    def _sum_gradient(self) -> torch.Tensor:
+        """Sum the gradient of the part that is updated here, over replicas and shards, and return it.
+
+        Of a gradient that all shards have computed alike, the first shard's counts, so that they never drift apart.
+        """
+        grad = self.grad[self.own]
+        if self.replicas.world > 1:
+            grad.copy_(self.replicas.sum_to_parts(self.grad))
+        if self.shard.world > 1:
+            for part in self.layout.alike if self.shard.rank else ():
+                self.grad[overlap(part, self.own)] = 0
+            for part in self.layout.summed:
+                self.shard.sum_(self.grad[overlap(part, self.own)])
+        return grad
+
+    def _norm(self) -> float:
+        """Return the norm of the gradient over all processes."""
+        if self.replicas.world == self.shard.world == 1:
+            return float(torch.linalg.vector_norm(self.grad))
+        squares = []
+        for parts in (self.layout.cut, self.layout.summed):
+            mine = [self.grad[overlap(part, self.own)] for part in parts]
+            squares.append(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in mine))
+        cut, summed = squares
+        return math.sqrt(sum(self.replicas.sum([*self.shard.sum([cut]), summed])))
+
     def check_finite(self) -> None:
         """Raise UserError (exit 5) if some weight is not finite."""
-        if not all_finite(self.flat):
+        if self.shard.max(not all_finite(self.flat)):
             raise UserError(
                 "the weights are not finite any more",
                 f"update {self.num_updates} made them infinite or NaN; nothing is saved from it on",
@@ -113,24 +159,42 @@ class Optimizer:
             self.scale *= 2
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return everything that a resumed run needs to go on bit for bit."""
-        tensors = {MASTER: self.flat}
+        """Return everything that a resumed run needs to go on bit for bit, as one process would hold it.
+
+        Of several processes, all must call it, and it returns that on the first one, {} on the others.
+        """
+        step = next(iter(self.adamw.state.values()))["step"]
+        buffers = {MASTER: self.flat, **self.moments}
+        if self.replicas.world > 1 or self.shard.world > 1:
+            buffers = {name: self._joined(buffer) for name, buffer in buffers.items()}
+            if self.replicas.rank or self.shard.rank:
+                return {}
+        tensors = {MASTER: buffers[MASTER]}
         if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
-        for number, group in enumerate(self.adamw.param_groups):
-            for name, value in self.adamw.state[group["params"][0]].items():
-                tensors[f"{number}.{name}"] = value
+        for number, part in enumerate(self.layout.groups(self.shard)):
+            tensors[f"{number}.step"] = step.clone()
+            tensors |= {f"{number}.{name}": buffers[name][part] for name in MOMENTS}
         return tensors
+
+    def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
+        """Return a buffer of all replicas and shards on the CPU of the first one. buffer: this process's part."""
+        if len(buffer) < self.layout.size:
+            buffer = self.replicas.join_parts(buffer)
+        return None if self.replicas.rank else self.layout.join(buffer, self.shard)
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Restore what `state` returned."""
-        self.flat.copy_(tensors[MASTER])
+        """Restore what `state` returned, on any number of processes."""
+        self.flat.copy_(self.layout.take(tensors[MASTER], self.shard))
         if self.scales_loss:
             self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
-        for number, group in enumerate(self.adamw.param_groups):
-            for name, value in self.adamw.state[group["params"][0]].items():
-                value.copy_(tensors[f"{number}.{name}"])
+        numbers = range(len(self.layout.groups(self.shard)))
+        for name, moment in self.moments.items():
+            whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])
+            moment.copy_(self.layout.take(whole, self.shard)[self.own])
+        for state in self.adamw.state.values():
+            state["step"].copy_(tensors["0.step"])
 
 
 def all_finite(values: torch.Tensor) -> bool:

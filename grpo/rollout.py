@@ -30,18 +30,22 @@ class Rollout:
     def __init__(self, data: QuestionData, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         config = data.config
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
+        self.replicas, self.shard = run.ranks.replicas, run.ranks.shard
         loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
         run.report_data("training data", loaded.count)
         self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
-        completions_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.groups_per_rank = completions_per_rank // config.num_generations
-        self.total_steps = num_steps(config, len(self.prompts), self.groups_per_rank * run.ranks.world)  # of the run
+        completions_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        self.groups_per_replica = completions_per_replica // config.num_generations
+        self.total_steps = num_steps(
+            config, len(self.prompts), self.groups_per_replica * self.replicas.world
+        )  # of the run
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
         self.sampler = Sampler(policy.model, policy.eos_ids)
+        self.sampler.between = run.signals.stop_with_shards
         # Of the step that was sampled last:
         self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
@@ -70,7 +74,7 @@ class Rollout:
                 self.groups, self.generated = self._sample_mixed(step)
             else:
                 self.groups = self.generated = self._generate(step)
-        self.totals = count_trained(self.groups, self.config, self.run.ranks)
+        self.totals = count_trained(self.groups, self.config, self.replicas)
         self.sampled_step = step
         failpoint("step-sampled")
         return self.groups
@@ -91,26 +95,26 @@ class Rollout:
                 completion.advantage = 0.0  # the metrics need one for the groups that are dropped, too
             generated += groups
             kept += [group for group in groups if is_mixed(group)]
-            most_missing = self.run.ranks.max(self.groups_per_rank - len(kept))
+            most_missing = self.run.ranks.max(self.groups_per_replica - len(kept))
             if most_missing <= 0:
                 break
-        return kept[: self.groups_per_rank], generated
+        return kept[: self.groups_per_replica], generated
 
     def _generate(self, step: int, attempt: int = 0) -> list[Group]:
-        """Generate num_generations completions for each of this rank's next prompts.
+        """Generate num_generations completions for each of this replica's next prompts.
 
         attempt: how many times this step has generated before.
         """
-        G, ranks = self.config.num_generations, self.run.ranks
+        G, replicas = self.config.num_generations, self.replicas
         epoch = self.order.position / self.order.num_rows
-        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=ranks.rank == 0)
-        rows = self.order.take(self.groups_per_rank * ranks.world)[ranks.rank :: ranks.world]
+        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.run.ranks.is_main)
+        rows = self.order.take(self.groups_per_replica * replicas.world)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
-        # A completion's seed depends on its place among those of all ranks: N ranks sample what one process would.
+        # A completion's seed depends on its place among those of all replicas: N of them sample what one would.
         # The 0 has no meaning; without it, recorded runs would draw other tokens.
         seeds = []
         for number in range(len(groups)):
-            first = (ranks.rank + number * ranks.world) * G
+            first = (replicas.rank + number * replicas.world) * G
             seeds += [hash_seed(self.config.seed, step, attempt, 0, place) for place in range(first, first + G)]
 
         def finish(number: int, completion: Completion) -> None:
@@ -145,7 +149,7 @@ class Rollout:
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
         """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
         with self.clock.timed("time/reward"), self.run.signals.interruptible():
-            batch = waiting.pop(self._first_ready(waiting))
+            batch = waiting.pop(self.shard.of_first(lambda: self._first_ready(waiting)))
             self._grade([part.group for part in batch.parts])
         return batch
 
@@ -213,11 +217,11 @@ class Rollout:
             rewards = [completion.reward for completion in group.completions]
             outcomes = [outcome_of(completion.scores) for completion in group.completions]
             counts = [total + own for total, own in zip(counts, refusal_counts(rewards, outcomes), strict=True)]
-        return refusal_shift(self.run.ranks.sum(counts), self.config.refusal_target)  # Eq. 20
+        return refusal_shift(self.replicas.sum(counts), self.config.refusal_target)  # Eq. 20
 
     def _std_over_ranks(self) -> float:
         """Wait for all rewards of the step; return their standard deviation over all ranks. Every rank must call it."""
         for group in self.groups:
             self._collect(group)
         mine = [reward for group in self.groups for reward in self._rewards_of(group)]
-        return reward_std(self.run.ranks.gather_lists(mine))
+        return reward_std(self.replicas.gather_lists(mine))

@@ -44,12 +44,12 @@ class SftTrainer(Trainer):
     def __init__(self, config: SftConfig, run: Run):
         max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
         self.examples, count = load_examples(config, load_encoder(config), max_length)
-        policy, optimizer = load_trained(config, run.device)  # now that nothing is wrong with the data
+        policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         run.report_data("training data", count)
         self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
-        rows_per_rank = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.rows_per_step = rows_per_rank * run.ranks.world
+        rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        self.rows_per_step = rows_per_replica * run.ranks.replicas.world
         super().__init__(
             config,
             run,
@@ -75,25 +75,25 @@ class SftTrainer(Trainer):
             total += loss.item()
         self.update()
         self.step += 1
-        self.losses.append(self.ranks.sum([total])[0])
+        self.losses.append(self.replicas.sum([total])[0])
 
     def next_examples(self) -> list[Group]:
-        """Return this rank's examples of the step. Every trained token, on all ranks, gets the same loss weight.
+        """Return this replica's examples of the step. Every trained token, on all replicas, gets the same loss weight.
 
         A step that is done again, with smaller micro-batches, gets the same examples.
         """
         if self.taken_step != self.step:
-            rows = self.order.take(self.rows_per_step)[self.ranks.rank :: self.ranks.world]
+            rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
             self.groups, self.taken_step = [self.examples[row] for row in rows], self.step
             num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(self.groups))
-            self.step_tokens = int(self.ranks.sum([num_tokens])[0])
+            self.step_tokens = int(self.replicas.sum([num_tokens])[0])
             for answer in completions_of(self.groups):
                 answer.advantage, answer.loss_weight = 1.0, 1 / self.step_tokens
         return self.groups
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        groups = self.ranks.gather_lists(self.groups)
+        groups = self.replicas.gather_lists(self.groups)
         return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
 
     def counters(self) -> dict:

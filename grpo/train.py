@@ -41,7 +41,7 @@ class GrpoTrainer(Trainer):
 
     def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None, data: QuestionData | None = None):
         """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
-        policy, optimizer = load_trained(config, run.device)
+        policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
         data, clock = data or QuestionData(config), Clock(run.device, run.show_phase)
         self.rollout = rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)
@@ -117,11 +117,11 @@ class GrpoTrainer(Trainer):
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        groups = self.ranks.gather_lists(self.rollout.generated)
+        groups = self.ranks.replicas.gather_lists(self.rollout.generated)
         metrics = {
             **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]),
-            **self.meter.result(self.ranks),
+            **self.meter.result(self.ranks.replicas),
             **self.rollout.scorer.metrics(),
         }
         if self.config.credit == "sentence":
@@ -129,7 +129,7 @@ class GrpoTrainer(Trainer):
         if self.config.refusal_target is not None:
             metrics["refusal_shift"] = self.rollout.refusal_shift
         if self.config.dynamic_sampling:
-            metrics["sampling/kept_frac"] = self.ranks.sum([len(self.rollout.groups)])[0] / len(groups)
+            metrics["sampling/kept_frac"] = self.ranks.replicas.sum([len(self.rollout.groups)])[0] / len(groups)
         return metrics, groups
 
 
@@ -139,13 +139,14 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
         config = start_of(make_world(config, run.ranks, run.say))
         check_prompts(config)  # fail now rather than after stage 1
         data = QuestionData(config)
-        scorer = prepare_rewards(data, run.say)
+        scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
         ending.callback(scorer.close)
-        eval_scorer = held_out_scorer(data, scorer)
+        eval_scorer = held_out_scorer(data, scorer, run.ranks.shard)
         if eval_scorer is not scorer:
             ending.callback(eval_scorer.close)
         run.config = config = cold_start(config, run)
         trainer = GrpoTrainer(config, run, scorer, data)
+        ending.callback(trainer.rollout.sampler.release)
         evaluation = Evaluation(data, run, trainer.policy, trainer.rollout.sampler, eval_scorer)
         trainer.restore()
         guard = Guard(trainer)

@@ -11,6 +11,7 @@ from grpo.base.schema import Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
+from grpo.device.distributed import Ranks
 from grpo.device.draw import hash_seed
 from grpo.diagnosis.health import Diagnosis, Health
 from grpo.diagnosis.rules import History
@@ -19,6 +20,7 @@ from grpo.model import memory
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY
 from grpo.model.policy import Policy, find_parts, load_policy
+from grpo.model.slices import shares_of
 from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run.checkpoint import check_disk
@@ -27,15 +29,18 @@ from grpo.run.provenance import check_inputs, inputs_of
 from grpo.run.run import Run
 
 
-def load_trained(config: TrainConfig | SftConfig, device: torch.device) -> tuple[Policy, Optimizer]:
+def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run, and its optimizer, which takes the memory that it needs now."""
-    policy = load_policy(config, device)
+    policy = load_policy(config, device, shard=ranks.shard)
     optimizer = Optimizer(
         policy.model.parameters(),
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
         scales_loss=policy.model.build.dtype == torch.float16,
+        replicas=ranks.replicas,
+        shard=ranks.shard,
+        shares=shares_of(policy.model),
     )
     return policy, optimizer
 
@@ -67,6 +72,7 @@ class Trainer:
         reference: Decoder | None = None,
     ):
         self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
+        self.replicas = self.ranks.replicas
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
         self.temperature, self.num_iterations = temperature, num_iterations
         self.order, self.total_steps, self.longest = order, total_steps, longest
@@ -74,11 +80,16 @@ class Trainer:
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
         self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
-        if (world := self.ranks.world) > 1:
-            sent = 2 * (world - 1) * optimizer.grad.nbytes / world  # a ring all-reduce sends each part but one twice
-            run.say(f"{world} processes; each sends {sent / 1e6:.1f} MB per update")
-        size = memory.loaded_bytes(self.model, reference) + memory.free_bytes(run.device)
-        self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type)
+        num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
+        if self.ranks.world > 1:
+            sent = (
+                2 * (num_replicas - 1) * optimizer.grad.nbytes / num_replicas
+            )  # a ring sends all parts but one, twice
+            shared = f" ({num_replicas} x {num_shards} that share a model)" if num_shards > 1 else ""
+            run.say(f"{self.ranks.world} processes{shared}; each sends {sent / 1e6:.1f} MB per update")
+        size = memory.loaded_bytes(self.model, reference, num_replicas) + memory.free_bytes(run.device)
+        size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
+        self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type, num_replicas)
         self.budget = self.plan.budget  # smaller once memory has run out
         self.model.recompute = self.budget.recompute
         diagnosis = Diagnosis(History(config=asdict(config)))
@@ -109,14 +120,13 @@ class Trainer:
         """
         mode = POLICY
         if self.config.lora_dropout:
-            seed = hash_seed(self.config.seed, self.step, self.ranks.rank, batch.number)
+            seed = hash_seed(self.config.seed, self.step, self.replicas.rank, batch.number)
             mode = replace(POLICY, dropout_seed=seed)
         return batch_logprobs(self.model, batch, mode, self.temperature, self.budget.chunk)  # Eq. 3
 
     def update(self, iteration: int = 0) -> None:
         """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes no weight."""
         c = self.config
-        self.ranks.sum_(self.optimizer.grad)
         total_updates = self.total_steps * self.num_iterations
         warmup = c.warmup_steps * self.num_iterations or ceil(c.warmup_ratio * total_updates)
         number = self.step * self.num_iterations + iteration  # of this update

@@ -26,7 +26,7 @@ NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
 POLL_SECONDS = 0.002
 CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
 _BUILT_IN = ""  # the event loop of all built-in rewards
-_START = custom.TrainerState()
+START = custom.TrainerState()
 _log = logging.getLogger("rewards")
 
 
@@ -49,7 +49,7 @@ class Scorer:
         """Return whether a reward waits for something outside this process."""
         return any(reward.slow for reward in self.rewards)
 
-    def submit(self, group: Group, index: int, state: custom.TrainerState = _START) -> None:
+    def submit(self, group: Group, index: int, state: custom.TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}

@@ -19,6 +19,7 @@ from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
+from grpo.device import shard
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
 from knowledge.build import SkipLog, build
@@ -35,6 +36,7 @@ TEMPLATE = (
 ALONE = SimpleNamespace(
     rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_main=lambda value: value
 )
+ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
 
 
 def real_data(name: str) -> Path:
@@ -209,13 +211,13 @@ def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):
     return fast
 
 
-def write_chat_checkpoint(folder: Path, spread: float = 0.1) -> Path:
-    """A Qwen2 checkpoint with a tokenizer and a chat template."""
+def write_chat_checkpoint(folder: Path, spread: float = 0.1, family: str = "qwen2", **changes) -> Path:
+    """A checkpoint with a tokenizer and a chat template."""
     sums = [(a, b) for a in range(30) for b in range(0, 30, 3)]
     texts = [f"What is {a} + {b}? The answer is \\boxed{{{a + b}}}. <think> <answer>" for a, b in sums]
     tokenizer = make_tokenizer(texts, folder)
     sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
-    write_checkpoint(folder, eos_token_id=tokenizer.eos_token_id, spread=spread, **sizes)
+    write_checkpoint(folder, family, eos_token_id=tokenizer.eos_token_id, spread=spread, **sizes, **changes)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -100,11 +100,11 @@ def test_shape_suffixes_use_the_letters_of_the_legend():
 
 # Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
 ORDER = [
-    *("grpo.base", "grpo.kernels", "grpo.device.distributed"),
+    *("grpo.base", "grpo.kernels", "grpo.device.peers", "grpo.device.shard", "grpo.device.distributed"),
     *("grpo.data.files", "grpo.data.benchmarks"),
     *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
     *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
-    *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.optim"),
+    *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.flat", "grpo.optim"),
     *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
     *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.evaluation.compare", "grpo.explain", "grpo.report"),
     *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),

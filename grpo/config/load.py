@@ -106,17 +106,17 @@ def examine_config(
 
 
 def _settle(config: AnyConfig) -> AnyConfig:
-    """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a process.
+    """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a replica.
 
-    questions_per_step is kept if processes cannot share it equally.
+    questions_per_step is kept if replicas (the processes, unless several share a model) cannot share it equally.
     """
     if getattr(config, "multi_objective_aggregation", "") == "normalize_then_sum":
         config = replace(config, scale_rewards="batch")
-    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    num_replicas = max(int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size, 1)
     questions = getattr(config, "questions_per_step", None)
-    if not questions or questions % num_processes:
+    if not questions or questions % num_replicas:
         return config
-    completions = questions // num_processes * config.num_generations
+    completions = questions // num_replicas * config.num_generations
     return replace(
         config, per_device_train_batch_size=completions, gradient_accumulation_steps=1, questions_per_step=None
     )

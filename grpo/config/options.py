@@ -70,6 +70,9 @@ class ModelKeys:
     """cuda, cpu, or mps (Apple's GPUs; untried). auto: cuda if there is such a GPU, else cpu."""
     kernels: str = key("auto", "warned", choices=("auto", "none"))
     """Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations."""
+    tensor_parallel_size: int = key(1, "free", low=1)
+    """Processes that share one copy of the model, each with a part of every layer: torchrun --nproc-per-node N with a
+    multiple of it. It divides the model's heads and key-value heads. 1: each process has a copy of its own."""
     tf32: bool = key(False, "warned")
     """Allow a GPU to round the inputs of float32 products to TF32."""
 

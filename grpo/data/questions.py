@@ -14,9 +14,11 @@ from grpo.data.files import Record
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
+from grpo.device.peers import Peers
 from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
+from rewards.shared import make_scorer
 
 KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
@@ -117,13 +119,16 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
     return needed
 
 
-def prepare_rewards(data: QuestionData, say: Callable[[str], None], questions: Questions | None = None) -> Scorer:
+def prepare_rewards(
+    data: QuestionData, say: Callable[[str], None], questions: Questions | None = None, peers: Peers | None = None
+) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
-    questions: those to grade; by default those to train on.
+    questions: those to grade; by default those to train on. peers: processes that share the grades (rewards/shared.py).
     """
     config = data.config
-    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
+    rewards = build_rewards(config.reward_funcs, asdict(config))
+    scorer = make_scorer(rewards, config.reward_weights, peers or Peers())
     try:
         rows, _ = data.load(questions or Questions.to_train(config), scorer.rewards)
         scorer.prepare([row.columns for row in rows], say)
@@ -133,7 +138,7 @@ def prepare_rewards(data: QuestionData, say: Callable[[str], None], questions: Q
     return scorer
 
 
-def held_out_scorer(data: QuestionData, scorer: Scorer) -> Scorer:
+def held_out_scorer(data: QuestionData, scorer: Scorer, peers: Peers | None = None) -> Scorer:
     """Return the rewards of the held-out questions, after checking their columns.
 
     They are those of training, `scorer`, unless eval_reward_funcs names others, or there are no such questions.
@@ -143,7 +148,7 @@ def held_out_scorer(data: QuestionData, scorer: Scorer) -> Scorer:
     if not questions:
         return scorer
     if config.eval_reward_funcs:
-        scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)))
+        scorer = make_scorer(build_rewards(config.eval_reward_funcs, asdict(config)), None, peers or Peers())
     data.load(questions, scorer.rewards)
     return scorer
 

@@ -1,6 +1,7 @@
 """Computing on this machine. ops.py is the only file that imports kernels/: it chooses between them and torch.
 
 products.py multiplies with weight matrices: on a CPU by oneDNN, elsewhere by torch. draw.py draws tokens from logits.
-capture.py records work on a GPU as CUDA graphs. distributed.py connects several processes. Outside of this folder,
-these files import only errors.py from grpo/.
+capture.py records work on a GPU as CUDA graphs. peers.py has what several processes compute together: all those of a
+run (distributed.py), or those that hold one model (shard.py). Outside of this folder, these files import only errors.py
+from grpo/.
 """

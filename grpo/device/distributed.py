@@ -1,15 +1,15 @@
-"""Several processes, one model each (data parallel): `torchrun --nproc-per-node N -m grpo.train CONFIG`.
+"""Several processes: `torchrun --nproc-per-node N -m grpo.train CONFIG`.
 
-Each rank samples and trains its share of a step's prompts; gradients, denominators and metrics are summed over ranks.
-Without torchrun there is one rank, and no method of `Ranks` communicates.
+N ranks are R replicas of the model (data parallel) of S shards each (tensor parallel, see shard.py): N = R · S. Ranks
+0 ... S-1 are the first replica. Each replica samples and trains its share of a step's prompts; gradients, denominators
+and metrics are summed over replicas. Without torchrun there is one rank, and no method of `Ranks` communicates.
 """
 
 import ctypes
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,31 +17,15 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, is_out_of_memory, redact
+from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, redact
+from grpo.device.peers import Peers, explain_lost_peers
+from grpo.device.shard import ALONE, Shard
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is the newer name
 VIRTUAL_MEMORY = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 MEET = timedelta(minutes=5)  # the ranks have to start within this time of each other
 FACT_CHARS = 80  # of a fact in a message
-
-
-@contextmanager
-def _peers() -> Iterator[None]:
-    """Turn the error of a collective whose peer has ended into a UserError. It comes at once, or after TIMEOUT."""
-    try:
-        yield
-    except RuntimeError as error:
-        is_from_peers = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-        if not is_from_peers or is_out_of_memory(error):
-            raise
-        raise UserError(
-            "another process of this run has ended",
-            str(error).splitlines()[0][:200],
-            "its own message is on stderr and in run_state.rank*.json of the output directory; "
-            "continue with resume_from_checkpoint=true",
-            INTERNAL,
-        ) from error
 
 
 def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
@@ -68,23 +52,35 @@ def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
     raise dist.DistStoreError(f"rank 0 has not answered rank {rank} within {MEET}")
 
 
-class Ranks:
-    """The processes of a run, and the place of this one among them.
+class Ranks(Peers):
+    """All processes of a run, and the place of this one among them.
 
+    num_shards: processes that hold one model together. shard: the place of this one among those. replicas: the
+    processes that have the same part of the other replicas; what is counted or summed per step counts replicas.
     is_restart: whether torchrun has started these processes to replace others that have ended. may_restart: whether it
     may do so again.
     """
 
-    def __init__(self, device: torch.device):
-        self.world = int(os.environ.get("WORLD_SIZE", 1))  # number of processes
-        self.rank = int(os.environ.get("RANK", 0))
-        self.device = device
+    def __init__(self, device: torch.device, num_shards: int = 1):
+        super().__init__(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), device)
+        self.shard, self.replicas = ALONE, self
+        if self.world % num_shards:
+            raise UserError(
+                f"tensor_parallel_size is {num_shards}, and there {'is' if self.world == 1 else 'are'} {self.world} "
+                f"process{'es' * (self.world > 1)}",
+                "each copy of the model takes that many processes",
+                f"start it with torchrun --nproc-per-node {num_shards}, or a multiple of it; or set "
+                f"tensor_parallel_size to a divisor of {self.world}",
+                CONFIG,
+            )
         num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         self.is_restart = num_restarts > 0
         self.may_restart = num_restarts < int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
         if self.world > 1 and not dist.is_initialized():
-            with _peers():
+            with explain_lost_peers():
                 self._join()
+            if num_shards > 1:
+                self._share(num_shards)
 
     def _join(self) -> None:
         """Form the group of processes."""
@@ -100,48 +96,32 @@ class Ranks:
         found.set_timeout(TIMEOUT)  # all are connected: from now on they wait for each other's work
         dist.distributed_c10d._set_pg_timeout(TIMEOUT)
 
+    def _share(self, num_shards: int) -> None:
+        """Form the groups of the shards of each replica, and of the same shard of all replicas.
+
+        With NCCL, CUDA graphs hold collectives of the shards (sampling/cuda_graph.py). NCCL must not register their
+        memory then: with expandable segments, that hangs (github.com/pytorch/torchtitan/issues/3306).
+        """
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+        everybody, num_replicas = range(self.world), self.world // num_shards
+        for number in range(num_replicas):
+            members = everybody[number * num_shards : (number + 1) * num_shards]
+            group = dist.new_group(list(members), timeout=TIMEOUT)  # every rank makes every group
+            if self.rank in members:
+                self.shard = Shard(self.rank - members[0], num_shards, self.device, group)
+        for number in range(num_shards):
+            members = everybody[number::num_shards]
+            group = dist.new_group(list(members), timeout=TIMEOUT)
+            if self.rank in members:
+                self.replicas = Peers(self.rank // num_shards, num_replicas, self.device, group)
+
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks, in place."""
-        if self.world > 1:
-            with _peers():
-                dist.all_reduce(tensor)
-        return tensor
-
-    def sum(self, values: Sequence[float]) -> list[float]:
-        """Sum each of some numbers over all ranks."""
-        if self.world == 1:
-            return list(values)
-        return self.sum_(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist()
-
-    def max(self, value: float) -> float:
-        """Return the largest value of all ranks."""
-        if self.world == 1:
-            return value
-        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with _peers():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return float(tensor)
-
-    def gather(self, value: object) -> list:
-        """Return every rank's value, in the order of ranks. Values should be small."""
-        if self.world == 1:
-            return [value]
-        values: list = [None] * self.world
-        with _peers():
-            dist.all_gather_object(values, value)
-        return values
-
-    def gather_lists(self, values: Sequence[Any]) -> list:
-        """Return the values of all ranks in one list, in the order of ranks."""
-        return [value for of_rank in self.gather(values) for value in of_rank]
-
     def of_main(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
-        return self.gather(value)[0]
+        return self.of_first(lambda: value)
 
     def agree(self, facts: Mapping[str, str]) -> None:
         """Raise UserError (exit 2) on every rank if the facts of some rank differ from rank 0's; it names them."""
@@ -159,7 +139,7 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until every rank is here."""
         if self.world > 1:
-            with _peers():
+            with explain_lost_peers():
                 dist.barrier()
 
     def close(self) -> None:

@@ -46,5 +46,5 @@ def resume(case: Case) -> str:
     if folder is None:
         return "; ".join(notices)
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
-    changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)))
+    changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size or 1)
     return "; ".join([f"resumes from {folder}", *notices, *changes])

@@ -10,6 +10,7 @@ from grpo.config.load import examine_config
 from grpo.config.options import SftConfig, keys_that
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
+from grpo.device.shard import Shard
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model import memory
@@ -88,19 +89,22 @@ def tokenizer(case: Case) -> str:
 
 def memory_plan(case: Case) -> str:
     """Plan memory as the run does. UserError (exit 3) if it does not fit."""
-    decoder, config, longest = need(case.model, "the model"), case.config, need(case.longest, "the prompts")
-    reference = None
+    whole, config, longest = need(case.model, "the model"), case.config, need(case.longest, "the prompts")
+    num_shards, reference = config.tensor_parallel_size, None
+    build = replace(whole.build, shard=Shard(0, num_shards))
+    decoder = Decoder(whole.config, build)
     if getattr(config, "beta", 0) and not config.lora_r:
-        reference = Decoder(decoder.config, Build(None, False, decoder.build.dtype, "meta"))
+        reference = Decoder(whole.config, replace(build, train_weights=False))
     size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
     plan = memory.make_plan(decoder, config, longest, size, reference, case.device.type)
     case.needed_bytes = plan.needed.total
     if not plan.fits:
-        fix = "lower max_completion_length, max_num_seqs or lora_r"
-        if config.lora_r and not config.base_weights:
+        fix = "lower max_completion_length, max_num_seqs or lora_r, or share the model: raise tensor_parallel_size"
+        if config.lora_r and not config.base_weights and num_shards == 1:
             fix += ", or set base_weights=int8"
         raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
-    return str(plan)
+    each = f"each of the {num_shards} processes that share the model: " if num_shards > 1 else ""
+    return f"{each}{plan}"
 
 
 def sample(case: Case) -> str:
@@ -132,6 +136,8 @@ def check_room(case: Case) -> None:
     """Raise NotChecked if the run cannot be tried here."""
     if case.memory_gb:
         raise NotChecked("not checked: the GPU is not here")
+    if case.config.tensor_parallel_size > 1:
+        raise NotChecked(f"not checked: {case.config.tensor_parallel_size} processes share the model")
     needed, free = need(case.needed_bytes, "the memory"), memory.free_bytes(case.device)
     if needed > free:
         raise NotChecked(f"not checked: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")

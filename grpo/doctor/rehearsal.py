@@ -113,12 +113,12 @@ class GrpoRehearsal(Rehearsal):
         config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
         self.source = rollout = self.trainer.rollout
-        self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_rank
+        self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica
         self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
 
     def cut(self, rows: int, tokens: int) -> None:
         rollout = self.source
-        rollout.sampled_step, rollout.groups_per_rank = -1, rows
+        rollout.sampled_step, rollout.groups_per_replica = -1, rows
         rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
         rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
 

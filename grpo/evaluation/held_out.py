@@ -45,16 +45,16 @@ class Evaluation:
         self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
 
     def measure(self, step: int) -> Measurement:
-        """Answer all held-out questions, each rank its share; write the answers, and return their summaries."""
+        """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
         if not self.prompts:
             return {}
         ranks = self.run.ranks
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
-        mine = self.prompts[ranks.rank :: ranks.world]
+        mine = self.prompts[ranks.replicas.rank :: ranks.replicas.world]
         groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
         self.scorer.metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
-        groups = ranks.gather_lists(groups)
+        groups = ranks.replicas.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_answers(step, groups)
         parts = split_into_parts(groups, self.config.eval_group_field)

@@ -6,7 +6,7 @@ checked, and the tests compare logits.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from safetensors.torch import load_file
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
+from grpo.device.shard import Cut
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
 from grpo.model.master_weight import master_dtype
+from grpo.model.slices import cut_of
 from grpo.model.weights import NAMES_SHOWN, projections, read_tensors
 
 PREFIX = "base_model.model."
@@ -126,8 +128,12 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
     checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
     """
     weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
+    shard, cuts = model.build.shard, {}
+    for module, weight in weights.items():
+        cuts[module] = cut_of(model, f"{module}.weight", weight)
     for module, (A, B) in adapter.pairs.items():
-        here, there = tuple(weights.get(module, torch.empty(0)).shape), (B.shape[0], A.shape[1])
+        here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, cuts.get(module)))
+        there = B.shape[0], A.shape[1]
         if here != there:
             why = f"{module} is {here} here, {there} there"
             fix = f"it was trained on {adapter.base_model}"
@@ -135,21 +141,21 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
     exact = master_dtype(model.build.dtype)
     for module, before in _exact_weights(checkpoint) if model.build.int8 else weights.items():
         if module in adapter.pairs:
-            A, B = (half.to(before.device) for half in adapter.pairs[module])
-            weights[module].copy_(before.to(exact) + B @ A)
+            A, B = _halves(cuts[module], shard.take, *adapter.pairs[module])
+            weights[module].copy_(before.to(exact) + B.to(before.device) @ A.to(before.device))
     model.refresh()
 
 
 def _exact_weights(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each weight of a checkpoint with the name of its module."""
-    for name, tensor in read_tensors(checkpoint):
+    for name, _, tensor in read_tensors(checkpoint):
         yield name.removesuffix(".weight"), tensor
 
 
 def trained_adapter(
     model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
 ) -> Adapter:
-    """Return the result of training as one adapter of the checkpoint on disk.
+    """Return the result of training as one adapter of the checkpoint on disk. All shards of a model call it together.
 
     It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
     """
@@ -157,12 +163,22 @@ def trained_adapter(
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
         if isinstance(linear, LoraLinear) and part in linear.rank_slices:
-            A, B = linear.adapter(part)
+            cut = cut_of(model, f"{module}.weight", linear.base(part)[0])
+            A, B = _halves(cut, model.build.shard.join, *linear.adapter(part))
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
         if stack:
             pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
     layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
     return Adapter(pairs, base_model, base_revision, None if len(layers) == len(model.blocks) else tuple(layers))
+
+
+def _halves(
+    cut: Cut | None, change: Callable[[torch.Tensor, Cut], torch.Tensor], A: torch.Tensor, B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take or join the half that the shards share: B if they share the projection's outputs, A if its inputs."""
+    if cut is None:
+        return A, B
+    return (A, change(B, cut)) if cut.dim == 0 else (change(A, cut), B)
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:

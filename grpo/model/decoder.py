@@ -6,7 +6,8 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import Rope
 from grpo.device.products import Room
+from grpo.device.shard import Cut
 from grpo.model.int8_weight import share_scratch
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -84,6 +86,22 @@ class ModelConfig:
     qk_norm: bool
     rope: dict[str, Any]
     raw: dict[str, Any] = field(repr=False)
+
+    def part(self, num_shards: int) -> "ModelConfig":
+        """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
+        if num_shards == 1:
+            return self
+        shared = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "intermediate_size")}
+        if any(size % num_shards for size in shared.values()):
+            fitting = [number for number in range(1, min(shared.values()) + 1) if not gcd(*shared.values()) % number]
+            raise UserError(
+                f"tensor_parallel_size is {num_shards}, and the model cannot be cut into that many parts",
+                "it must divide " + ", ".join(f"{name} {size}" for name, size in shared.items()),
+                f"set tensor_parallel_size to one of {', '.join(map(str, fitting))}",
+                PREFLIGHT,
+            )
+        sizes = {name: size // num_shards for name, size in shared.items()}
+        return replace(self, **sizes, vocab_size=-(-self.vocab_size // num_shards))
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -168,11 +186,11 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (2305.13245); `attend` does what lies between the projections."""
+    """Grouped-query attention (2305.13245); `attend` does what lies between the projections. A shard has some heads."""
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
-        self.head_dim = c.head_dim
+        self.head_dim, self.shard = c.head_dim, build.shard
         sizes = {
             "q_proj": c.num_heads * c.head_dim,
             "k_proj": c.num_kv_heads * c.head_dim,
@@ -184,9 +202,10 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
     def forward(self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode) -> torch.Tensor:
-        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(x_TD, mode))
+        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(self.shard.spread(x_TD), mode))
         q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
-        return self.o(attend(layer, q_THE, k_TKE, v_TKE, rope).flatten(1), mode)
+        out_THE = attend(layer, q_THE, k_TKE, v_TKE, rope)
+        return self.shard.collect(self.o(out_THE.flatten(1), mode))
 
 
 class MLP(nn.Module):
@@ -194,13 +213,14 @@ class MLP(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
+        self.shard = build.shard
         sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
         self.gate_up = JointLinear(c.hidden_size, sizes, c.mlp_bias, build)
         self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
-        gate_TF, up_TF = self.gate_up(x_TD, mode)
-        return self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode)
+        gate_TF, up_TF = self.gate_up(self.shard.spread(x_TD), mode)
+        return self.shard.collect(self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode))
 
 
 class Block(nn.Module):
@@ -257,16 +277,18 @@ class Decoder(nn.Module):
     """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
 
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
+    part: the shape of what this process computes; with `build.shard` alone, that is `config`.
     """
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
         self.config, self.build, self.recompute = config, build, "none"
+        self.part = part = config.part(build.shard.world)
         check_layers(build, config.num_layers)
-        self.embedding = build.weight(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, build.for_layer(number)) for number in range(config.num_layers))
+        self.embedding = build.weight(part.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(part, build.for_layer(number)) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else build.weight(config.vocab_size, config.hidden_size)
+        self.untied_head = None if config.tied_head else build.weight(part.vocab_size, config.hidden_size)
         self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
@@ -277,7 +299,7 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        x_TD, added_TD = F.embedding(ids_T, self.embedding()), None
+        x_TD, added_TD = self._embed(ids_T), None
         rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
         for layer, block in enumerate(self.blocks):
             if recompute == "all":
@@ -288,8 +310,22 @@ class Decoder(nn.Module):
         return self.norm.after_adding(x_TD, added_TD)[0]
 
     def head(self) -> torch.Tensor:
-        """Return the output matrix [V, D]: the embedding if the head is tied to it."""
+        """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
         return self.embedding() if self.untied_head is None else self.untied_head()
+
+    def logits(self, hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
+        """Return hidden headᵀ [X, V], for all of the vocabulary. head_VD: `head`, or what `prepacked` yields."""
+        return self.build.shard.join(ops.exact_logits(hidden_XD, head_VD), Cut(1, (self.config.vocab_size,)))
+
+    def _embed(self, ids_T: torch.Tensor) -> torch.Tensor:
+        """Look up the embeddings of tokens. A shard has some of them, and takes 0 for the others before all add up."""
+        shard = self.build.shard
+        if shard.world == 1:
+            return F.embedding(ids_T, self.embedding())
+        own_T = ids_T - shard.part(self.config.vocab_size).start
+        is_here_T1 = ((own_T >= 0) & (own_T < self.part.vocab_size))[:, None]
+        found_TD = F.embedding(own_T.clamp(0, self.part.vocab_size - 1), self.embedding())
+        return shard.collect(found_TD.where(is_here_T1, 0.0))
 
     def linears(self) -> Iterator[Linear | LoraLinear]:
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))

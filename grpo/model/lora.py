@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 from grpo.device.products import Product, Room, add_product, append_product, linear, prepack, weight_gradient
+from grpo.device.shard import ALONE, Shard
 from grpo.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CUT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
 # A joint weight may hold this many zeros off the diagonal of s B; with more, its projections stay apart.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
@@ -62,6 +64,7 @@ class Build:
     """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device.
 
     int8: whether the projections' own weights, which are then frozen, are held in 8 bits.
+    shard: the part of the model to build. Sizes given to modules are those of the part.
     """
 
     lora: LoraSpec | None
@@ -69,12 +72,17 @@ class Build:
     dtype: torch.dtype
     device: torch.device | str
     int8: bool = False
+    shard: Shard = ALONE
 
     def for_layer(self, number: int) -> "Build":
         """Return how to build this layer, which may have no adapters."""
         if self.lora is None or self.lora.layers is None or number in self.lora.layers:
             return self
         return replace(self, lora=None)
+
+    def sharing_inputs(self, sizes: Iterable[str]) -> Shard:
+        """Return who shares the inputs of these projections, whose outputs are then summed."""
+        return self.shard if set(sizes) <= set(CUT_BY_INPUTS) else ALONE
 
     def weight(self, *shape: int) -> MasterWeight:
         """Make a weight of this shape, all zeros."""
@@ -88,13 +96,16 @@ class Build:
 
 
 class Linear(nn.Module):
-    """Projections of one input, called parts, as one product. sizes: the number of outputs of each part."""
+    """Projections of one input, called parts, as one product. sizes: the number of outputs of each part.
+
+    inputs: the processes that share its inputs; the first one adds the bias.
+    """
 
     room: Room | None = None  # see LoraLinear
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
-        self.out_slices = _slices(sizes)
+        self.out_slices, self.inputs = _slices(sizes), build.sharing_inputs(sizes)
         self.weight = build.matrix(sum(sizes.values()), in_features)
         self.bias = build.weight(sum(sizes.values())) if bias else None
         self.prepacked: torch.Tensor | Int8Rows | None = None  # see Decoder.prepacked
@@ -105,7 +116,7 @@ class Linear(nn.Module):
         return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        bias_O = None if self.bias is None else self.bias()
+        bias_O = None if self.bias is None or self.inputs.rank else self.bias()
         if self.prepacked is not None:
             return frozen_linear(x_TI, self.prepacked, bias_O)
         product = Int8Product if isinstance(self.weight, Int8Weight) else Product
@@ -131,11 +142,13 @@ class LoraLinear(nn.Module):
     elsewhere.
     apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ; weight is [O, I + r], without
     zeros.
+    inputs: as in Linear.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False):
         super().__init__()
         self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(sizes)
+        self.inputs = build.sharing_inputs(sizes)
         adapted = [part for part in sizes if part in build.lora.targets]
         self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
         rank, out_features = len(adapted) * build.lora.rank, sum(sizes.values())
@@ -183,7 +196,7 @@ class LoraLinear(nn.Module):
 
     def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
-            return (frozen_linear(x_TI, self.weight[:, : self.in_features], self.bias),)
+            return (frozen_linear(x_TI, self.weight[:, : self.in_features], self._added_bias()),)
         if self.prepacked is not None:
             A_RI, weights = self.prepacked
             return self.multiply(append_product(x_TI, A_RI, len(self.product_rows)), weights)
@@ -196,8 +209,16 @@ class LoraLinear(nn.Module):
         self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor | Int8Rows]
     ) -> tuple[torch.Tensor, ...]:
         """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
-        biases = [None if self.bias is None else self.bias[rows] for rows in self.product_rows]
+        bias_O = self._added_bias()
+        biases = [None if bias_O is None else bias_O[rows] for rows in self.product_rows]
         return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 12
+
+    def _added_bias(self) -> torch.Tensor | None:
+        return None if self.inputs.rank else self.bias
+
+    def dropped(self, x_TI: torch.Tensor, seed: int | None) -> torch.Tensor:
+        """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout."""
+        return _dropped(x_TI, self.lora.dropout, seed, self.inputs)
 
     def split_h(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the part of x Aᵀ that each product takes."""
@@ -228,10 +249,11 @@ class LoraLinear(nn.Module):
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
         """Draw A from ±1/sqrt(I), as PEFT does, and set B to zero: the policy starts as the reference."""
+        width = self.in_features * self.inputs.world
         for part in self.rank_slices:
             A, B = self.adapter(part)
-            uniform = torch.rand(A.shape, generator=generator, dtype=A.dtype)
-            A.copy_((uniform * 2 - 1) / self.in_features**0.5)
+            uniform = torch.rand(len(A), width, generator=generator, dtype=A.dtype)[:, self.inputs.part(width)]
+            A.copy_((uniform * 2 - 1) / width**0.5)
             B.zero_()
         self.refresh()
 
@@ -246,7 +268,7 @@ class _AugmentedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x_TI, A_master, module, seed, *B_masters):
-        h_TR = linear(_dropped(x_TI, module.lora.dropout, seed), module.A.value)
+        h_TR = linear(module.dropped(x_TI, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.module, ctx.seed = module, seed
         inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.split_h(h_TR))
@@ -264,7 +286,7 @@ class _AugmentedLinear(torch.autograd.Function):
             dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
             dh_TX.copy_(adapter_TX)
         del base_TI, adapter_TX  # frees their memory before more is allocated
-        dA_RI = weight_gradient(dh_TR, _dropped(x_TI, lora.dropout, seed))
+        dA_RI = weight_gradient(dh_TR, module.dropped(x_TI, seed))
         g_of_part = dict(zip(module.out_slices, module.split(gradients), strict=True))
         dB = []
         for part, columns in module.rank_slices.items():
@@ -273,16 +295,18 @@ class _AugmentedLinear(torch.autograd.Function):
         if seed is None:
             dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
         else:
-            dx_TI = dx_TI + _dropped(linear(dh_TR, A_RI.T), lora.dropout, seed)
+            dx_TI = dx_TI + module.dropped(linear(dh_TR, A_RI.T), seed)
         return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
-def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None) -> torch.Tensor:
-    """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout."""
+def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None, inputs: Shard = ALONE) -> torch.Tensor:
+    """Apply the dropout mask of this seed; the processes that share the inputs have their parts of the same mask."""
     if seed is None:
         return x_TI
     generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
-    keep_TI = torch.rand(x_TI.shape, generator=generator, device=x_TI.device) >= probability
+    width = x_TI.shape[1] * inputs.world
+    drawn_TI = torch.rand(len(x_TI), width, generator=generator, device=x_TI.device)
+    keep_TI = drawn_TI[:, inputs.part(width)] >= probability
     return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
 

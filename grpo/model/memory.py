@@ -89,46 +89,55 @@ def make_plan(
     size: int,
     reference: Decoder | None = None,
     kind: str = "",
+    num_replicas: int = 1,
 ) -> Plan:
     """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
 
     longest: tokens of the longest prompt with its completion. size: with what model, reference and optimizer take,
-    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model.
+    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model. num_replicas:
+    they share AdamW's moments.
     """
-    left = size - loaded_bytes(model, reference)
+    left = size - loaded_bytes(model, reference, num_replicas)
     num_sequences = 0
     if isinstance(config, TrainConfig):
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
-    left -= num_sequences * longest * kv_bytes_per_token(model.config, model.build.dtype)
+    left -= num_sequences * longest * kv_bytes_per_token(model.part, model.build.dtype)
     keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
     budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
-    return Plan(num_sequences, budget, account(model, num_sequences, longest, budget, reference), size)
+    needed = account(model, num_sequences, longest, budget, reference, num_replicas)
+    return Plan(num_sequences, budget, needed, size)
 
 
-def loaded_bytes(model: Decoder, reference: Decoder | None = None) -> int:
+def loaded_bytes(model: Decoder, reference: Decoder | None = None, num_replicas: int = 1) -> int:
     """Count what a run takes once model, reference and optimizer are loaded."""
-    return account(model, 0, 0, Budget(0, "none", 0), reference).total
+    return account(model, 0, 0, Budget(0, "none", 0), reference, num_replicas).total
 
 
 def account(
-    model: Decoder, num_sequences: int, num_positions: int, budget: Budget, reference: Decoder | None = None
+    model: Decoder,
+    num_sequences: int,
+    num_positions: int,
+    budget: Budget,
+    reference: Decoder | None = None,
+    num_replicas: int = 1,
 ) -> Account:
     """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device.
 
     The prepacked weights that a CPU keeps while it samples are not counted.
     """
-    config, build = model.config, model.build
-    weights = sum(tensor.nbytes for tensor in model.buffers())
+    config, build = model.part, model.build
+    weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
     if reference is not None and reference is not model:
         weights += sum(tensor.nbytes for tensor in reference.buffers())
-    per_token = activation_bytes_per_token(config, build.lora, build.dtype, budget.recompute, budget.fused)
+    sizes = config, build.lora, build.dtype, budget.recompute, budget.fused, build.shard.world
+    per_token = activation_bytes_per_token(*sizes)
     return Account(
         weights=weights,
-        training=4 * sum(master.nbytes for master in model.parameters()),
+        training=trained * 2 + -(-trained * 2 // num_replicas),
         cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
         activations=int(budget.tokens * per_token),
-        logits=budget.chunk * logits_bytes_per_row(config, build.dtype),
+        logits=budget.chunk * logits_bytes_per_row(config, build.dtype, build.shard.world),
     )
 
 
@@ -154,20 +163,30 @@ def kept_bytes_per_token(
 
 
 def activation_bytes_per_token(
-    config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, recompute: str, fused: bool = False
+    config: ModelConfig,
+    lora: LoraSpec | None,
+    dtype: torch.dtype,
+    recompute: str,
+    fused: bool = False,
+    num_shards: int = 1,
 ) -> float:
-    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP."""
+    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP.
+
+    Where shards share the model, `config` is that of a part. Their terms of a sum may take more than these gradients.
+    """
     attention, mlp, once = kept_bytes_per_token(config, lora, dtype, fused)
     layer_input = dtype.itemsize * config.hidden_size
     per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
     again = {"none": 0, "mlp": mlp, "all": attention + mlp}
     gradients = 5 * dtype.itemsize * config.intermediate_size
-    return config.num_layers * per_layer[recompute] + once + again[recompute] + gradients
+    terms = (num_shards * dtype.itemsize + 2 * max(dtype.itemsize, 4)) * config.hidden_size if num_shards > 1 else 0
+    return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
 
 
-def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Count one row of logits in the model's dtype, and two in float32."""
-    return config.vocab_size * (dtype.itemsize + 2 * max(dtype.itemsize, 4))
+def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype, num_shards: int = 1) -> int:
+    """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
+    copies = 2 if num_shards == 1 else 4
+    return config.vocab_size * (dtype.itemsize + copies * max(dtype.itemsize, 4))
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
@@ -201,16 +220,17 @@ def choose_budget(
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
     user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
     """
-    config, build = model.config, model.build
+    config, build = model.part, model.build
     kind = kind or torch.device(build.device).type
-    bytes_per_row = logits_bytes_per_row(config, build.dtype)
+    bytes_per_row = logits_bytes_per_row(config, build.dtype, build.shard.world)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
     fused = kind == "cuda" and kernels and will_use_kernels(build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
-        fitting = int(room / activation_bytes_per_token(config, build.lora, build.dtype, level, fused))
+        sizes = config, build.lora, build.dtype, level, fused, build.shard.world
+        fitting = int(room / activation_bytes_per_token(*sizes))
         if fitting >= needed:
             tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
             return Budget(tokens, level, chunk, fused)
@@ -219,7 +239,7 @@ def choose_budget(
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
     """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
-    per_sequence = positions * kv_bytes_per_token(model.config, model.build.dtype)
+    per_sequence = positions * kv_bytes_per_token(model.part, model.build.dtype)
     return max(1, min(wanted, int(0.5 * free / per_sequence)))
 
 

@@ -11,6 +11,7 @@ from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
+from grpo.device.shard import ALONE, Shard
 from grpo.model.adapter import (
     Adapter,
     is_adapter,
@@ -46,25 +47,32 @@ class Policy:
         """Return the text of some tokens, without special tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
-    def save(self, folder: Path) -> None:
-        """Write adapter and tokenizer, or a complete checkpoint if the weights themselves were trained."""
+    def save(self, folder: Path | None) -> None:
+        """Write adapter and tokenizer, or a complete checkpoint if the weights themselves were trained.
+
+        All shards of the model call it together; folder: None for those that only contribute their parts.
+        """
         lora = self.model.build.lora
         if lora is None:
             self.save_merged(folder)
             return
         adapter = trained_adapter(self.model, self.start, *self.base)
+        if folder is None:
+            return
         if self.start is None:
             save_adapter(adapter, folder, lora.alpha, lora.dropout)
         else:
             save_adapter(adapter, folder)  # a stack of two has no alpha of its own
         self.tokenizer.save_pretrained(folder)
 
-    def save_merged(self, folder: Path, dtype: torch.dtype | None = None) -> None:
+    def save_merged(self, folder: Path | None, dtype: torch.dtype | None = None) -> None:
         """Write a complete checkpoint: the weights with every adapter merged, the tokenizer, and the end tokens.
 
-        Other tools need the end tokens: config.json may name others than the model has learned.
+        Other tools need the end tokens: config.json may name others than the model has learned. folder: as in `save`.
         """
         save_checkpoint(self._unquantised(), folder, dtype or self.model.build.dtype)
+        if folder is None:
+            return
         write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
         self.tokenizer.save_pretrained(folder)
 
@@ -78,18 +86,20 @@ class Policy:
         return model
 
 
-def load_policy(config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True) -> Policy:
+def load_policy(
+    config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE
+) -> Policy:
     """Load the policy at step 0, with a new adapter.
 
     With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with
-    an adapter stands for the adapter on its base.
+    an adapter stands for the adapter on its base. shard: the part of the model to load.
     """
     parts = find_parts(config)
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
     end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
-    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8")
+    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8", shard=shard)
     model = load_decoder(parts.model, build)
     start = load_adapter(parts.adapter) if parts.adapter else None
     if start:
@@ -116,7 +126,8 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     if policy.model.build.lora is not None:
         return policy.model
     parts = find_parts(config)
-    reference = load_decoder(parts.model, Build(None, False, policy.model.build.dtype, policy.model.build.device))
+    build = replace(policy.model.build, lora=None, train_weights=False)
+    reference = load_decoder(parts.model, build)
     if parts.adapter:
         merge_adapter(reference, load_adapter(parts.adapter))
     return reference

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,6 +13,7 @@ from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import Build, Linear, LoraLinear
+from grpo.model.slices import cut_of
 
 SHARD_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -38,22 +40,37 @@ def read_model_config(folder: Path) -> ModelConfig:
 def load_decoder(folder: Path, build: Build) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
+    A shard (build.shard) reads only its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
+    cuts = {name: cut_of(model, name, tensor) for name, tensor in named.items()}
+    shapes = {name: build.shard.whole_shape(tensor.shape, cuts[name]) for name, tensor in named.items()}
     is_meta = torch.device(build.device).type == "meta"
-    for name, tensor in counted(read_tensors(folder, is_meta), len(named), f"loading {folder}", "tensors"):
+
+    def read(file: Any, name: str, shape: torch.Size) -> torch.Tensor | None:
+        if is_meta or shapes.get(name) != shape:
+            return None
+        cut = cuts[name]
+        return file.get_slice(name)[build.shard.index(shape, cut)] if cut else file.get_tensor(name)
+
+    for name, shape, tensor in counted(read_tensors(folder, read), len(named), f"loading {folder}", "tensors"):
         if name not in named:
             is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
             if not is_derived:  # which only some checkpoints contain, as it follows from others
                 problems.append(f"unexpected {name}")
-        elif named[name].shape != tensor.shape:
-            problems.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(named[name].shape)}")
-        elif not is_meta and not torch.isfinite(tensor).all():
-            problems.append(f"{name} holds numbers that are not finite")
+        elif shapes[name] != shape:
+            problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
+        elif is_meta:
+            pass
+        elif torch.isfinite(tensor).all():
+            mine = named[name]
+            if len(tensor) < mine.shape[0]:  # the last shard has fewer tokens
+                mine = mine[: len(tensor)]
+            mine.copy_(tensor)
         else:
-            named[name].copy_(tensor)
+            problems.append(f"{name} holds numbers that are not finite")
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
     if problems:
@@ -98,25 +115,32 @@ def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
 
 
 def save_checkpoint(
-    model: Decoder, folder: Path, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
+    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
 ) -> None:
     """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
-    Merging happens in float32 and rounds once. The tokenizer is not written.
+    Merging happens in float32 and rounds once. The tokenizer is not written. All shards of a model call it together;
+    folder: None for those that only contribute their parts.
     """
-    dtype = dtype or model.build.dtype
+    dtype, shard = dtype or model.build.dtype, model.build.shard
+    named, found = named_tensors(model), projections(model)
+    cuts = {name: cut_of(model, name, tensor) for name, tensor in named.items()}
+
+    def read(name: str) -> torch.Tensor:
+        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
+        merged = _merged(named[name], linear, part).to(dtype)
+        return shard.join(merged, cuts[name]).contiguous().cpu()
+
+    if folder is None:
+        for name in named:
+            read(name)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
-    named, found = named_tensors(model), projections(model)
-
-    def read(name: str) -> torch.Tensor:
-        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-        return _merged(named[name], linear, part).to(dtype).contiguous().cpu()
-
-    sizes = {name: tensor.numel() * dtype.itemsize for name, tensor in named.items()}
-    write_tensors(sizes, read, folder, shard_bytes)
+    shapes = {name: shard.whole_shape(tensor.shape, cuts[name]) for name, tensor in named.items()}
+    write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, shard_bytes)
 
 
 def write_tensors(
@@ -156,8 +180,15 @@ def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def read_tensors(folder: Path, only_shapes: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors of a checkpoint, one at a time; on the meta device if only their shapes are read."""
+def whole(file: Any, name: str, shape: torch.Size) -> torch.Tensor:
+    """Read a whole tensor."""
+    return file.get_tensor(name)
+
+
+def read_tensors(
+    folder: Path, read: Callable[[Any, str, torch.Size], torch.Tensor | None] = whole
+) -> Iterator[tuple[str, torch.Size, torch.Tensor | None]]:
+    """Yield name and shape of all tensors of a checkpoint, one at a time, and what `read` reads of it in its file."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
     if not files:
@@ -172,10 +203,8 @@ def read_tensors(folder: Path, only_shapes: bool = False) -> Iterator[tuple[str,
         broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
         with broken, safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
-                if only_shapes:
-                    yield name, torch.empty(tensors.get_slice(name).get_shape(), device="meta")
-                else:
-                    yield name, tensors.get_tensor(name)
+                shape = torch.Size(tensors.get_slice(name).get_shape())
+                yield name, shape, read(tensors, name, shape)
 
 
 def _indexed_files(index: Path) -> list[str]:

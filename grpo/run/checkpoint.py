@@ -25,6 +25,7 @@ from grpo.base.folders import MANIFEST_FILE, write_folder
 from grpo.base.storage import Json, failpoint, read_json, read_mapping, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.model.decoder import Decoder
+from grpo.model.slices import whole_parameters
 from grpo.optim import MASTER, all_finite
 
 FORMAT = 4
@@ -51,7 +52,7 @@ def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
 
     adapter: the one to start from; every checkpoint holds it as well, stacked on the new one.
     """
-    trained = sum(weight.nbytes for weight in model.parameters())
+    trained = sum(weight.nbytes for weight in whole_parameters(model))
     one = COPIES * trained
     if model.build.lora is not None:
         one += trained + (sum(path.stat().st_size for path in adapter.glob("*.safetensors")) if adapter else 0)
@@ -213,7 +214,7 @@ def write_state(
     counters: Json,
     random_states: Sequence[Json] = (),
 ) -> None:
-    """Write optimizer tensors, counters and the random state of every rank (by default that of this process)."""
+    """Write optimizer tensors, counters and the random state of every replica (by default that of this process)."""
     tensors = {f"{PREFIX}{name}": value.detach().cpu().contiguous() for name, value in tensors.items()}
     save_tensors(tensors, folder / STATE_FILE)
     failpoint("save-tensors")
@@ -222,11 +223,12 @@ def write_state(
 
 
 def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Json]:
-    """Return the tensors and counters of a checkpoint, and restore the random generators of this rank."""
+    """Return the tensors and counters of a checkpoint, and restore the random generators of this replica."""
     with explained(Exception, f"the checkpoint {folder} cannot be read", "use an older one", STORAGE):
         tensors = load_file(folder / STATE_FILE)
         counters = read_json(folder / COUNTERS_FILE)
-        restore_random_state(counters.pop("rng")[rank])
+        states = counters.pop("rng")
+        restore_random_state(states[rank % len(states)])  # of another number of replicas, perhaps
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
 
 

@@ -77,6 +77,8 @@ class Guard:
             is_generating = trainer.clock.phase == "time/generate"
             now = phase or ("generating" if is_generating else "training")
             smaller = memory.halve(trainer.budget, trainer.longest)
+            if trainer.ranks.shard.world > 1:
+                smaller = None  # the other shards are in the middle of this micro-batch
             if is_generating or trainer.optimizer.num_updates != num_updates or smaller is None:
                 raise self._out_of_memory(now, reason)
             trainer.budget = smaller
@@ -101,5 +103,10 @@ class Guard:
     def _account(self) -> memory.Account:
         trainer = self.trainer
         return memory.account(
-            trainer.model, trainer.plan.num_sequences, trainer.longest, trainer.budget, trainer.reference
+            trainer.model,
+            trainer.plan.num_sequences,
+            trainer.longest,
+            trainer.budget,
+            trainer.reference,
+            trainer.replicas.world,
         )

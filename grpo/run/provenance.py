@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ BY_CONTENT = {  # keys of stage 1 whose files are compared, and not their paths
     *("dataset_id_or_path", "dataset_split", "dataset_dir", "toy_dir"),
 }
 LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
+BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
@@ -90,26 +92,43 @@ def file_hash(path: Path) -> str:
     return content.hexdigest()
 
 
-def check_changes(folder: Path, config: AnyConfig, num_ranks: int) -> list[str]:
-    """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume."""
+def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[str]:
+    """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume.
+
+    num_replicas: processes, divided by those that share a model. It may change if the batch of a step stays the same.
+    """
     manifest = read_json(folder / MANIFEST_FILE)
-    saved_ranks = manifest.get("world_size", 1)
-    if saved_ranks != num_ranks:
-        raise UserError(
-            f"the run in {config.output_dir} was made by {saved_ranks} processes, this is one of {num_ranks}",
-            "the batch of a step depends on their number",
-            f"start it with torchrun --nproc-per-node {saved_ranks}, or start a new run in another output_dir",
-            CONFIG,
-        )
+    saved_replicas = manifest.get("world_size", 1)
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
     now = _written(config)
     changes = differences(_written(saved), now)
+    if saved_replicas != num_replicas:
+        if (
+            _batch(saved) * saved_replicas != _batch(config) * num_replicas
+            or getattr(config, "loss_type", "") == "bnpo"
+        ):
+            each = "" if config.tensor_parallel_size == 1 else f" times {config.tensor_parallel_size}"
+            raise UserError(
+                f"the run in {config.output_dir} was made by {saved_replicas} processes{each}, this is one of "
+                f"{num_replicas}{each}",
+                "the batch of a step depends on their number",
+                f"start it with torchrun --nproc-per-node {saved_replicas * config.tensor_parallel_size}, or change "
+                "per_device_train_batch_size with their number (but for loss_type: bnpo), or start a new run in "
+                "another output_dir",
+                CONFIG,
+            )
+        changes = {name: change for name, change in changes.items() if name not in BATCH}
     for name, value in hidden_values(config).items():
         if manifest.get("hidden_values", {}).get(name, value) != value:
             changes.setdefault(name, (now[name], "the same with another value of the variable"))
     frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
     _refuse_changes("configuration", frozen, config)
     return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+
+
+def _batch(config: AnyConfig) -> int:
+    """Return how many completions or answers a replica trains per step."""
+    return prod(getattr(config, name) for name in BATCH)
 
 
 def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:

@@ -55,7 +55,7 @@ class Run:
 
     def __enter__(self) -> "Run":
         self._check_deadline()
-        self.ranks = self.ranks or Ranks(self.device)
+        self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
         if self.ranks.is_main:
@@ -177,14 +177,23 @@ class Run:
         self.signals.stop_if_asked()  # by one during the last checkpoint
 
     def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
-        """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all, on rank 0."""
+        """Write the folder `name` with a policy, and with notes as JSON files, completely or not at all.
+
+        All ranks call this; rank 0 writes.
+        """
         if not self.ranks.is_main:
+            self._contribute(policy)
             return
         self.dir.keep_lock()
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
                 write_json(folder / file, note)
+
+    def _contribute(self, policy: Policy) -> None:
+        """Give rank 0 what this one has of the policy that it writes."""
+        if self.ranks.replicas.rank == 0:
+            policy.save(None)
 
     def report_data(self, use: str, count: RowCount) -> None:
         """Say how many rows of a data set are used, and why the others are not; write it to data.json by their use."""
@@ -203,16 +212,19 @@ class Run:
         UserError (exit 5) instead if some weight is not finite.
         """
         optimizer.check_finite()
-        random_states = self.ranks.gather(checkpoint.random_state())
-        if self.ranks.is_main and self.saved_step != step:
+        random_states = self.ranks.replicas.gather(checkpoint.random_state())
+        has_adapter = policy.model.build.lora is not None
+        state = optimizer.state() if self.saved_step != step else {}
+        if self.saved_step != step and not self.ranks.is_main and has_adapter:
+            self._contribute(policy)
+        if self.saved_step != step and self.ranks.is_main:
             self.dir.keep_lock()
-            state = optimizer.state()
-            about = {"world_size": self.ranks.world, "hidden_values": hidden_values(self.config)}
+            about = {"world_size": self.ranks.replicas.world, "hidden_values": hidden_values(self.config)}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
                 write_atomically(folder / CONFIG_FILE, to_yaml(self.config))
-                if policy.model.build.lora is not None:
+                if has_adapter:
                     policy.save(folder)
                 else:
                     policy.tokenizer.save_pretrained(folder)
@@ -229,9 +241,9 @@ class Run:
             if self.ranks.is_main:
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        for notice in check_changes(folder, self.config, self.ranks.world):
+        for notice in check_changes(folder, self.config, self.ranks.replicas.world):
             self.say(f"note: {notice}")
-        tensors, counters = checkpoint.read_state(folder, self.ranks.rank)
+        tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):

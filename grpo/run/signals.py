@@ -32,6 +32,7 @@ class Signals:
     def __init__(self, ranks: Ranks | None = None):
         self.ranks = ranks
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
+        self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
 
     def open(self, ranks: Ranks) -> None:
@@ -80,7 +81,9 @@ class Signals:
             seconds = AGAIN_S
 
     def _on_alarm(self, number: int, frame: Any) -> None:
-        if self.may_end_at_once or self.is_interruptible:
+        if self.is_interruptible and self.ranks.shard.world > 1:
+            self.is_overdue = True  # the other shards wait in the middle of a product: see `stop_with_shards`
+        elif self.may_end_at_once or self.is_interruptible:
             self.is_interruptible = False
             raise Interrupted(self.stop_code)
 
@@ -101,10 +104,17 @@ class Signals:
         except Interrupted as stop:
             stop_code = stop.exit_code
         finally:
-            self.is_interruptible = False
+            self.is_interruptible = self.is_overdue = False
         stop_code = int(self.ranks.max(stop_code))
         if stop_code:
             raise Interrupted(stop_code)
+
+    def stop_with_shards(self) -> None:
+        """End the rollout if one of the shards of this model should. All of them call it at the same moments."""
+        if self.ranks.shard.world > 1:
+            code = int(self.ranks.shard.max(self.stop_code if self.is_overdue else 0))
+            if code:
+                raise Interrupted(code)
 
     def stop_if_asked(self, save: Callable[[], None] = lambda: None) -> None:
         """End the run if any rank has received a signal; all ranks `save` before."""

@@ -1,7 +1,8 @@
 """Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
 
 So the host checks only once in several steps which sequences have ended. A row of a bucket without a sequence counts as
-ended.
+ended. Where shards share a model, graphs hold their collectives (NCCL): all shards replay the same graphs in
+the same order; the runs before a capture connect them. This is untried.
 """
 
 from collections.abc import Sequence

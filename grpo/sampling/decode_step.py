@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from grpo.device.draw import SamplingParams
-from grpo.device.ops import draw_tokens, exact_logits
+from grpo.device.ops import draw_tokens
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 
@@ -86,7 +86,7 @@ def decode_step(
     position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
-    id_B = draw_tokens(exact_logits(hidden_BD, head_VD), slots.seed_B[rows], count_B, params, results)
+    id_B = draw_tokens(model.logits(hidden_BD, head_VD), slots.seed_B[rows], count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B

@@ -51,6 +51,7 @@ class Sampler:
         self.uses_graphs = self.on_cuda  # keeps the slots from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
+        self.between: Callable[[], None] = lambda: None  # called before each look
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -65,6 +66,10 @@ class Sampler:
         capture = CudaCapture() if self.on_cuda else None
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
+
+    def release(self) -> None:
+        """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
+        self.graphs = None
 
     @torch.inference_mode()
     def sample(
@@ -95,6 +100,7 @@ class Sampler:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or running.live or finished:
+                self.between()
                 running.admit(waiting)
                 running.decode(self.check_every)  # a GPU works on this while the callbacks run
                 for sequence, completion in finished:

@@ -128,6 +128,24 @@ def endless_generation() -> None:
     short_grace()
 
 
+def endless_decoding() -> None:
+    """From its 4th batch on, the sampler never finds a sequence that has ended; a signal's grace is a second."""
+    from grpo.sampling.sampler import Sampler
+
+    sample, calls = Sampler.sample, []
+
+    def endless(self, *arguments, **options):
+        calls.append(1)
+        while len(calls) > 3:
+            open(os.environ["GENERATING"], "w").close()
+            time.sleep(0.01)
+            self.between()
+        return sample(self, *arguments, **options)
+
+    Sampler.sample = endless
+    short_grace()
+
+
 def endless_generation_on_rank_1() -> None:
     endless_generation() if os.environ["RANK"] == "1" else short_grace()
 
@@ -324,9 +342,10 @@ loses_files.calls = 0
 
 
 def dies_once(prompts, completions, **columns):
-    """Kills the process of rank DIES in its fourth group, the first time that any process comes there."""
+    """Kills the process of rank DIES in its fourth group (DIES_AT), the first time that any process comes there."""
     dies_once.calls += 1
-    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1") and dies_once.calls == 4
+    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1")
+    is_due = is_due and dies_once.calls == int(os.environ.get("DIES_AT", 4))
     if is_due and not os.path.exists(os.environ["DIED"]):
         open(os.environ["DIED"], "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -360,22 +379,32 @@ def another_program_on_rank_1() -> None:
 
 
 def counts_what_is_sent() -> None:
-    """Writes, after each step, the bytes of every tensor that was summed and of every object that was gathered."""
+    """Writes, after each step, the bytes of every tensor that was summed and of all that was gathered."""
     import pickle
 
     import torch.distributed as dist
 
+    from grpo.device import peers
     from grpo.run.run import Run
 
     reduce, gather, report, sent = dist.all_reduce, dist.all_gather_object, Run.report_step, []
+    scatter, join = peers.reduce_scatter_flat, peers.all_gather_flat
 
     def counted_reduce(tensor, **options):
         sent.append(tensor.nbytes)
         return reduce(tensor, **options)
 
-    def counted_gather(values, value):
+    def counted_gather(values, value, **options):
         sent.append(len(pickle.dumps(value)))
-        return gather(values, value)
+        return gather(values, value, **options)
+
+    def counted_scatter(part, tensor, **options):
+        sent.append(tensor.nbytes)
+        return scatter(part, tensor, **options)
+
+    def counted_join(tensor, part, **options):
+        sent.append(tensor.nbytes)
+        return join(tensor, part, **options)
 
     def written(self, step, metrics, *arguments):
         if self.ranks.is_main:
@@ -385,3 +414,4 @@ def counts_what_is_sent() -> None:
         return report(self, step, metrics, *arguments)
 
     dist.all_reduce, dist.all_gather_object, Run.report_step = counted_reduce, counted_gather, written
+    peers.reduce_scatter_flat, peers.all_gather_flat = counted_scatter, counted_join

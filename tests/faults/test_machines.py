@@ -99,7 +99,9 @@ def test_a_rank_ends_without_pythons_own_end(failing):
     assert ("error: a" in ended.stderr) == failing
 
 
-def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(processes, chat_checkpoint, tmp_path):
+def test_what_a_step_sends_is_the_gradient_and_the_weights_once_per_update_and_little_else(
+    processes, chat_checkpoint, tmp_path
+):
     """Two updates per step. Every other thing that is sent is counted, too."""
     keys = {"num_iterations": 2, "max_steps": 3, "save_steps": 0, "max_completion_length": 64, "lora_r": 16}
     config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:mixed"], **keys)
@@ -111,8 +113,8 @@ def test_what_a_step_sends_is_the_gradient_once_per_update_and_little_else(proce
     tokens = [8 * line["completions/mean_length"] for line in lines(tmp_path / "run")]  # of a rank's 8 completions
     for sent, num_tokens in zip(steps[1:], tokens[1:], strict=True):  # the first has the set-up, too
         others = [size for size in sent if size != gradient_bytes]
-        assert len(sent) - len(others) == 2 and sum(others) < 64 * num_tokens + 10_000 * 8
-    # Of two ranks, each sends half of the gradient to be summed, and half as sums.
+        assert len(sent) - len(others) == 4 and sum(others) < 64 * num_tokens + 10_000 * 8
+    # Of two ranks, each sends half of the gradient to be summed, and half of the new weights.
     assert f"2 processes; each sends {gradient_bytes / 1e6:.1f} MB per update" in children[0].stderr
 
 

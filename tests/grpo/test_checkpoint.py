@@ -214,12 +214,9 @@ def test_every_rank_gets_its_own_generators_back(tmp_path):
         wanted.append((random.random(), np.random.rand(), torch.rand(1).item()))
     with checkpoint.new_checkpoint(tmp_path, 1) as folder:
         checkpoint.write_state(folder, {}, {"step": 1}, states)
-    for rank in (2, 0, 1):
+    for rank in (2, 0, 1, 5):  # the last one of a run that goes on with more replicas
         checkpoint.read_state(tmp_path / "checkpoint-1", rank)
-        assert (random.random(), np.random.rand(), torch.rand(1).item()) == wanted[rank]
-    with pytest.raises(UserError, match="cannot be read") as error:
-        checkpoint.read_state(tmp_path / "checkpoint-1", 3)
-    assert error.value.exit_code == 6
+        assert (random.random(), np.random.rand(), torch.rand(1).item()) == wanted[rank % 3]
 
 
 def test_generators_go_on_in_the_middle_of_a_pair_of_gauss_numbers(tmp_path):

@@ -215,7 +215,7 @@ def graded(base, tokenizer, texts, *keys):
     group = Group(Prompt(0, "prompt", (5,), ROW), completions)
     rollout = object.__new__(Rollout)
     rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
-    rollout.run = SimpleNamespace(ranks=SimpleNamespace(gather_lists=list))
+    rollout.replicas = SimpleNamespace(gather_lists=list)
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
     rollout.groups, rollout.batch_std, rollout.refusal_shift = [group], None, None
     for index in range(len(completions)):

@@ -17,6 +17,7 @@ from making import free_port
 from grpo.base.errors import UserError
 from grpo.device import distributed
 from grpo.device.distributed import Ranks, choose_device, meet
+from grpo.device.peers import explain_lost_peers
 
 RANK = """
 import json, sys, torch
@@ -164,10 +165,10 @@ def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(
 
 
 def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
-    with pytest.raises(UserError, match="another process of this run has ended") as error, distributed._peers():
+    with pytest.raises(UserError, match="another process of this run has ended") as error, explain_lost_peers():
         raise RuntimeError("[gloo] Connection closed by peer\nmore")
     assert error.value.exit_code == 1 and error.value.why == "[gloo] Connection closed by peer"
-    with pytest.raises(RuntimeError, match="shapes differ"), distributed._peers():
+    with pytest.raises(RuntimeError, match="shapes differ"), explain_lost_peers():
         raise RuntimeError("shapes differ")
 
 

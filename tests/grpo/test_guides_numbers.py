@@ -157,13 +157,15 @@ def test_memory_of_knowrl(planned, capsys, tmp_path):
     for smaller in (["lora_r=64", "lora_alpha=128"], ["base_weights=int8"]):
         code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "per_device_train_batch_size=6", *smaller)
         assert code == 0 and " ".join(smaller) in text, found
-    assert f"it takes {gigabytes(found['memory']):.1f} GB of 24" in text, found
+    assert f"takes {gigabytes(found['memory']):.1f} GB of 24" in text, found
     code, found = planned(capsys, "a800.yaml", 21, *OFFLINE, "per_device_train_batch_size=6", *smaller)
     assert code == 3 and "does not fit into 21.0 GB" in found["memory"], found
     assert "or set base_weights=int8" not in found["memory"]
     data = write_rows(tmp_path / "talk.jsonl", [{"conversations": TALK}])
     code, found = planned(capsys, "a800_sft.yaml", 24, f"dataset_id_or_path={data}", *smaller)
     assert code == 0 and "fits into 24.0 GB" in found["memory"], found
+    code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4")
+    assert code == 0 and f"each takes {gigabytes(found['memory']):.0f} GB" in text, found
 
 
 class FakeCard:

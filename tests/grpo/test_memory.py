@@ -389,14 +389,15 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
     for name in ("whole", "halved"):
         trainer = made(name, scale_rewards="batch", dynamic_sampling=True, num_iterations=2)
         trainer.run.signals.interruptible = lambda together=False: nullcontext()  # which asks only if all ranks come by
-        for method in ("sum", "max", "sum_", "gather"):
-            original = getattr(trainer.ranks, method)
+        askers = {"sum": trainer.ranks, "max": trainer.ranks, "gather": trainer.ranks}
+        for method, asker in (askers | {"_sum_gradient": trainer.optimizer}).items():
+            original = getattr(asker, method)
 
-            def record(value, name=name, method=method, original=original):
+            def record(*values, name=name, method=method, original=original):
                 asked.setdefault(name, []).append(method)
-                return original(value)
+                return original(*values)
 
-            monkeypatch.setattr(trainer.ranks, method, record)
+            monkeypatch.setattr(asker, method, record)
         if name == "halved":
             runs_out_above(trainer, 120, "backward")
         tokens = trainer.budget.tokens
@@ -404,7 +405,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
         assert (trainer.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
-    assert asked["whole"] == asked["halved"] and {"sum", "max", "sum_", "gather"} == set(asked["whole"])
+    assert asked["whole"] == asked["halved"] and {"sum", "max", "_sum_gradient", "gather"} == set(asked["whole"])
 
 
 def test_what_cannot_be_halved_ends_with_exit_8_and_says_what_to_lower(made, runs_out_above):

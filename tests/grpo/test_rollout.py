@@ -12,6 +12,7 @@ from grpo.base.schema import Prompt, Score
 from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams
+from grpo.device.shard import ALONE
 from grpo.packing import pack_batch
 from grpo.rollout import Rollout
 from grpo.run.metrics import Clock
@@ -29,7 +30,7 @@ KEYS = {
 }
 
 
-def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
+def rollout(rank=0, world=1, groups_per_replica=2, others=(), **keys):
     """A rollout over ten prompts without a model. others: the rewards that the other ranks hold."""
     made = object.__new__(Rollout)
     made.config, made.clock = TrainConfig(**KEYS | keys), Clock()
@@ -40,11 +41,12 @@ def rollout(rank=0, world=1, groups_per_rank=2, others=(), **keys):
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
     ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
+    ranks.is_main, made.replicas, made.shard = rank == 0, ranks, ALONE
     made.waits = []  # which stretches a signal may interrupt
     made.run = SimpleNamespace(ranks=ranks, signals=SimpleNamespace(interruptible=interruptible(made)))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
     made.order = Order(10, 0, shuffle=False)
-    made.groups_per_rank, made.total_steps, made.sampling = groups_per_rank, 0, SamplingParams(4)
+    made.groups_per_replica, made.total_steps, made.sampling = groups_per_replica, 0, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
     made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
@@ -132,7 +134,7 @@ def test_a_step_that_is_done_again_has_the_same_groups(dynamic):
 
 def test_ranks_share_out_what_one_would_take():
     """Prompts in turn; every completion has the seed that it would have in a single process."""
-    alone = rollout(groups_per_rank=4)
+    alone = rollout(groups_per_replica=4)
     groups = alone.sample(3)
     seeds = {group.prompt.row: alone.scorer.seeds[0][2 * n : 2 * n + 2] for n, group in enumerate(groups)}
     for rank, rows in ((0, [0, 2]), (1, [1, 3])):
@@ -322,7 +324,7 @@ def test_which_micro_batch_is_next():
         return made._first_ready([pack_batch(whole(*(groups[n] for n in batch))) for batch in numbers])
 
     def waiting(slow=True, **keys):
-        made = rollout(groups_per_rank=4, **keys)
+        made = rollout(groups_per_replica=4, **keys)
         made.scorer.arrived, made.scorer.slow = {1}, slow
         return made
 
@@ -333,7 +335,7 @@ def test_which_micro_batch_is_next():
 
 
 def test_micro_batches_come_in_the_order_in_which_their_rewards_arrive():
-    made = rollout(groups_per_rank=3)
+    made = rollout(groups_per_replica=3)
     batches = batches_of(*made.sample(0))
     made.scorer.arrived = {2}
     order = []

@@ -166,10 +166,10 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
         config, notices = configure(tmp_path, chat_checkpoint, data, output_dir=str(tmp_path / str(world)))
         with Run(config, notices) as held:
             trainer = SftTrainer(config, held)
-            trainer.ranks = SimpleNamespace(**vars(ALONE))
-            trainer.ranks.sum = lambda values, world=world: [world * value for value in values]
-            trainer.ranks.sum_ = lambda tensor, world=world: tensor.mul_(world)
-            trainer.ranks.gather_lists = lambda values, world=world: world * values
+            trainer.replicas = SimpleNamespace(**vars(ALONE))
+            trainer.replicas.sum = lambda values, world=world: [world * value for value in values]
+            trainer.replicas.gather_lists = lambda values, world=world: world * values
+            trainer.optimizer._sum_gradient = lambda world=world, grad=trainer.optimizer.grad: grad.mul_(world)
             trainer.start_step()
             trainer.train_step()
             found.append(trainer.summarise_step())

@@ -27,6 +27,7 @@ def updates(norm=1.0, num_backward=1, **keys):
     """A trainer of five steps without a model, and the rate and gradient norm that it tells after each update."""
     made = object.__new__(GrpoTrainer)
     made.config, made.ranks = SimpleNamespace(**{"learning_rate": 1.0, "max_grad_norm": 0.5} | UPDATE | keys), ALONE
+    made.replicas = ALONE
     made.num_iterations = made.config.num_iterations
     made.calls, made.told, made.refreshed, made.num_skipped, made.total_steps = [], [], [], 0, 5
     made.optimizer = SimpleNamespace(
@@ -82,7 +83,7 @@ def without_model(**attributes):
 def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(monkeypatch):
     def seed(step=0, rank=0, number=0, run=42, dropout=0.1):
         modes, config = [], SimpleNamespace(seed=run, lora_dropout=dropout)
-        made = without_model(config=config, step=step, ranks=SimpleNamespace(rank=rank))
+        made = without_model(config=config, step=step, replicas=SimpleNamespace(rank=rank))
         nothing = (torch.zeros(2), torch.zeros(2))
         monkeypatch.setattr(grpo.trainer, "batch_logprobs", lambda m, b, mode, *more: modes.append(mode) or nothing)
         batch = pack_batch(whole(make_group((1,), (2, 3))), number)
@@ -197,6 +198,8 @@ def twins():
     ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False, may_restart=False)
     ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
     ranks.gather_lists = lambda values: [*values, *values]
+    ranks.sum_to_parts = lambda tensor: 2 * tensor[: len(tensor) // 2]
+    ranks.join_parts_, ranks.replicas = lambda tensor, own: None, ranks
     ranks.agree, ranks.barrier, ranks.close = lambda facts: None, lambda: None, lambda: None
     return ranks
 

@@ -1,0 +1,323 @@
+"""Processes that share a model train what one process trains: the same completions, and weights but for rounding."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from making import free_port, make_group, refused, whole, write_chat_checkpoint, write_checkpoint
+from running import PATHS, TIMEOUT_S, Processes, lines, state, write_config
+from safetensors.torch import load_file
+
+from grpo.device.distributed import Ranks
+from grpo.device.ops import log_softmax_rows
+from grpo.device.shard import ALONE, Cut, Shard
+from grpo.device.split_softmax import split_log_softmax_rows
+from grpo.logprobs import batch_logprobs
+from grpo.model.lora import Build, LoraSpec, make_linear
+from grpo.model.slices import PARTIAL, shares_of
+from grpo.model.weights import load_decoder, read_model_config
+from grpo.packing import pack_batch
+
+KEYS = {"reward_funcs": ["fakes:mixed"], "save_steps": 3, "max_steps": 5, "max_completion_length": 6}
+FULL = {**KEYS, "lora_r": 0, "learning_rate": 1e-3, "weight_decay": 0.1}
+MODELS = {
+    "qwen2": {"family": "qwen2"},
+    "qwen3": {"family": "qwen3", "tie_word_embeddings": True},
+}
+# name: (model, keys, replicas, shards)
+RUNS = {
+    "lora": ("qwen2", KEYS, 1, 1),
+    "lora_2x2": ("qwen2", KEYS, 2, 2),
+    "full": ("qwen3", FULL, 1, 1),
+    "full_1x2": ("qwen3", FULL, 1, 2),
+    "full_2x1": ("qwen3", FULL, 2, 1),
+}
+
+
+def start(processes, config, replicas, shards, *overrides, setup="", **environment):
+    """Start all processes of a run."""
+    world = replicas * shards
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    environment = {"GLOO_SOCKET_IFNAME": "lo", **shared, **environment} if world > 1 else environment
+    overrides = f"per_device_train_batch_size={16 // replicas}", f"tensor_parallel_size={shards}", *overrides
+    return [
+        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), **environment)
+        for rank in range(world)
+    ]
+
+
+def finish(children, code=0):
+    assert [child.wait() for child in children] == [code] * len(children), children[-1].stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The runs above, side by side in one folder."""
+    folder = tmp_path_factory.mktemp("shards")
+    models = {name: write_chat_checkpoint(folder / "models" / name, **model) for name, model in MODELS.items()}
+    with Processes(folder, models["qwen2"]) as processes:
+        for name, (model, keys, replicas, shards) in RUNS.items():
+            config = write_config(folder, models[model], name, **keys)
+            finish(start(processes, config, replicas, shards))
+        yield SimpleNamespace(folder=folder, processes=processes, models=models)
+
+
+def files_of(run):
+    """Return all tensors of final/ and of the last checkpoint's state."""
+    found = {}
+    for path in (*run.glob("final/*.safetensors"), run / "checkpoint-5" / "state.safetensors"):
+        found |= {f"{path.stem}.{name}": tensor for name, tensor in load_file(path).items()}
+    return found
+
+
+def completions_of(run):
+    """Return what was sampled in each step, whoever sampled it."""
+    rows = [path.read_text().splitlines() for path in sorted((run / "completions").glob("*.jsonl"))]
+    return [sorted(json.loads(row)["completion"] for row in step) for step in rows]
+
+
+def assert_alike(one, many):
+    """Two runs: the same completions; weights, moments, files and metrics that differ by rounding."""
+    assert completions_of(one) == completions_of(many)
+    first, second = files_of(one), files_of(many)
+    assert {key: tensor.shape for key, tensor in first.items()} == {key: tensor.shape for key, tensor in second.items()}
+    for key, tensor in first.items():
+        torch.testing.assert_close(second[key], tensor, rtol=0, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+    for a, b in zip(lines(one), lines(many), strict=True):
+        for key in (
+            "loss",
+            "grad_norm",
+            "reward",
+            "reward_std",
+            "entropy",
+            "kl",
+            "num_tokens",
+            "sampler/logp_diff_max",
+        ):
+            assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-5), key
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, replicas, shards) in RUNS.items() if replicas * shards > 1])
+def test_any_layout_trains_what_one_process_trains(made, name):
+    assert_alike(made.folder / name.rpartition("_")[0], made.folder / name)
+
+
+def test_a_run_goes_on_with_another_layout(made):
+    """Saved by two replicas, resumed by two shards of one."""
+    folder = made.folder / "full_2x1"
+    config = write_config(made.folder, made.models["qwen3"], "resumed", **FULL)
+    wanted = f"resume_from_checkpoint={folder / 'checkpoint-3'}"
+    finish(start(made.processes, config, 1, 2, wanted))
+    first, second = files_of(made.folder / "full"), files_of(made.folder / "resumed")
+    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
+    assert first.keys() == second.keys()
+
+
+def test_another_batch_is_refused(made):
+    config = write_config(made.folder, made.models["qwen3"], "other", **FULL)
+    wanted = f"resume_from_checkpoint={made.folder / 'full_2x1' / 'checkpoint-3'}"
+    (child,) = start(made.processes, config, 1, 1, wanted, "gradient_accumulation_steps=2")
+    assert child.wait() == 2 and "made by 2 processes, this is one of 1" in child.stderr
+
+
+def test_a_signal_stops_all_shards_in_the_middle_of_a_rollout(made):
+    """It comes to one of them while they decode, and they save what was there before the step."""
+    config = write_config(made.folder, made.models["qwen2"], "stopped", **{**KEYS, "save_steps": 0})
+    generating = made.folder / "generating"
+    children = start(made.processes, config, 1, 2, setup="endless_decoding", GENERATING=str(generating))
+    children[0].until(generating.exists)
+    children[1].signal(signal.SIGTERM)
+    finish(children, 143)
+    assert state(made.folder / "stopped")["last_checkpoint"] == "checkpoint-3"
+    finish(start(made.processes, config, 1, 1, "resume_from_checkpoint=true"))
+    first, second = files_of(made.folder / "lora"), files_of(made.folder / "stopped")
+    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
+
+
+def test_a_killed_shard_is_started_again_by_torchrun(made):
+    """Its first shard is killed in the second step; the run ends as if undisturbed."""
+    keys = {**KEYS, "reward_funcs": ["fakes:dies_once"], "save_steps": 1, "tensor_parallel_size": 2}
+    config = write_config(made.folder, made.models["qwen2"], "killed", **keys, per_device_train_batch_size=16)
+    launcher = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1 --master-addr 127.0.0.1 --master-port"
+    died = made.folder / "died"
+    environment = {"PYTHONPATH": os.pathsep.join(PATHS), "GLOO_SOCKET_IFNAME": "lo", "DIES": "0", "DIES_AT": "6"}
+    environment |= {"DIED": str(died)}
+    command = [sys.executable, *launcher.split(), free_port(), "-m", "grpo.train", str(config)]
+    ended = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert died.exists() and ended.stderr.count("resuming from") == 1
+    first, second = files_of(made.folder / "lora"), files_of(made.folder / "killed")
+    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
+
+
+# --- without processes ---------------------------------------------------------------------------------------------
+
+
+class ThreadShard(Shard):
+    """A shard that is a thread: what the others have lies in a list that all of them see."""
+
+    def __init__(self, rank, world, tensors, barrier):
+        super().__init__(rank, world)
+        self.tensors, self.barrier = tensors, barrier
+
+    def stack(self, tensor):
+        self.tensors[self.rank] = tensor.detach().clone()
+        self.barrier.wait(60)
+        stacked = torch.stack(self.tensors)
+        self.barrier.wait(60)
+        return stacked
+
+
+def together(num_shards, work):
+    """Call work(shard) for all shards at the same time; return what they return."""
+    tensors, barrier = [None] * num_shards, threading.Barrier(num_shards)
+    with ThreadPoolExecutor(num_shards) as pool:
+        shards = [ThreadShard(rank, num_shards, tensors, barrier) for rank in range(num_shards)]
+        return [future.result(120) for future in [pool.submit(work, shard) for shard in shards]]
+
+
+BATCH = pack_batch(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)), make_group((1, 95), (50, 51, 52))))
+
+
+@pytest.mark.parametrize(
+    ("family", "num_shards", "rank", "dtype", "tolerance"),
+    [
+        ("llama", 4, 0, torch.float32, 2e-6),
+        ("llama", 4, 3, torch.float64, 1e-12),
+        ("qwen3", 2, 0, torch.float64, 1e-12),
+    ],
+)
+def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, dtype, tolerance):
+    """Tied and untied, biases and norms of heads, adapters and all weights; a vocabulary that cannot be divided."""
+    changes = {
+        "llama": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True, "vocab_size": 97},
+        "qwen3": {"tie_word_embeddings": True, "vocab_size": 97},
+    }
+    write_checkpoint(tmp_path, family, **changes[family])
+
+    def work(shard):
+        lora = LoraSpec(rank, 2 * rank) if rank else None
+        model = load_decoder(tmp_path, Build(lora, not rank, dtype, "cpu", shard))
+        shares, generator = shares_of(model), torch.Generator().manual_seed(0)
+        for linear in model.lora_linears():
+            linear.reset(generator)
+            for B in linear.B.values():
+                share = shares[B]
+                size = shard.whole_shape(B.shape, share if isinstance(share, Cut) else None)
+                drawn = torch.randn(size, generator=generator, dtype=B.dtype)
+                B.data.copy_(shard.take(drawn, share if isinstance(share, Cut) else None))
+        model.refresh()
+        model.recompute = "mlp"
+        logp_C, entropy_C = batch_logprobs(model, BATCH, temperature=0.9, chunk=4)
+        (logp_C * torch.linspace(-1, 1, len(logp_C))).sum().backward()
+        found = {"logp": logp_C.detach(), "entropy": entropy_C}
+        for name, parameter in model.named_parameters():
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            share = shares[parameter]
+            found[name] = shard.add_up(grad) if share == PARTIAL else grad
+            if isinstance(share, Cut):
+                found[name] = shard.join(grad, share)
+        return found
+
+    wanted = work(ALONE)
+    results = together(num_shards, work)
+    for name, tensor in wanted.items():
+        scale = float(tensor.abs().max()) or 1.0
+        for found in results:
+            assert torch.equal(found[name], results[0][name]), name
+            assert float((found[name] - tensor).abs().max()) <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("least", [None, -4.0, -1e-9])
+def test_the_softmax_of_a_shared_vocabulary_is_that_of_one_process(least):
+    """Also where top-p has dropped all tokens of a shard, or all but the target."""
+    logits, targets = 3 * torch.randn(9, 50), torch.randint(50, (9,))
+    cut = None if least is None else torch.full((9,), least)
+    wanted = log_softmax_rows(logits.clone(), targets, 0.7, torch.float32, cut)
+    cut_of_logits = Cut(1, (50,))
+
+    def work(shard):
+        part = shard.take(logits, cut_of_logits)
+        logp, entropy, slope = split_log_softmax_rows(part, targets, 0.7, torch.float32, cut, shard, 50)
+        return logp, entropy, shard.join(slope, cut_of_logits)
+
+    for found in together(4, work):
+        for one, many in zip(wanted, found, strict=True):
+            torch.testing.assert_close(many, one, rtol=1e-5, atol=2e-6)
+
+
+def test_what_cannot_be_shared_is_refused(monkeypatch, checkpoint):
+    config = read_model_config(checkpoint)  # 4 heads, 2 key-value heads
+    error = refused(lambda: config.part(4), "tensor_parallel_size is 4", "num_kv_heads 2")
+    assert error.fix == "set tensor_parallel_size to one of 1, 2"
+    for world, size in (("1", 2), ("4", 3)):
+        monkeypatch.setenv("WORLD_SIZE", world)
+        refused(lambda size=size: Ranks(torch.device("cpu"), size), f"size is {size}", "--nproc-per-node", exit_code=2)
+
+
+@pytest.mark.parametrize(("dim", "blocks"), [(0, (6, 4)), (1, (5,))])
+def test_parts_make_the_whole(dim, blocks):
+    """Also of a block that cannot be divided; its last part is filled up with zeros."""
+    whole = torch.randn(10, 5) if dim == 0 else torch.randn(3, 5)
+    shards = [Shard(rank, 2) for rank in range(2)]
+    cut = Cut(dim, blocks)
+    parts = [shard.take(whole, cut) for shard in shards]
+    assert parts[0].shape == parts[1].shape and not torch.equal(*parts)
+    for shard in shards:
+        shard.stack = lambda tensor: torch.stack(parts)
+        assert torch.equal(shard.join(parts[shard.rank], cut), whole)
+        assert shard.whole_shape(whole.shape, cut) == whole.shape
+
+
+def test_shards_start_as_one_process_and_drop_the_same_inputs(checkpoint):
+    """A, and the mask of a projection whose inputs are shared, are parts of those of one process bit for bit."""
+    adapters = []
+    for shard in (ALONE, Shard(0, 2), Shard(1, 2)):
+        model = load_decoder(checkpoint, Build(LoraSpec(2, 4, dropout=0.5), False, torch.float32, "cpu", shard))
+        generator = torch.Generator().manual_seed(7)
+        for linear in model.lora_linears():
+            linear.reset(generator)
+        adapters.append(model.blocks[1].mlp.down)
+    whole, *parts = adapters
+    assert torch.equal(whole.A.source, torch.cat([part.A.source for part in parts], dim=1))
+    assert torch.equal(whole.weight[:, :48], torch.cat([part.weight[:, :24] for part in parts], dim=1))
+    x = torch.randn(5, 48)
+    halves = [part.dropped(half, seed=3) for part, half in zip(parts, x.split(24, dim=1), strict=True)]
+    assert torch.equal(whole.dropped(x, seed=3), torch.cat(halves, dim=1)) and (halves[0] == 0).any()
+
+
+def test_small_updates_survive_sums_of_terms_in_bfloat16():
+    """The adapter moves outputs by a hundredth of their rounding steps or more; on average all of that arrives."""
+    x, W, A = torch.randn(512, 256), torch.randn(256, 256), torch.randn(4, 256)
+    x, A, B = x.bfloat16(), A.bfloat16(), (1e-3 * torch.randn(256, 4)).bfloat16()
+    cut = Cut(1, (256,))
+
+    def work(shard):
+        build = Build(LoraSpec(4, 4), False, torch.bfloat16, "cpu", shard)
+        layer, outputs = make_linear(shard.width(256), {"down_proj": 256}, False, build), []
+        layer.base("down_proj")[0].copy_(shard.take(W, cut))
+        for factor in (0, 1):
+            for master, value in zip(layer.adapter("down_proj"), (shard.take(A, cut), factor * B), strict=True):
+                master.copy_(value)
+            layer.refresh()
+            outputs.append(shard.collect(layer(shard.take(x, cut))).detach().double())
+        return outputs[1] - outputs[0]
+
+    wanted = x.double() @ A.double().T @ B.double().T
+    for moved in together(2, work):
+        assert 0.95 < float((moved * wanted).sum() / wanted.square().sum()) < 1.05
+
+
+def test_terms_are_added_in_float32_whatever_the_number_of_rows():
+    shard, terms = Shard(1, 4), torch.randn(4, 9, 300).bfloat16()
+    shard.stack = lambda tensor: terms[:, : len(tensor)]
+    total = shard.add_up(terms[1])
+    assert torch.equal(total, (((terms[0].float() + terms[1]) + terms[2]) + terms[3]).bfloat16())
+    assert torch.equal(shard.add_up(terms[1, :1]), total[:1])
