@@ -151,7 +151,7 @@ def test_steps_with_end_tokens_say_so(bench, capfd):
 
 
 def test_every_benchmark_is_tested():
-    shared = set("__init__ record timing ceilings workload models steps report gpu_page exam".split())
+    shared = set("__init__ record timing ceilings workload models steps report gpu_page exam refusals".split())
     # in test_lab.py, test_exam.py, test_curves.py and test_scale.py
     tested_apart = {"lab", "real_model", "curves", "sums", "scale"}
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
