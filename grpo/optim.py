@@ -75,7 +75,7 @@ class Optimizer:
                 states[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
         self.adamw.state.update(states)
-        self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates, skipped ones included
+        self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates that have begun
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
     @property
@@ -98,6 +98,7 @@ class Optimizer:
 
         Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
         """
+        self.num_updates += 1  # first, for an update that fails halfway must not be done again
         grad = self._sum_gradient()
         norm = self._norm() / self.scale
         if math.isfinite(norm):
@@ -110,7 +111,6 @@ class Optimizer:
             self.adamw.step()
             self.replicas.join_parts_(self.flat, self.own)
         self.discard_gradient()
-        self.num_updates += 1
         if self.scales_loss:
             self._rescale(math.isfinite(norm))
         return norm

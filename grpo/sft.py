@@ -185,10 +185,11 @@ def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
 def stage1_overrides(config: TrainConfig) -> list[str]:
     """Return the keys of stage 1 that the stage 2 config sets, as on a command line.
 
-    What the stage 2 config says about the model is meant for stage 1, which comes first. In a toy world stage 1 belongs
-    to the run: it lies in the run's directory and shares its seed.
+    What the stage 2 config says about the model is meant for stage 1, which comes first. Both stages run in the same
+    processes, so as many of them share the model. In a toy world stage 1 belongs to the run: it lies in the run's
+    directory and shares its seed.
     """
-    overrides = [f"disable_tqdm={config.disable_tqdm}"]
+    overrides = [f"disable_tqdm={config.disable_tqdm}", f"tensor_parallel_size={config.tensor_parallel_size}"]
     if config.toy_world:
         output_dir = Path(config.output_dir) / "cold_start"
         overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]

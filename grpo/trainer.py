@@ -82,11 +82,10 @@ class Trainer:
         self.ranks.agree(self.inputs)
         num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
         if self.ranks.world > 1:
-            sent = (
-                2 * (num_replicas - 1) * optimizer.grad.nbytes / num_replicas
-            )  # a ring sends all parts but one, twice
+            other_parts = (num_replicas - 1) * optimizer.grad.nbytes / num_replicas
+            sent = 2 * other_parts / 1e6  # of the gradient to be summed, and of the new weights
             shared = f" ({num_replicas} x {num_shards} that share a model)" if num_shards > 1 else ""
-            run.say(f"{self.ranks.world} processes{shared}; each sends {sent / 1e6:.1f} MB per update")
+            run.say(f"{self.ranks.world} processes{shared}; each sends {sent:.1f} MB per update to other replicas")
         size = memory.loaded_bytes(self.model, reference, num_replicas) + memory.free_bytes(run.device)
         size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
         self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type, num_replicas)

@@ -19,17 +19,28 @@ from grpo.model.weights import projections, read_model_config
 
 RANK, STEPS = 4, 2
 PROCESS = """
-import json, sys, torch
-import torch.distributed as dist
+import json, sys
+from grpo.device import peers
+from grpo.optim import Optimizer
 from grpo.train import main
-given, original = [], dist.all_reduce
-def all_reduce(tensor, *rest, **more):
-    if tensor.dtype == torch.float32:  # metrics are in float64
-        given.append(tensor.nbytes)
-    return original(tensor, *rest, **more)
-dist.all_reduce = all_reduce
+sent, is_updating, step = [], False, Optimizer.step
+def recorded(name):
+    collective = getattr(peers, name)
+    def call(output, tensor, **more):
+        if is_updating:
+            sent.append((name, abs(output.nbytes - tensor.nbytes)))  # all parts but one
+        return collective(output, tensor, **more)
+    setattr(peers, name, call)
+def update(*given):
+    global is_updating
+    is_updating = True
+    norm = step(*given)
+    is_updating = False
+    return norm
+recorded("reduce_scatter_flat"), recorded("all_gather_flat")
+Optimizer.step = update
 main(sys.argv[1:])
-print(json.dumps(given))
+print(json.dumps(sent))
 """
 
 
@@ -49,7 +60,7 @@ def config(tmp_path_factory):
 
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_processes_send_what_is_counted(config, num_processes):
-    """A ring all-reduce of n bytes sends each part but one twice."""
+    """In an update: all parts but one of the gradient, to be summed, and then of the weights."""
     shared = {"WORLD_SIZE": str(num_processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = [
         subprocess.Popen(
@@ -66,9 +77,10 @@ def test_processes_send_what_is_counted(config, num_processes):
     counted = Layout(shape, num_processes, 1, rank=RANK).update_bytes()
     for (out, err), process in zip(ended, started, strict=True):
         assert process.returncode == 0, err[-2000:]
-        given = json.loads(out.splitlines()[-1])
-        assert 2 * (num_processes - 1) / num_processes * sum(given) == STEPS * counted
-        assert len(given) == STEPS * (num_processes > 1)
+        sent = json.loads(out.splitlines()[-1])
+        assert sum(num_bytes for _, num_bytes in sent) == STEPS * counted
+        names = ["reduce_scatter_flat", "all_gather_flat"] * (num_processes > 1)
+        assert [name for name, _ in sent] == STEPS * names
 
 
 @pytest.mark.parametrize("name", scale.SHAPES)

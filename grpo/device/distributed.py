@@ -57,8 +57,7 @@ class Ranks(Peers):
 
     num_shards: processes that hold one model together. shard: the place of this one among those. replicas: the
     processes that have the same part of the other replicas; what is counted or summed per step counts replicas.
-    is_restart: whether torchrun has started these processes to replace others that have ended. may_restart: whether it
-    may do so again.
+    is_restart: whether torchrun has started these processes to replace others that have ended.
     """
 
     def __init__(self, device: torch.device, num_shards: int = 1):
@@ -73,13 +72,13 @@ class Ranks(Peers):
                 f"tensor_parallel_size to a divisor of {self.world}",
                 CONFIG,
             )
-        num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        self.is_restart = num_restarts > 0
-        self.may_restart = num_restarts < int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+        self.is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
         if self.world > 1 and not dist.is_initialized():
             with explain_lost_peers():
                 self._join()
-            if num_shards > 1:
+        self.agree({"tensor_parallel_size": str(num_shards)})  # else some would wait for shards that never come
+        if num_shards > 1:
+            with explain_lost_peers():
                 self._share(num_shards)
 
     def _join(self) -> None:

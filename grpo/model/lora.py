@@ -9,7 +9,7 @@ is a view, `weight[:, :I]`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import nn
@@ -71,6 +71,7 @@ class Build:
     train_weights: bool
     dtype: torch.dtype
     device: torch.device | str
+    _: KW_ONLY
     int8: bool = False
     shard: Shard = ALONE
 

@@ -115,13 +115,13 @@ def test_what_a_step_sends_is_the_gradient_and_the_weights_once_per_update_and_l
         others = [size for size in sent if size != gradient_bytes]
         assert len(sent) - len(others) == 4 and sum(others) < 64 * num_tokens + 10_000 * 8
     # Of two ranks, each sends half of the gradient to be summed, and half of the new weights.
-    assert f"2 processes; each sends {gradient_bytes / 1e6:.1f} MB per update" in children[0].stderr
+    assert f"2 processes; each sends {gradient_bytes / 1e6:.1f} MB per update to other replicas" in children[0].stderr
 
 
 # --- machines that are not alike -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["configuration", "data", "base weights", "torch", "program"])
+@pytest.mark.parametrize("kind", ["configuration", "shards", "data", "base weights", "torch", "program"])
 def test_machines_that_do_not_agree_are_told_before_the_first_step(processes, chat_checkpoint, tmp_path, kind):
     """Each names what differs, and on which rank of which host; all end with exit 2."""
     config = write_config(tmp_path, chat_checkpoint)
@@ -133,6 +133,7 @@ def test_machines_that_do_not_agree_are_told_before_the_first_step(processes, ch
     (tmp_path / "other.jsonl").write_text("".join(rows[1:]))
     unlike = {
         "configuration": (["beta=0.5"], "", "beta: 0.01 on rank 0"),
+        "shards": (["tensor_parallel_size=2"], "", "tensor_parallel_size: 1 on rank 0"),
         "data": ([f"dataset_id_or_path={tmp_path / 'other.jsonl'}"], "", "dataset: "),
         "base weights": ([f"model_name_or_path={tmp_path / 'model'}"], "", "base_weights: "),
         "torch": ([], "another_torch_on_rank_1", "torch: "),

@@ -130,6 +130,14 @@ def test_what_stage_2_says_of_the_model_is_meant_for_stage_1(tmp_path, stages, c
     assert (own.model_name_or_path, own.model_revision) == (str(chat_checkpoint), "main")
 
 
+def test_both_stages_share_their_models_alike(stages):
+    """They are one run of the same processes, whatever the file of stage 1 says."""
+    stage1, _ = load_stage1(stages({"tensor_parallel_size": 4}, {"tensor_parallel_size": 2})[0])
+    assert stage1.tensor_parallel_size == 2
+    error = refusal(stages({"base_weights": "int8"}, {"tensor_parallel_size": 2}))
+    assert error.exit_code == 2 and "base_weights: int8 cannot be shared" in str(error)
+
+
 def test_without_cold_start_the_model_is_the_start(tmp_path, stages, chat_checkpoint, capsys):
     """An own fine-tuned checkpoint or adapter, as the guides have it."""
     train(*stages())

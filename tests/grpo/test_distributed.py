@@ -49,6 +49,21 @@ def test_two_ranks():
     assert answers == [[2, True, True, *both], [2, False, True, *both]]
 
 
+JOINED_ALREADY = """
+import torch, torch.distributed as dist
+from grpo.device.distributed import Ranks
+dist.init_process_group("gloo")
+ranks = Ranks(torch.device("cpu"), 2)
+print(ranks.shard.rank, ranks.shard.world, ranks.replicas.rank, ranks.replicas.world)
+ranks.close()
+"""
+
+
+def test_ranks_that_a_program_has_joined_already_share_a_model_too():
+    said = [child.communicate(timeout=300)[0].split() for child in start_two(JOINED_ALREADY)]
+    assert said == [["0", "2", "0", "1"], ["1", "2", "0", "1"]]
+
+
 def test_one_rank_alone(monkeypatch):
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -435,6 +435,21 @@ def test_no_second_try_after_an_update(made, wrap_passes):
     assert failed.value.exit_code == MEMORY and len(calls) == 3
 
 
+def test_no_second_try_of_an_update_that_has_begun(made, monkeypatch):
+    """The others wait for this process's part of the gradient, and not for another try."""
+    begun, calls = made("begun"), []
+
+    def runs_out():
+        calls.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(begun.optimizer, "_sum_gradient", runs_out)
+    begun.budget = replace(begun.budget, tokens=4 * begun.longest)  # it could be halved
+    with pytest.raises(UserError) as failed:
+        step(begun)
+    assert failed.value.exit_code == MEMORY and len(calls) == 1
+
+
 def test_generation_that_runs_out_names_its_own_keys(made, monkeypatch):
     """At once: smaller micro-batches would not help."""
     full, calls = made("full"), []

@@ -98,7 +98,7 @@ def test_with_peers_only_what_all_drop_together_is_dropped(tmp_path, monkeypatch
         return max(value, 130)
 
     peers = SimpleNamespace(world=2, rank=0, is_main=True, barrier=lambda: None, agree=lambda facts: None)
-    peers.is_restart = peers.may_restart = False
+    peers.is_restart = False
     peers.max = lambda value: value  # of restarts
     monkeypatch.setattr(signals, "GRACE_S", 0.05)
     with pytest.raises(Interrupted) as stop, Run(configured(tmp_path), ranks=peers) as run:

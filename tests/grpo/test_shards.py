@@ -204,7 +204,7 @@ def test_gradients_are_those_of_one_process(tmp_path, family, num_shards, rank, 
 
     def work(shard):
         lora = LoraSpec(rank, 2 * rank) if rank else None
-        model = load_decoder(tmp_path, Build(lora, not rank, dtype, "cpu", shard))
+        model = load_decoder(tmp_path, Build(lora, not rank, dtype, "cpu", shard=shard))
         shares, generator = shares_of(model), torch.Generator().manual_seed(0)
         for linear in model.lora_linears():
             linear.reset(generator)
@@ -280,7 +280,7 @@ def test_shards_start_as_one_process_and_drop_the_same_inputs(checkpoint):
     """A, and the mask of a projection whose inputs are shared, are parts of those of one process bit for bit."""
     adapters = []
     for shard in (ALONE, Shard(0, 2), Shard(1, 2)):
-        model = load_decoder(checkpoint, Build(LoraSpec(2, 4, dropout=0.5), False, torch.float32, "cpu", shard))
+        model = load_decoder(checkpoint, Build(LoraSpec(2, 4, dropout=0.5), False, torch.float32, "cpu", shard=shard))
         generator = torch.Generator().manual_seed(7)
         for linear in model.lora_linears():
             linear.reset(generator)
@@ -300,7 +300,7 @@ def test_small_updates_survive_sums_of_terms_in_bfloat16():
     cut = Cut(1, (256,))
 
     def work(shard):
-        build = Build(LoraSpec(4, 4), False, torch.bfloat16, "cpu", shard)
+        build = Build(LoraSpec(4, 4), False, torch.bfloat16, "cpu", shard=shard)
         layer, outputs = make_linear(shard.width(256), {"down_proj": 256}, False, build), []
         layer.base("down_proj")[0].copy_(shard.take(W, cut))
         for factor in (0, 1):

@@ -195,7 +195,7 @@ def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(
 
 def twins():
     """Ranks of which there are two, and the other does what this one does."""
-    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False, may_restart=False)
+    ranks = SimpleNamespace(**vars(ALONE) | {"world": 2}, is_main=True, is_restart=False)
     ranks.sum, ranks.sum_ = lambda values: [2 * value for value in values], lambda tensor: tensor.mul_(2)
     ranks.gather_lists = lambda values: [*values, *values]
     ranks.sum_to_parts = lambda tensor: 2 * tensor[: len(tensor) // 2]
