@@ -6,11 +6,12 @@ and values per token; a number has c = 2 bytes, a weight w = 2, or 1 with base_w
 
 generate   steps · max(bytes / M, flop / F)        rows = QUESTIONS · ANSWERS / W, at most B of them at a time
              steps = LONGEST + MEAN · (rows / B - 1),  alive = rows · MEAN / steps
-             bytes = (w P + c A + alive · (PROMPT + 2/3 MEAN) · K) / T + c D V
-             flop  = 2 alive · ((P + A) / T + D V)
-train      6 tokens · ((P + A) / T + D V) / F      forward, backward and the reference's forward, 2 each
-sums       2 L (T - 1) · D c bytes per generated token, and per trained token three times. A shard sends what it adds to
-           all others, which sum in one order (grpo/device); a decode step waits LATENCY for each of its 2 L sums
+             bytes = (w P + c A + alive · (PROMPT + 2/3 MEAN) · K + c D V) / T
+             flop  = 2 alive · (P + A + D V) / T
+train      6 tokens · (P + A + D V) / T / F        forward, backward and the reference's forward, 2 each
+sums       (2 L + 1) (T - 1) · D c bytes per generated token, and per trained token three times. A shard sends what it
+           adds to all others, which sum in one order (grpo/device). Drawing adds (T - 1) / T · 4 V, the float32 logits
+           that a shard has. A decode step waits LATENCY for each of its 2 L + 2 exchanges
 update     2 (W - 1) / W · 4 A' bytes              float32 gradients of a shard's adapters, around a ring of replicas
              A' : A of q, k, v, gate, up and B of o, down are whole, of the others a shard has 1 / T
 
@@ -26,6 +27,7 @@ from functools import cached_property
 import torch
 
 from bench.models import qwen2
+from grpo.device.shard import Shard
 from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
@@ -71,15 +73,15 @@ class Layout:
 
     def sum_bytes(self, tokens: float, passes: int) -> float:
         """Count what a GPU sends to the other shards in so many passes over the tokens, forward or backward."""
-        per_token = self.config.num_layers * self.config.hidden_size * self.dtype.itemsize
-        return 2 * passes * tokens * (self.shards - 1) * per_token
+        num_sums = 2 * self.config.num_layers + 1  # of attention and MLP; of the embedding, or the head's gradient
+        return num_sums * passes * tokens * (self.shards - 1) * self.config.hidden_size * self.dtype.itemsize
 
     @cached_property
     def loaded_bytes(self) -> float:
-        """Count weights and optimizer of a GPU. Shards have a part of all but embedding and head."""
-        build = Build(LoraSpec(self.rank, self.rank), False, self.dtype, "meta", int8=self.int8)
-        ends = 2 * self.config.vocab_size * self.config.hidden_size * self.dtype.itemsize
-        return ends + (memory.loaded_bytes(Decoder(self.config, build)) - ends) / self.shards
+        """Count weights and optimizer of a GPU."""
+        lora, shard = LoraSpec(self.rank, self.rank), Shard(0, self.shards)
+        build = Build(lora, False, self.dtype, "meta", int8=self.int8, shard=shard)
+        return memory.loaded_bytes(Decoder(self.config, build), num_replicas=self.replicas)
 
     @cached_property
     def slots(self) -> int:
@@ -94,11 +96,11 @@ class Layout:
         steps = LONGEST + MEAN * (rows / min(rows, self.slots) - 1)
         alive = rows * MEAN / steps
         cached = alive * (PROMPT + 2 / 3 * MEAN) * memory.kv_bytes_per_token(c, self.dtype)
-        num_bytes = ((1 if self.int8 else item) * P + item * A + cached) / T + item * head
-        per_token = 2 * ((P + A) / T + head)
+        num_bytes = ((1 if self.int8 else item) * P + item * A + cached + item * head) / T
+        per_token = 2 * (P + A + head) / T
         generate = steps * max(num_bytes / M, alive * per_token / F)
         link = NEAR if self.replicas * T <= PER_MACHINE else FAR
-        waits = 2 * c.num_layers * steps * LATENCY * (T > 1)
+        waits = (2 * c.num_layers + 2) * steps * LATENCY * (T > 1)
         send = waits + self.all_sum_bytes() / NEAR + self.update_bytes() / link
         return generate, 3 * per_token * self.tokens() / F, send
 
@@ -110,7 +112,9 @@ class Layout:
 
     def all_sum_bytes(self) -> float:
         """Count what a GPU sends to the other shards in a step."""
-        return self.sum_bytes(self.tokens(), 3) + self.sum_bytes(QUESTIONS * ANSWERS / self.replicas * MEAN, 1)
+        generated = QUESTIONS * ANSWERS / self.replicas * MEAN
+        logits = generated * (self.shards - 1) / self.shards * 4 * self.config.vocab_size
+        return self.sum_bytes(self.tokens(), 3) + self.sum_bytes(generated, 1) + logits
 
     def tokens(self) -> float:
         """Count the tokens that a replica trains on; a prompt and its answers are packed, so it is there once."""
