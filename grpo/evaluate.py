@@ -1,7 +1,6 @@
 """Measure how well a model answers a file of questions, or compare two.
 
   python -m grpo.evaluate MODEL [--data FILE] [--reward NAME] [--n 8 --temperature 0.7] [--output F.json] [key=value …]
-  python -m grpo.evaluate MODEL --data TruthfulQA.csv --choices
   python -m grpo.evaluate --compare A B
 
 MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
@@ -27,7 +26,6 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
-from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect, compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
@@ -61,17 +59,6 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) ->
     finally:
         scorer.close()
     return _summarise(config, groups), completion_records(groups)
-
-
-def evaluate_choices(task: Task) -> Result:
-    """Score the choices that the questions give: MC1 and MC2."""
-    policy = load_saved(task.saved, task.config, choose_device(task.config.device))
-    loaded = load_prompts(task.data, policy, task.questions)
-    say(str(loaded.count))
-    scored = score_choices(policy, loaded.prompts)
-    measured = summarise_choices(scored)
-    say(result_table({"": measured}))
-    return measured, [question.record() for question in scored]
 
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
@@ -157,11 +144,8 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
 def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
     """Evaluate one model; write the result to `output`, and the answers to a file next to it."""
     task = make_task(model, arguments, say)
-    if arguments.choices:
-        result, records = evaluate_choices(task)
-    else:
-        rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
-        result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
+    rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
+    result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
     if output:
@@ -185,7 +169,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reward", metavar="NAME", help="reward that knows right from wrong, such as math, exact or simpleqa"
     )
-    parser.add_argument("--choices", action="store_true", help="score given choices by log-prob: MC1 and MC2")
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
     parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="use only the first N questions")

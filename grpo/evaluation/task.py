@@ -17,7 +17,6 @@ from grpo.run.saved import SavedModel, find_saved, read_config
 
 FIELDS = ("question_field", "answer_field", "title_field")
 DEFAULT_TEMPLATE = TrainConfig.prompt_template
-NO_GRADING = "exact"  # a configuration must name a reward, but choices are not graded
 NO_LIMIT = 10**9  # tokens of a prompt: only the model's positions limit it
 
 
@@ -64,7 +63,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
         has_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-        if benchmark and not has_prompt and not arguments.choices:
+        if benchmark and not has_prompt:
             config = replace(config, prompt_template=benchmark.prompt)
         if config.prompt_template != DEFAULT_TEMPLATE:
             say(f"each question is asked as {config.prompt_template!r} (prompt_template)")
@@ -85,8 +84,6 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
     """Return the reward to grade with; None: that of the configuration. UserError (exit 2) if there is none."""
     if arguments.reward or not arguments.data:
         return arguments.reward
-    if arguments.choices:
-        return NO_GRADING
     if benchmark:
         return benchmark.reward
     if not has_config:

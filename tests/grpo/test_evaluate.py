@@ -1,7 +1,6 @@
 """The command that evaluates: what it asks, of whom, how it is graded, and what it keeps when grading fails."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -131,17 +130,6 @@ def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_c
     data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
     _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
     assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
-
-
-def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
-    data = write_csv(Path("TruthfulQA.csv"), TRUTHFUL, {**TRUTHFUL, "Question": "And a dog?"})
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--choices", "--output", "o.json")
-    first, second = answers("o.jsonl")
-    assert found["mc1"] == (first["mc1"] + second["mc1"]) / 2 and 0 < found["mc2"] < 1
-    right, wrong = (
-        [math.exp(score) for text, score in first["scores"].items() if ("It" in text) == flag] for flag in (0, 1)
-    )
-    assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
 
 
 def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
