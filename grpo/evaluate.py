@@ -45,20 +45,19 @@ UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unles
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
 
 
-def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
+def evaluate(task: Task, n: int, temperature: float, rescue: Path) -> list[Group]:
     """Answer the questions n times each, and grade the answers.
 
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
     """
-    config = task.config
     scorer = prepare_rewards(task.data, say, task.questions)
     say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
         groups = _generate(task, scorer, n, temperature)
-        _grade(scorer, groups, rescue, config.reward_funcs)
+        _grade(scorer, groups, rescue, task.config.reward_funcs)
     finally:
         scorer.close()
-    return _summarise(config, groups), completion_records(groups)
+    return groups
 
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
@@ -129,7 +128,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
     """Compare two models, or the answers in the files of two evaluations."""
     found = []
     for label, name in (("a", a), ("b", b)):
-        if is_file(name):
+        if Path(name).suffix in (".json", ".jsonl"):
             found.append(read_answers(Path(name)))
         else:
             say(f"{label}: {name}")
@@ -145,18 +144,14 @@ def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | Non
     """Evaluate one model; write the result to `output`, and the answers to a file next to it."""
     task = make_task(model, arguments, say)
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
-    result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
+    groups = evaluate(task, arguments.n, arguments.temperature, rescue)
+    result, records = _summarise(task.config, groups), completion_records(groups)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
     if output:
         write_lines(output.with_suffix(".jsonl"), records)
         write_json(output, result)
     return result, records
-
-
-def is_file(name: str) -> bool:
-    """Return whether a name is that of a file with answers, and not that of a model."""
-    return Path(name).suffix in (".json", ".jsonl")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -171,8 +166,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
-    parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="use only the first N questions")
-    parser.add_argument("--config", metavar="FILE", help="training config to take prompts, lengths and rewards from")
     parser.add_argument(
         "--output", type=Path, metavar="F.json", help="write the result here, and all answers to F.jsonl"
     )
@@ -187,8 +180,6 @@ def check(arguments: argparse.Namespace) -> None:
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
-    if arguments.max_samples < 0:
-        raise UserError(f"--max-samples is {arguments.max_samples}", "it counts questions", "give 1 or more, or 0: all")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",
@@ -217,17 +208,8 @@ def main(argv: list[str]) -> None:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))
     where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
-    say_next(where, *_next_commands(arguments))
-
-
-def _next_commands(arguments: argparse.Namespace) -> tuple[list[object], list[object]]:
-    if not arguments.compare:
-        return ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model]
-    a, b = arguments.compare
-    if is_file(a) or is_file(b):
-        again = ["grpo.evaluate", "MODEL", "--data", "FILE", "--output", "other.json"]
-        return again, ["grpo.evaluate", "--compare", b, "other.json"]
-    return ["grpo.generate", a], ["grpo.generate", b]
+    model = arguments.compare[1] if arguments.compare else arguments.model
+    say_next(where, ["grpo.evaluate", "--compare", model, "OTHER"], ["grpo.generate", "MODEL"])
 
 
 if __name__ == "__main__":

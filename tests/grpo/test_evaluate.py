@@ -76,7 +76,7 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
 
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):
-    typed = ["--reward", "format", "--max-samples", "2", "system_prompt=null", "--output", "o.json"]
+    typed = ["--reward", "format", "eval_max_samples=2", "system_prompt=null", "--output", "o.json"]
     found, _ = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
     assert not any("Brief." in record["prompt"] for record in answers("o.jsonl"))
@@ -137,14 +137,11 @@ def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
-    assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
+    assert next_commands(text)[0] == f"grpo.evaluate --compare {trained} OTHER"
     assert json.loads(Path("c.json").read_text()) == found
-    _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
-    assert text.count(f"grpo.generate {trained}") == 1
-    _, text = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
-    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
-    again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
-    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
+    again, _ = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
+    assert again["measures"] == found["measures"]
+    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert again["measures"] == found["measures"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
@@ -177,7 +174,7 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> t
 def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
     script = [says(grade) for grade in "ABBCCCA"]  # the first is the preflight's
     found, _ = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *script, default=says("no grade"))
-    rates = [found[name] for name in ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
+    rates = [found[name] for name in ("accuracy", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
     assert rates == pytest.approx([1 / 6, 2 / 6, 3 / 6, 1 / 3, 2 / (6 + 3)])
     assert not Path("ungraded.jsonl").exists()
 
