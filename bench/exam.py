@@ -3,13 +3,17 @@
 import math
 from collections.abc import Sequence
 
+import torch
+
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.choices import sum_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.model.policy import Policy
+from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.sampling.sampler import Sampler
 
 MAX_SEQUENCES = 64
+MICRO_BATCH_TOKENS = 8192
 
 
 def encode(policy: Policy, text: str) -> tuple[int, ...]:
@@ -31,6 +35,18 @@ def logprobs(policy: Policy, asked: Sequence[tuple[str, ...]]) -> list[float]:
         answers = [Completion.given(list(encode(policy, text)), "stop", text, loss_weight=1.0) for text in texts]
         groups.append(Group(Prompt(0, prompt, encode(policy, prompt), {}), answers))
     return sum_logprobs(policy, groups)
+
+
+@torch.inference_mode()
+def sum_logprobs(policy: Policy, groups: Sequence[Group]) -> list[float]:
+    """Return the sum of the log-probs of each completion, in order."""
+    sums = []
+    for number, parts in enumerate(split_into_micro_batches(groups, MICRO_BATCH_TOKENS)):
+        batch = pack_batch(parts, number, device=policy.model.build.device)
+        logp_C, _ = batch_logprobs(policy.model, batch)  # Eq. 3
+        sum_N = torch.zeros(len(batch.completions), dtype=torch.float64, device=logp_C.device)
+        sums += sum_N.index_add_(0, batch.completion_C, logp_C.double()).tolist()
+    return sums
 
 
 def logit(logp: float) -> float:

@@ -1,7 +1,6 @@
 """Measure how well a model answers a file of questions, or compare two.
 
   python -m grpo.evaluate MODEL [--data FILE] [--reward NAME] [--n 8 --temperature 0.7] [--output F.json] [key=value …]
-  python -m grpo.evaluate MODEL --data TruthfulQA.csv --choices
   python -m grpo.evaluate --compare A B
 
 MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
@@ -27,7 +26,6 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
-from grpo.evaluation.choices import score_choices, summarise_choices
 from grpo.evaluation.compare import collect, compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
@@ -47,31 +45,19 @@ UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unles
 Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
 
 
-def evaluate(task: Task, n: int, temperature: float, rescue: Path = UNGRADED) -> Result:
+def evaluate(task: Task, n: int, temperature: float, rescue: Path) -> list[Group]:
     """Answer the questions n times each, and grade the answers.
 
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
     """
-    config = task.config
     scorer = prepare_rewards(task.data, say, task.questions)
     say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
         groups = _generate(task, scorer, n, temperature)
-        _grade(scorer, groups, rescue, config.reward_funcs)
+        _grade(scorer, groups, rescue, task.config.reward_funcs)
     finally:
         scorer.close()
-    return _summarise(config, groups), completion_records(groups)
-
-
-def evaluate_choices(task: Task) -> Result:
-    """Score the choices that the questions give: MC1 and MC2."""
-    policy = load_saved(task.saved, task.config, choose_device(task.config.device))
-    loaded = load_prompts(task.data, policy, task.questions)
-    say(str(loaded.count))
-    scored = score_choices(policy, loaded.prompts)
-    measured = summarise_choices(scored)
-    say(result_table({"": measured}))
-    return measured, [question.record() for question in scored]
+    return groups
 
 
 def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
@@ -142,7 +128,7 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
     """Compare two models, or the answers in the files of two evaluations."""
     found = []
     for label, name in (("a", a), ("b", b)):
-        if is_file(name):
+        if Path(name).suffix in (".json", ".jsonl"):
             found.append(read_answers(Path(name)))
         else:
             say(f"{label}: {name}")
@@ -157,22 +143,15 @@ def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]
 def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
     """Evaluate one model; write the result to `output`, and the answers to a file next to it."""
     task = make_task(model, arguments, say)
-    if arguments.choices:
-        result, records = evaluate_choices(task)
-    else:
-        rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
-        result, records = evaluate(task, arguments.n, arguments.temperature, rescue)
+    rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
+    groups = evaluate(task, arguments.n, arguments.temperature, rescue)
+    result, records = _summarise(task.config, groups), completion_records(groups)
     if task.benchmark:
         result = {"benchmark": task.benchmark.name, **result}
     if output:
         write_lines(output.with_suffix(".jsonl"), records)
         write_json(output, result)
     return result, records
-
-
-def is_file(name: str) -> bool:
-    """Return whether a name is that of a file with answers, and not that of a model."""
-    return Path(name).suffix in (".json", ".jsonl")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -185,11 +164,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--reward", metavar="NAME", help="reward that knows right from wrong, such as math, exact or simpleqa"
     )
-    parser.add_argument("--choices", action="store_true", help="score given choices by log-prob: MC1 and MC2")
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
-    parser.add_argument("--max-samples", type=int, default=0, metavar="N", help="use only the first N questions")
-    parser.add_argument("--config", metavar="FILE", help="training config to take prompts, lengths and rewards from")
     parser.add_argument(
         "--output", type=Path, metavar="F.json", help="write the result here, and all answers to F.jsonl"
     )
@@ -204,8 +180,6 @@ def check(arguments: argparse.Namespace) -> None:
     SamplingParams(1, arguments.temperature)  # refuses a temperature that does not exist
     if arguments.n < 1:
         raise UserError(f"--n is {arguments.n}", "it is the number of answers per question", "give 1 or more")
-    if arguments.max_samples < 0:
-        raise UserError(f"--max-samples is {arguments.max_samples}", "it counts questions", "give 1 or more, or 0: all")
     if arguments.n > 1 and arguments.temperature == 0:
         raise UserError(
             f"--n {arguments.n} at temperature 0",
@@ -234,17 +208,8 @@ def main(argv: list[str]) -> None:
         parser.error("name a MODEL, or --compare A B")
     print(json.dumps(result, indent=2))
     where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
-    say_next(where, *_next_commands(arguments))
-
-
-def _next_commands(arguments: argparse.Namespace) -> tuple[list[object], list[object]]:
-    if not arguments.compare:
-        return ["grpo.evaluate", "--compare", arguments.model, "OTHER"], ["grpo.generate", arguments.model]
-    a, b = arguments.compare
-    if is_file(a) or is_file(b):
-        again = ["grpo.evaluate", "MODEL", "--data", "FILE", "--output", "other.json"]
-        return again, ["grpo.evaluate", "--compare", b, "other.json"]
-    return ["grpo.generate", a], ["grpo.generate", b]
+    model = arguments.compare[1] if arguments.compare else arguments.model
+    say_next(where, ["grpo.evaluate", "--compare", model, "OTHER"], ["grpo.generate", "MODEL"])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, fits, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, find_match, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables, types_of
@@ -81,7 +81,6 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
-    reader.check_correction()
     values, notices = reader.values, reader.notices
     for instead, unused in reader.unused.items():
         verb = "is" if len(unused) == 1 else "are"
@@ -91,9 +90,9 @@ def examine_config(
         if name.endswith("_api_key_env"):
             keep_secret(value)
     config = _settle(kind(**values))
-    for name, entry in reader.nulls.items():
+    for name in reader.set_by.keys() - values.keys():
         if value := getattr(config, name):  # 0 and false mean "none" themselves
-            notices.append(f"{entry.where}: {name} is null: its default {value} is used")
+            notices.append(f"{reader.set_by[name].where}: {name} is null: its default {value} is used")
     if not is_complete:
         return config, notices, problems
     doubtful, missing = reader.doubtful, []  # a consequence of a mistake is not reported as a second one
@@ -149,9 +148,8 @@ def _as_written(value: Any) -> Any:
 class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
-    values: key -> value. nulls: keys that are null where null is no value, as if they were left out. doubtful: keys
-    whose intended value is not known. names: the names in the files, with their last entries. unused: what happens
-    instead -> keys that are not used.
+    values: key -> value, without the keys that are null where null is no value. doubtful: keys whose intended value is
+    not known. names: as the files have them. unused: what happens instead -> keys that are not used.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -160,10 +158,9 @@ class _Reader:
         self.hints = typing.get_type_hints(kind)
         self.values: Values = {}
         self.set_by: dict[str, Entry] = {}
-        self.nulls: dict[str, Entry] = {}
         self.notices: list[str] = []
         self.doubtful: set[str] = set()
-        self.names: dict[str, Entry] = {}
+        self.names: set[str] = set()
         self.unused: dict[str, dict[str, Entry]] = {}
 
     def read(self, entry: Entry) -> None:
@@ -171,9 +168,10 @@ class _Reader:
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
         if name != entry.name:
             self.notices.append(f"{entry.where}: {entry.name} is read as {name}")
-        name = self._choose_reading(name)
-        self.names[name] = entry
-        refused, ignored = fits(REFUSED, name), fits(IGNORED, name)
+        known = [*self.keys, *ALIASES, *VALUES, *REFUSED, *IGNORED]
+        name = next((reading for reading in readings(name) if find_match(known, reading)), name)
+        self.names.add(name)
+        refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
         value = None if entry.value == "None" else entry.value  # which YAML reads as text
         meaning = next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
         if name in self.keys:
@@ -190,25 +188,6 @@ class _Reader:
             self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
         elif name not in VALUES and not (name in SECTIONS and value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
-
-    def check_correction(self) -> None:
-        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
-        correction = "sampler_importance_sampling_correction"
-        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
-        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
-            self.values[correction] = False
-        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
-            entry = self.names.get(name)
-            if entry and entry.value not in available:
-                written = entry.text or entry.value
-                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
-
-    def _choose_reading(self, name: str) -> str:
-        """Return the key that a name in sections stands for; without one, the name itself."""
-        candidates = list(readings(name))
-        own = [reading for reading in candidates if reading in self.keys or ALIASES.get(reading) in self.keys]
-        foreign = [*ALIASES, *VALUES, *REFUSED, *IGNORED]
-        return next(iter(own + [reading for reading in candidates if fits(foreign, reading)]), name)
 
     def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
         """Set a key to a value, or report why that is a mistake. text: the value as it was written."""
@@ -234,10 +213,8 @@ class _Reader:
         self.set_by[name] = entry
         if value is None and type(None) not in types_of(hint):
             self.values.pop(name, None)
-            self.nulls[name] = entry
         else:
             self.values[name] = value
-            self.nulls.pop(name, None)
 
     def _join(self, earlier: Any, value: Any, entry: Entry, before: Entry) -> Any:
         """Return the value of a key that one file sets twice. It is a mistake, unless the two names go together."""

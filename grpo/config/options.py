@@ -20,6 +20,8 @@ ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
+HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
+LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
 FACTS = {  # what else is known of keys
     "required": "it has no default",
@@ -50,8 +52,7 @@ def key(
 @dataclass(frozen=True)
 class ModelKeys:
     model_name_or_path: str = key(None, "required toy first model local")
-    """Model to start from: a folder in Hugging Face's layout, a hub id, or a GGUF file (FILE.gguf, or PACKAGE:FILE.gguf
-    for one inside an installed package)."""
+    """Model to start from: a folder, a hub id, or a GGUF file (PACKAGE:FILE.gguf for one in an installed package)."""
     model_revision: str = key("main", "model")
     """Branch, tag or commit, if the model is a hub id."""
     tokenizer_name_or_path: str | None = key(None, "model local")
@@ -61,18 +62,16 @@ class ModelKeys:
     chat_template: str | None = key(None, "model local")
     """Jinja file that replaces the tokenizer's chat template."""
     chat_template_kwargs: dict | None = key(None, "model")
-    """Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. The template that the run
-    saves contains them."""
+    """Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. They are saved with it."""
     torch_dtype: str = key("auto", choices=("auto", "bfloat16", "float16", "float32", "float64"))
-    """Data type of the frozen weights and of all matrix products: bfloat16, float16, float32 or float64. auto: bfloat16
-    on a GPU, float32 on a CPU."""
+    """Data type of the frozen weights and of all matrix products. auto: bfloat16 on a GPU, float32 on a CPU."""
     device: str = key("auto", "free", choices=("auto", "cpu", "cuda", "mps"))
-    """cuda, cpu, or mps (Apple's GPUs; untried). auto: cuda if there is such a GPU, else cpu."""
+    """Where to compute. auto: cuda if there is such a GPU, else cpu. mps: Apple's GPUs; untried."""
     kernels: str = key("auto", "warned", choices=("auto", "none"))
     """Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations."""
     tensor_parallel_size: int = key(1, "free", low=1)
-    """Processes that share one copy of the model, each with a part of every layer: torchrun --nproc-per-node N with a
-    multiple of it. It divides the model's heads and key-value heads. 1: each process has a copy of its own."""
+    """Processes that share one copy of the model: torchrun --nproc-per-node N with a multiple of it. It divides the
+    model's heads and key-value heads."""
     tf32: bool = key(False, "warned")
     """Allow a GPU to round the inputs of float32 products to TF32."""
 
@@ -86,12 +85,10 @@ class LoraKeys:
     lora_dropout: float = key(0.0, low=0, high=0.9)
     """Dropout on the input of the adapters during training."""
     lora_layers_to_transform: list[int] | None = key(None)
-    """Numbers of the layers that have adapters, from 0 (PEFT's layers_to_transform). Unset: all. Below the first, no
-    gradient is computed."""
+    """Numbers of the layers that have adapters, from 0. Unset: all."""
     base_weights: str | None = key(None, "first", choices=(None, "int8"))
     """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
-    which halves the memory of a model in bfloat16. Embedding, head and adapters stay in torch_dtype, and the results of
-    the run, evaluation and chat apply the adapter to the weights of the file."""
+    which halves the memory of a model in bfloat16. What the run saves belongs to the weights of the file."""
     lora_target_modules: list[str] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
@@ -105,8 +102,7 @@ class OptimKeys:
     learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
     """Peak learning rate."""
     lr_scheduler_type: str = key("linear", "warned", choices=("linear", "cosine", "constant", "constant_with_warmup"))
-    """Learning rate after the warm-up: linear or cosine decay to 0, or constant_with_warmup. constant: no warm-up and
-    no decay."""
+    """Learning rate after the warm-up: linear and cosine decay to 0. constant: no warm-up either."""
     warmup_ratio: float = key(0.0, "warned", low=0, high=1)
     """Share of the steps that the warm-up takes."""
     warmup_steps: int = key(0, "warned", low=0)
@@ -114,10 +110,9 @@ class OptimKeys:
     num_train_epochs: float = key(3.0, "first free", above=0)
     """Passes over the data, if max_steps is -1."""
     max_steps: int = key(-1, "first free", low=-1)
-    """Steps of the run. A step generates answers and trains on them (stage 2), or is one update (stage 1). -1: as many
-    as num_train_epochs needs."""
+    """Steps of the run. -1: as many as num_train_epochs needs."""
     weight_decay: float = key(0.0, "warned", low=0)
-    """Weight decay of AdamW. It applies to matrices only."""
+    """Weight decay of AdamW, of matrices only."""
     adam_beta1: float = key(0.9, low=0, high=0.9999999)
     """AdamW's beta 1."""
     adam_beta2: float = key(0.999, low=0, high=0.9999999)
@@ -134,7 +129,7 @@ class OptimKeys:
     seed: int = key(42)
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
-    """Use deterministic kernels, and train micro-batches in a fixed order even if their rewards arrive late."""
+    """Use deterministic kernels, and train micro-batches in a fixed order."""
 
 
 @dataclass(frozen=True)
@@ -142,13 +137,11 @@ class RunKeys:
     output_dir: str = key(None, "required first local free")
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
-    """Start anew in a directory that holds a run. Its files lie in old-run/ until the new run has a checkpoint; then
-    they are removed."""
+    """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has a checkpoint."""
     resume_from_checkpoint: bool | str = key(False, "first once free")
-    """Resume. true: from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
+    """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
     allow_changes: list[str] = key((), "once")
-    """Resume although these have changed since the checkpoint: names of keys, or dataset, base_weights, tokenizer and
-    chat_template for their contents."""
+    """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
     logging_steps: int = key(1, "free", low=1)
     """Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step."""
     save_steps: int = key(50, "first free", low=0)
@@ -172,10 +165,8 @@ class RunKeys:
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
-    """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia,
-    neutral or atlas. For the model that model_name_or_path names: almanac, real facts, for which it writes its own cold
-    start, or sums.
-    """
+    """Make a model, a tokenizer and data, and use them where a path is unset. almanac (real facts) and sums are data
+    only, for the model that model_name_or_path names."""
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 
@@ -191,8 +182,7 @@ class DataKeys:
 @dataclass(frozen=True)
 class QuestionKeys:
     dataset_id_or_path: str = key(None, "required toy first local")
-    """Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config). A
-    question is a text, or a list of messages that ends with the user's."""
+    """Questions: a JSON, JSONL, CSV or Parquet file (also gzipped), a folder, or a hub id (owner/name:config)."""
     question_field: str | None = key(None)
     """Column of the question. Unset: question, problem or prompt."""
     answer_field: str | None = key(None)
@@ -208,31 +198,20 @@ class QuestionKeys:
     shuffle_dataset: bool = key(True)
     """Shuffle the data in each epoch, by the seed."""
     eval_dataset_id_or_path: str | None = key(None, "first free")
-    """Held-out questions, which are answered before and after training, and every eval_steps."""
+    """Held-out questions, answered before and after training, and every eval_steps."""
     eval_size: int = key(0, low=0)
-    """Rows at the end of dataset_id_or_path that are held out for evaluation, and never trained on. 0: none."""
+    """Rows at the end of dataset_id_or_path that are held out, and never trained on. 0: none."""
     eval_steps: int = key(0, "first free", low=0)
     """Steps between evaluations. 0: evaluate only before and after training."""
-    keep_best: str | None = key(
-        None,
-        "free",
-        choices=(
-            None,
-            *("eval/accuracy", "eval/reward", "eval/supported_frac"),
-            *("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted"),
-        ),
-    )
-    """Keep the policy of the evaluation that is best by this measure in best/: eval/accuracy, eval/reward or
-    eval/supported_frac, the higher the better; eval/incorrect, eval/incorrect_given_attempted or eval/not_attempted,
-    the lower the better."""
+    keep_best: str | None = key(None, "free", choices=(None, *HIGHER_IS_BETTER, *LOWER_IS_BETTER))
+    """Keep the policy of the best evaluation in best/, by this measure."""
     eval_max_samples: int = key(0, "free", low=0)
     """Use only this many held-out questions, from the first. 0: all."""
     eval_group_field: str | None = key(None)
     """Column that splits the held-out questions: each of its values gets its own lines in the final table."""
     cold_start: str | None = key(None, "local free")
-    """Config of stage 1, a path from the working directory. It runs first, unless its output is there and was made with
-    the same config, data and base; stage 2 starts from its result. model_name_or_path, if set, is the base that stage 1
-    starts from. null: start directly from model_name_or_path, such as your own fine-tuned checkpoint or adapter."""
+    """Config of stage 1. It runs first, unless its result is there and was made with the same config, data and base;
+    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +219,7 @@ class SamplingKeys:
     num_generations: int = key(8, "first", low=2, high=MAX_PER_STEP)
     """Completions per prompt: the group size G."""
     questions_per_step: int | None = key(None, low=1, high=MAX_PER_STEP)
-    """Questions per step, over all processes. It replaces per_device_train_batch_size and
-    gradient_accumulation_steps."""
+    """Questions per step, over all processes: instead of per_device_train_batch_size."""
     max_completion_length: int = key(256, "first", low=1)
     """Maximum tokens of a completion, including the end token."""
     temperature: float = key(1.0, "first", above=0)
@@ -257,7 +235,7 @@ class SamplingKeys:
 @dataclass(frozen=True)
 class LossKeys:
     loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo"))
-    """Weight of a token in the loss: grpo, dapo, dr_grpo or bnpo. See Eq. 8 in grpo/MATH.md."""
+    """Weight of a token in the loss: Eq. 8 in grpo/MATH.md."""
     beta: float = key(0.0, "first warned", low=0)
     """Weight of the KL penalty towards the policy of step 0. 0: no reference pass."""
     epsilon: float = key(0.2, "warned", above=0)
@@ -267,8 +245,7 @@ class LossKeys:
     delta: float | None = key(None, "warned", above=1)
     """Upper bound of the ratio if the advantage is negative (two-sided clipping). Unset: none."""
     use_bias_correction_kl: bool = key(False)
-    """Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence. false: the formula of
-    DeepSeekMath, with which KnowRL trained. TRL 1.16 has true by default."""
+    """Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence (TRL 1.16's default)."""
     importance_sampling_level: str = key("token", choices=("token", "sequence"))
     """Compute the ratio per token, or per sequence (GSPO)."""
     sampler_importance_sampling_correction: bool = key(False)
@@ -279,22 +256,21 @@ class LossKeys:
     """Divide advantages by the standard deviation of the rewards. group (or true): of the group. batch: of the step.
     none (or false): do not divide."""
     multi_objective_aggregation: str = key("sum_then_normalize", choices=("sum_then_normalize", "normalize_then_sum"))
-    """How several rewards make one advantage. normalize_then_sum (GDPO): normalize each within its group, add them up,
-    and divide by the deviation over the step: scale_rewards is then batch."""
+    """How several rewards make one advantage. normalize_then_sum (GDPO): each is normalized within its group, and
+    scale_rewards is batch."""
     credit: str = key("completion", choices=("completion", "sentence", "answer"))
-    """Unit that gets an advantage. completion: all tokens of a completion have the same. sentence (FSPO): the advantage
-    of a sentence's tokens is positive if the knowledge base supports the sentence, and negative if it refutes it. It
-    needs the reward factuality or binary_rar, at least with weight 0. answer: only the tokens of the answer block have
-    the completion's, those before it 0."""
+    """Unit that gets an advantage. completion: all its tokens have the same. sentence (FSPO): positive if the knowledge
+    base supports the sentence, negative if it refutes it; it needs the reward factuality or binary_rar, whose weight
+    may be 0. answer: tokens before the answer block have 0."""
     num_iterations: int = key(1, low=1)
     """Updates per step, on the same answers. TRL counts each of them as a step."""
     mask_truncated_completions: bool = key(False)
     """Leave completions that hit max_completion_length out of the loss."""
     dynamic_sampling: bool = key(False)
-    """Replace groups whose answers are all right or all wrong by new ones (DAPO). If no reward knows the outcome,
-    replace groups whose rewards are all equal."""
+    """Replace groups whose answers are all right or all wrong by new ones (DAPO). If no reward knows the outcome:
+    groups whose rewards are all equal."""
     dynamic_sampling_max_rollouts: int = key(3, low=1)
-    """Maximum rounds of generation per step. After them, it trains on the groups it has."""
+    """Maximum rounds of generation per step."""
 
 
 @dataclass(frozen=True)
@@ -313,15 +289,15 @@ class RewardKeys:
     abstention_threshold: float = key(0.5, low=0, high=0.99)
     """For the reward abstention: above this probability of being right, answering pays more than declining."""
     refusal_target: float | None = key(None, low=0.01, high=0.99)
-    """Share of the answers that should decline. In each step, declining then earns as much as the answers beside it on
-    average, and more while fewer than this share decline (Eq. 20). Unset: what the reward says."""
+    """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 20). Unset:
+    what the reward says."""
     tiar_lambda: float = key(1.0, low=0)
     """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0)
-    """Seconds that a call of your own reward may take. After that its completions are unscorable. Code that never lets
-    Python's other threads run, such as an endless regular expression, cannot be interrupted."""
+    """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
+    expression cannot be interrupted."""
     eval_reward_funcs: list[str] | None = key(None)
     """Rewards that grade the held-out questions. Unset: reward_funcs."""
 
@@ -329,12 +305,10 @@ class RewardKeys:
 @dataclass(frozen=True)
 class KnowledgeKeys:
     knowledge_base: str | None = key(None)
-    """Database made by python -m knowledge.build, or the one of KnowRL or FActScore. Unset: the environment variable
-    FACTSCORE_DB_PATH."""
+    """Database made by python -m knowledge.build, or of KnowRL or FActScore. Unset: the variable FACTSCORE_DB_PATH."""
     missing_title_policy: str = key("zero", choices=("zero", "unscored", "search"))
-    """Factuality of a completion whose title is not in the knowledge base. zero: 0. search: use what full-text search
-    finds. unscored: leave the completion out of its group. That happens only to wrong answers, since only they need
-    factuality; a refusal may then be the worst answer that counts."""
+    """Factuality of a completion whose title is not in the knowledge base. zero: 0. search: of what full-text search
+    finds. unscored: the completion is left out of its group."""
     decomposer: str = key("api", choices=("api", "rules"))
     """Splits the reasoning into facts. api: a language model (decomposer_*). rules: offline rules."""
     verifier: str = key("nli", choices=("nli", "lexical"))
@@ -350,23 +324,22 @@ class KnowledgeKeys:
 @dataclass(frozen=True)
 class ApiKeys:
     judge: str = key("api", choices=("api", "offline"))
-    """Compares an answer with the true one. api: a language model (judge_*). offline: rules; decomposer and verifier
-    then work offline, too, unless they are set."""
+    """Compares an answer with the true one. api: a language model (judge_*). offline: rules, which then also serve as
+    decomposer and verifier, unless these are set."""
     judge_model: str | None = key(None)
-    """Model of the judge. Unset: the environment variable LLM_EVAL_MODEL or REWARD_MODEL_NAME, else gpt-4o-mini."""
+    """Model of the judge. Unset: the variable LLM_EVAL_MODEL or REWARD_MODEL_NAME, else gpt-4o-mini."""
     judge_base_url: str | None = key(None, "free")
-    """URL of the judge. Unset: the environment variable OPENAI_API_BASE_JUDGE."""
+    """URL of the judge. Unset: the variable OPENAI_API_BASE_JUDGE."""
     judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "free")
-    """Name of the environment variable that holds the judge's API key."""
+    """Name of the variable that holds the judge's API key."""
     judge_prices: list[float] | None = key(None, "free")
     """US dollars per million prompt tokens and per million completion tokens, for the metric judge/cost."""
     decomposer_model: str | None = key(None)
-    """Model of the decomposer. Unset: the environment variable FACTSCORE_MODEL or REWARD_MODEL_NAME, else
-    gpt-4o-mini."""
+    """Model of the decomposer. Unset: the variable FACTSCORE_MODEL or REWARD_MODEL_NAME, else gpt-4o-mini."""
     decomposer_base_url: str | None = key(None, "free")
-    """URL of the decomposer. Unset: the environment variable OPENAI_BASE_URL_FACTSCORE."""
+    """URL of the decomposer. Unset: the variable OPENAI_BASE_URL_FACTSCORE."""
     decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "free")
-    """Name of the environment variable that holds the decomposer's API key."""
+    """Name of the variable that holds the decomposer's API key."""
     decomposer_prices: list[float] | None = key(None, "free")
     """US dollars per million prompt tokens and per million completion tokens, for the metric decomposer/cost."""
     api_max_concurrency: int = key(128, "free", low=1)
@@ -386,15 +359,13 @@ class ApiKeys:
     decomposer_max_tokens: int = key(4096, "free", low=1)
     """Maximum tokens of a decomposer's reply, including thoughts."""
     api_plain_http: bool = key(False, "free")
-    """Allow http without encryption to private addresses (10.*, 172.16-31.*, 192.168.*, 100.64-127.*, fc00::/7) and to
-    host names that resolve only to such addresses. Prompts, answers and keys are readable on the way."""
+    """Allow http without encryption to private addresses. Prompts, answers and keys are readable on the way."""
 
 
 @dataclass(frozen=True)
 class LogKeys:
     log_completions: bool = key(True, "free")
-    """Write completions/: all answers of the first step, the last one and every logging_steps-th, with every reward and
-    its reason."""
+    """Write completions/: all answers of the first step, the last and every logging_steps-th, with their rewards."""
     num_completions_to_print: int = key(0, "free", low=0)
     """Completions to print at each logged step. Needs log_completions."""
 
@@ -420,10 +391,10 @@ class TrainConfig(
 @dataclass(frozen=True)
 class ConversationKeys:
     dataset_id_or_path: str = key(None, "required toy first local")
-    """Conversations in the format ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."""
+    """Conversations as ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."""
     dataset_dir: str | None = key(None)
-    """Folder of LLaMA-Factory's dataset_info.json. dataset_id_or_path may then hold names that are registered there,
-    separated by commas. Unset: data, if that holds one."""
+    """Folder of LLaMA-Factory's dataset_info.json: dataset_id_or_path may hold names that are registered there. Unset:
+    data, if that holds one."""
     max_length: int = key(3072, "first", low=2)
     """Cut answers so that prompt and answer fit; leave out longer prompts."""
     system_prompt: str | None = key(None)

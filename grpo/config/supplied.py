@@ -5,7 +5,7 @@ Each supplied setting is announced, and written to config.resolved.yaml, so that
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Set
 
 from grpo.config.options import TrainConfig
 from grpo.config.values import Values
@@ -20,7 +20,7 @@ LLAMA_FACTORY = {  # defaults of 0.9.3 (src/llamafactory/hparams/) and of the Tr
     "max_length": 2048,
     "learning_rate": 5e-5,
 }
-ITS_WORDS = ("finetuning_type", "lora_rank", "lora_target", "cutoff_len", "template")  # no other tool has these keys
+ITS_WORDS = {"finetuning_type", "lora_rank", "lora_target", "cutoff_len", "template"}  # no other tool has these keys
 OF_TAGS = {"format", "tag_count"}  # rewards that look for <think> and <answer>
 NO_BOX = "no prompt asks for \\boxed{}, which the reward math reads; say so in system_prompt or prompt_template"
 NO_REWARD = (
@@ -30,13 +30,13 @@ NO_REWARD = (
 )
 
 
-def supply(values: Values, names: Collection[str], kind: type) -> Iterator[str]:
+def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
     """Set the keys that files of other programs leave out or null, and yield a notice for each.
 
     values: without the keys that are null where null is no value. names: the keys in the files.
     """
     if kind is not TrainConfig:
-        if set(ITS_WORDS) & set(names):
+        if ITS_WORDS & names:
             yield from _supply_llama_factory(values)
         return
     yield from _supply_rewards(values)

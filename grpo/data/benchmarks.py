@@ -1,9 +1,8 @@
 """The files of common benchmarks: recognised by their columns, and read into the columns that this program uses.
 
-A row of a known benchmark gets, in addition to its own columns: `question`, `answer` (one, or a list of right ones),
-`incorrect_answers` if some are known, and, if choices are given, `mc1_targets` and `mc2_targets`, as TruthfulQA has
-them on the hub: {"choices": [text, …], "labels": [1 right or 0 wrong, …]}. A file with only questions and answers is
-taken for AIME if its name or a column says so and all answers fit.
+A row of a known benchmark gets, in addition to its own columns: `question`, `answer` (one, or a list of right ones)
+and `incorrect_answers` if some are known. A file with only questions and answers is taken for AIME if its name or a
+column says so and all answers fit.
 
     TruthfulQA         2109.07958   SimpleQA           2411.04368   GPQA       2311.12022   MATH, MATH-500   2103.03874
     Chinese SimpleQA   2411.07140   SimpleQA Verified  2509.07968   GSM8K      2110.14168   AIME             maa.org
@@ -81,21 +80,18 @@ def _truthful_qa(record: Record, rng: random.Random) -> Record:
         return {"question": record["question"], "answer": None}
     (best,) = split_answers([record["best_answer"]])
     right = [best, *(answer for answer in right if answer != best)]
-    return {
-        "question": record["question"],
-        "answer": right,
-        "incorrect_answers": wrong,
-        "mc1_targets": make_targets([best], wrong),
-        "mc2_targets": make_targets(right, wrong),
-    }
+    return {"question": record["question"], "answer": right, "incorrect_answers": wrong}
 
 
 def _truthful_qa_choices(record: Record, rng: random.Random) -> Record:
-    targets = {name: _targets(record[name]) for name in ("mc1_targets", "mc2_targets")}
-    by_label = {0: [], 1: []}
-    for choice, label in zip(*targets["mc2_targets"].values(), strict=True):
-        by_label[label].append(choice)
-    return {"question": record["question"], "answer": by_label[1], "incorrect_answers": by_label[0], **targets}
+    """Read choices with labels, 1 for right, as on the hub, or as in TruthfulQA's own mc_task.json: {text: label}."""
+    targets = record["mc2_targets"]
+    if isinstance(targets, str):
+        raise ValueError("choices are written as text, as a table holds them: use JSONL or Parquet")
+    if set(targets) == {"choices", "labels"}:
+        targets = dict(zip(targets["choices"], targets["labels"], strict=True))
+    right, wrong = ([choice for choice, label in targets.items() if int(label) == wanted] for wanted in (1, 0))
+    return {"question": record["question"], "answer": right, "incorrect_answers": wrong}
 
 
 def _gpqa(record: Record, rng: random.Random) -> Record:
@@ -113,8 +109,7 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
     accepted = [letter for letter, label in zip(letters, labels, strict=True) if label]
     question = "\n".join([str(record["question"]).strip(), "", *listed])
     answer = accepted[0] if len(accepted) == 1 else accepted
-    targets = {"choices": letters, "labels": labels}
-    return {"question": question, "answer": answer, "mc1_targets": targets, "mc2_targets": targets}
+    return {"question": question, "answer": answer}
 
 
 def _is_aime_answer(record: Record) -> bool:
@@ -154,17 +149,3 @@ def split_answers(value: Any) -> list[str]:
     found = value if isinstance(value, list) else str(value or "").split(";")
     stripped = [str(answer).strip() for answer in found if not is_empty(answer)]
     return [answer if answer.endswith(".") else f"{answer}." for answer in stripped if answer]
-
-
-def make_targets(right: Sequence[str], wrong: Sequence[str]) -> dict[str, list]:
-    """Return choices with their labels, the right ones first."""
-    return {"choices": [*right, *wrong], "labels": [1] * len(right) + [0] * len(wrong)}
-
-
-def _targets(value: Any) -> dict[str, list]:
-    """Read choices as on the hub, or as in TruthfulQA's own mc_task.json: {text: label}."""
-    if isinstance(value, str):
-        raise ValueError("choices are written as text, as a table holds them: use JSONL or Parquet")
-    if set(value) == {"choices", "labels"}:
-        return {"choices": list(value["choices"]), "labels": [int(label) for label in value["labels"]]}
-    return {"choices": list(value), "labels": [int(label) for label in value.values()]}

@@ -61,8 +61,6 @@ GLOSSARY = {
     "eval/incorrect": "share of held-out questions answered wrong",
     "eval/not_attempted": "share of held-out questions that the policy declined",
     "eval/incorrect_given_attempted": "share of wrong answers among the held-out questions that were answered",
-    "eval/hallucination_rate": "old name of eval/incorrect_given_attempted",
-    "eval/refusal_rate": "old name of eval/not_attempted",
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
+from grpo.config.options import HIGHER_IS_BETTER
 from grpo.diagnosis.glossary import Metrics
 from grpo.diagnosis.reader import is_number, read_document
 from grpo.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.run import Run
-
-HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 
 
 class Best:

@@ -4,10 +4,10 @@ There is one estimator for all rates: the mean over questions of the share among
 question counts the same, however many of its answers are scorable; one without any counts nowhere. So accuracy is
 pass@1, and lies in its interval. Sources:
 
-    accuracy, incorrect,       SimpleQA, 2411.04368: right, wrong and declined, of all. `correct` is accuracy.
+    accuracy, incorrect,       SimpleQA, 2411.04368: right, wrong and declined, of all
     not_attempted
     correct_given_attempted    SimpleQA: right of those that were not declined. incorrect_given_attempted is the rest.
-    f_score                    SimpleQA: harmonic mean of correct and correct_given_attempted
+    f_score                    SimpleQA: harmonic mean of accuracy and correct_given_attempted
     truthfulness               TruthRL, 2509.25760: right - wrong, of all
     omniscience_index          AA-Omniscience, 2511.13029: 100 (right - wrong), of all
     pass@k                     2107.03374, Eq. 1: the probability that one of k answers is right
@@ -26,12 +26,6 @@ from grpo.evaluation.confidence import calibration
 from grpo.run.metrics import outcome_of
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
-OLD_NAMES = {  # name until 2026 -> name. Both are written.
-    "hallucination_rate": "incorrect_given_attempted",  # papers use the old name for other things
-    "attempted_accuracy": "correct_given_attempted",
-    "wrong_rate": "incorrect",
-    "refusal_rate": "not_attempted",
-}
 Summary = Mapping[str, float | None]
 
 
@@ -48,7 +42,7 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     num_scored = sum(map(len, known)) if known else len(rewards)
     counts = [len(of_group) for of_group in known]
-    result = {
+    return {
         "num_questions": len(groups),
         "num_answers": len(completions),
         "num_unscored_questions": len(groups) - len(known),
@@ -64,7 +58,6 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
         **calibration(groups),
         **_pass_at_k(known),
     }
-    return result | {old: result[new] for old, new in OLD_NAMES.items()}
 
 
 def _each_reward(completions: Sequence[Completion]) -> dict[str, float]:
@@ -102,7 +95,6 @@ def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
     low, high = _interval(known)
     rates = {
         "accuracy": right,
-        "correct": right,
         "incorrect": wrong,
         "not_attempted": refused,
         "correct_given_attempted": right / (attempted or math.nan),

@@ -7,7 +7,7 @@ from grpo.evaluation.measures import Summary
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = ("accuracy", *ABSTENTION, "truthfulness", "supported_frac", "ece", "brier", "aurc", "reward", "mean_length")
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
-ONE_MODEL = ("f_score", "omniscience_index", "mc1", "mc2")  # shown only in the table of one evaluation
+ONE_MODEL = ("f_score", "omniscience_index")  # shown only in the table of one evaluation
 DECIMALS = {"omniscience_index": 1, "reward": 2, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
 EACH_REWARD = "rewards/"  # begins the name of the mean of one of several rewards
 UNKNOWN = "–"

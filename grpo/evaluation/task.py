@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo.base.errors import CONFIG, UserError
-from grpo.config.load import keys_of, load_config
+from grpo.config.load import keys_of
 from grpo.config.options import TrainConfig
 from grpo.config.supplied import NO_BOX
 from grpo.data.benchmarks import Benchmark, find_benchmark
@@ -17,7 +17,6 @@ from grpo.run.saved import SavedModel, find_saved, read_config
 
 FIELDS = ("question_field", "answer_field", "title_field")
 DEFAULT_TEMPLATE = TrainConfig.prompt_template
-NO_GRADING = "exact"  # a configuration must name a reward, but choices are not graded
 NO_LIMIT = 10**9  # tokens of a prompt: only the model's positions limit it
 
 
@@ -38,11 +37,11 @@ class Task:
 def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> Task:
     """Return the task of evaluating `model`; UserError (exit 2) if questions or a reward are missing.
 
-    Typed keys override the benchmark's settings, and these override the run's own configuration (or that of --config).
+    Typed keys override the benchmark's settings, and these override the run's own configuration.
     Without --data the run's held-out questions are asked, as during training.
     """
     saved = find_saved(model)
-    has_config = bool(arguments.config) or isinstance(saved.config(), TrainConfig)
+    has_config = isinstance(saved.config(), TrainConfig)
     if not arguments.data and not has_config:
         raise UserError(
             "no questions to answer", f"{model} is not a run with questions of its own", "add --data FILE", CONFIG
@@ -55,7 +54,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
     keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward}
     overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *arguments.overrides]
-    config = load_config(arguments.config, overrides)[0] if arguments.config else read_config(saved, overrides)
+    config = read_config(saved, overrides)
     if not reward and config.eval_reward_funcs:
         config = replace(config, reward_funcs=config.eval_reward_funcs)
     if arguments.data:
@@ -64,7 +63,7 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
         if benchmark:
             say(f"{arguments.data} is a file of {benchmark.name}")
         has_prompt = config.system_prompt is not None or config.prompt_template != DEFAULT_TEMPLATE
-        if benchmark and not has_prompt and not arguments.choices:
+        if benchmark and not has_prompt:
             config = replace(config, prompt_template=benchmark.prompt)
         if config.prompt_template != DEFAULT_TEMPLATE:
             say(f"each question is asked as {config.prompt_template!r} (prompt_template)")
@@ -72,7 +71,6 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
             say(f"note: {NO_BOX}")
     else:
         questions = _held_out(config, model)
-    questions = replace(questions, max_samples=arguments.max_samples or questions.max_samples)
     return Task(saved, config, QuestionData(config, {arguments.data: records}), questions, benchmark)
 
 
@@ -85,8 +83,6 @@ def _choose_reward(arguments: Namespace, benchmark: Benchmark | None, has_config
     """Return the reward to grade with; None: that of the configuration. UserError (exit 2) if there is none."""
     if arguments.reward or not arguments.data:
         return arguments.reward
-    if arguments.choices:
-        return NO_GRADING
     if benchmark:
         return benchmark.reward
     if not has_config:
@@ -109,15 +105,9 @@ def _held_out(config: TrainConfig, model: str) -> Questions:
 
 
 def _fit_to_data(
-    config: TrainConfig,
-    records: Sequence[Record],
-    benchmark: Benchmark | None,
-    typed: Set[str],
+    config: TrainConfig, records: Sequence[Record], benchmark: Benchmark | None, typed: Set[str]
 ) -> TrainConfig:
     """Reset the keys of a run's configuration that were meant for other data."""
-    inherited = [name for name in FIELDS if name not in typed]
-    foreign = [name for name in inherited if benchmark or getattr(config, name) not in records[0]]
-    changes: dict = dict.fromkeys(foreign)
-    if "max_prompt_length" not in typed:
-        changes["max_prompt_length"] = NO_LIMIT
-    return replace(config, **changes)
+    fields = [name for name in FIELDS if benchmark or getattr(config, name) not in records[0]]
+    changes = {**dict.fromkeys(fields), "max_prompt_length": NO_LIMIT}
+    return replace(config, **{name: value for name, value in changes.items() if name not in typed})

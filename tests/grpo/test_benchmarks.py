@@ -98,7 +98,7 @@ def test_a_file_of_questions_and_answers_is_aimes_if_its_name_says_so_and_all_an
 def test_a_field_that_is_named_is_used(tmp_path):
     path = write_csv(tmp_path / "t.csv", TRUTHFUL)
     (row,) = read_rows(path, "Question", "Best Answer")
-    assert row.columns["answer"] == "Many cats get a stomach ache" and "mc1_targets" not in row.columns
+    assert row.columns["answer"] == "Many cats get a stomach ache"
 
 
 RIGHT = ["Many cats get a stomach ache.", "Most adult cats cannot digest it."]
@@ -109,8 +109,6 @@ def test_truthful_qa(tmp_path):
     (row,) = read_rows(write_csv(tmp_path / "TruthfulQA.csv", TRUTHFUL))
     assert row.question == "What happens to a cat that drinks milk?"
     assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
-    assert row.columns["mc1_targets"] == {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
-    assert row.columns["mc2_targets"] == {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
 
 
 def test_only_lists_of_answers_are_split(tmp_path):
@@ -134,14 +132,11 @@ def test_truthful_qa_as_the_hub_has_it(tmp_path):
     generation = {name.lower().replace(" ", "_"): value for name, value in TRUTHFUL.items()}
     generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
     (row,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
-    mc1 = {"choices": [RIGHT[0], *WRONG], "labels": [1, 0, 0]}
-    mc2 = {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
-    assert row.columns["answer"] == RIGHT and row.columns["mc1_targets"] == mc1
-    as_pairs = [dict(zip(*targets.values(), strict=True)) for targets in (mc1, mc2)]  # TruthfulQA's mc_task.json
-    for one, two in ((mc1, mc2), as_pairs):
-        record = {"question": "q?", "mc1_targets": one, "mc2_targets": two}
+    assert row.columns["answer"] == RIGHT
+    choices = {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
+    for targets in (choices, dict(zip(*choices.values(), strict=True))):  # the second as in TruthfulQA's mc_task.json
+        record = {"question": "q?", "mc1_targets": targets, "mc2_targets": targets}
         (row,) = read_rows(write_rows(tmp_path / "mc.jsonl", [record]))
-        assert (row.columns["mc1_targets"], row.columns["mc2_targets"]) == (mc1, mc2)
         assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
 
 
@@ -156,8 +151,6 @@ def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
         assert question == "Which particle has no charge?" and choices[0] == "" and len(choices) == 5
         assert f"{row.columns['answer']}) the neutron" in choices
         assert {choice[3:] for choice in choices[1:]} == {"the neutron", "the proton", "the electron", "the muon"}
-        targets = row.columns["mc1_targets"]
-        assert dict(zip(*targets.values(), strict=True)) == {x: int(x == row.columns["answer"]) for x in "ABCD"}
 
 
 @pytest.mark.parametrize("again", ["the neutron", "The  neutron "])
@@ -167,7 +160,6 @@ def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again)
     for row in rows:
         right = {line[0] for line in row.question.splitlines()[2:] if "neutron" in line.lower()}
         assert set(row.columns["answer"]) == right and len(right) == 2
-        assert row.columns["mc1_targets"]["labels"] == [int(letter in right) for letter in "ABCD"]
         graded = {letter: choice.grade(f"Answer: {letter}", row.columns).value for letter in "ABCD"}
         assert graded == {letter: float(letter in right) for letter in "ABCD"}
 

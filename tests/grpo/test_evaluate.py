@@ -1,7 +1,6 @@
 """The command that evaluates: what it asks, of whom, how it is graded, and what it keeps when grading fails."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -77,7 +76,7 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
 
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):
-    typed = ["--reward", "format", "--max-samples", "2", "system_prompt=null", "--output", "o.json"]
+    typed = ["--reward", "format", "eval_max_samples=2", "system_prompt=null", "--output", "o.json"]
     found, _ = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
     assert not any("Brief." in record["prompt"] for record in answers("o.jsonl"))
@@ -133,30 +132,16 @@ def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_c
     assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
 
 
-def test_mc1_and_mc2_of_truthful_qa(capsys, chat_checkpoint):
-    data = write_csv(Path("TruthfulQA.csv"), TRUTHFUL, {**TRUTHFUL, "Question": "And a dog?"})
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--choices", "--output", "o.json")
-    first, second = answers("o.jsonl")
-    assert found["mc1"] == (first["mc1"] + second["mc1"]) / 2 and 0 < found["mc2"] < 1
-    right, wrong = (
-        [math.exp(score) for text, score in first["scores"].items() if ("It" in text) == flag] for flag in (0, 1)
-    )
-    assert first["mc2"] == pytest.approx(sum(right) / (sum(right) + sum(wrong))) and "mc1" in text
-
-
 def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     more = ["--data", data, "--reward", "exact"]
     found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
-    assert next_commands(text) == [f"grpo.generate {chat_checkpoint}", f"grpo.generate {trained}"]
+    assert next_commands(text)[0] == f"grpo.evaluate --compare {trained} OTHER"
     assert json.loads(Path("c.json").read_text()) == found
-    _, text = run(capsys, "--compare", trained, trained, *more, SHORT)
-    assert text.count(f"grpo.generate {trained}") == 1
-    _, text = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
-    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
-    again, text = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
-    assert next_commands(text)[1] == "grpo.evaluate --compare c.b.jsonl other.json"
+    again, _ = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
+    assert again["measures"] == found["measures"]
+    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
     assert again["measures"] == found["measures"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
 
 
@@ -189,7 +174,7 @@ def ask_a_judge(capsys, checkpoint, monkeypatch, *script, default, more=()) -> t
 def test_simple_qa_by_a_judge(capsys, chat_checkpoint, monkeypatch):
     script = [says(grade) for grade in "ABBCCCA"]  # the first is the preflight's
     found, _ = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *script, default=says("no grade"))
-    rates = [found[name] for name in ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
+    rates = [found[name] for name in ("accuracy", "incorrect", "not_attempted", "correct_given_attempted", "f_score")]
     assert rates == pytest.approx([1 / 6, 2 / 6, 3 / 6, 1 / 3, 2 / (6 + 3)])
     assert not Path("ungraded.jsonl").exists()
 

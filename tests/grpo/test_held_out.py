@@ -90,8 +90,8 @@ def test_only_what_is_known_is_logged(tmp_path):
     policy = Policy(tmp_path, "one", 3)
     metrics = policy.evaluation.metrics({"": summary(answers(3, 2, 5))})
     check_names(metrics)
-    assert metrics["eval/incorrect"] == 0.2 and metrics["eval/not_attempted"] == metrics["eval/refusal_rate"] == 0.5
-    assert metrics["eval/incorrect_given_attempted"] == metrics["eval/hallucination_rate"] == 0.4
+    assert metrics["eval/incorrect"] == 0.2 and metrics["eval/not_attempted"] == 0.5
+    assert metrics["eval/incorrect_given_attempted"] == 0.4
     unknown = policy.evaluation.metrics({"": summary(answers(0, 0, 0) or [unscorable()])})
     assert "eval/accuracy" not in unknown and unknown["eval/unscored_frac"] == 0
 

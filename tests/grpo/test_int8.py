@@ -316,17 +316,7 @@ def test_the_commands_take_such_a_run(runs, capsys):
     folder, _, _ = runs
     final = folder / "complete" / "final"
     generate([str(final), "--prompt", "What is 1 + 2?", "--max-new-tokens", "4", "--temperature", "0"])
-    evaluate(
-        [
-            str(final),
-            "--data",
-            str(folder / "questions.jsonl"),
-            "--max-samples",
-            "3",
-            "--output",
-            str(folder / "e.json"),
-        ]
-    )
+    evaluate([str(final), f"--data={folder / 'questions.jsonl'}", "max_samples=3", f"--output={folder / 'e.json'}"])
     assert json.loads((folder / "e.json").read_text())
     code = doctor([str(folder / "complete.yaml"), "output_dir=" + str(folder / "new"), "--json"])
     out = capsys.readouterr().out

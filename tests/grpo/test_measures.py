@@ -35,7 +35,7 @@ def test_every_question_counts_the_same():
     assert (found["num_questions"], found["num_answers"], found["num_unscored_questions"]) == (4, 9, 1)
     assert (found["min_scored_answers"], found["max_scored_answers"]) == (1, 4)
     assert found["unscored_frac"] == pytest.approx(2 / 9)
-    assert found["accuracy"] == found["correct"] == pytest.approx(right) == found["pass@1"]
+    assert found["accuracy"] == pytest.approx(right) == found["pass@1"]
     assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
     assert (found["incorrect"], found["not_attempted"]) == pytest.approx((wrong, declined))
     assert found["correct_given_attempted"] == pytest.approx(right / (right + wrong))
@@ -60,23 +60,15 @@ def test_simple_qas_f_score_is_the_harmonic_mean(right, wrong, declined, f_score
 
 def test_nobody_knows_how_right_those_are_who_all_declined():
     found = summary(answers(0, 0, 3))
-    assert (found["correct"], found["incorrect"], found["not_attempted"]) == (0, 0, 1)
+    assert (found["accuracy"], found["incorrect"], found["not_attempted"]) == (0, 0, 1)
     assert found["correct_given_attempted"] is None and found["incorrect_given_attempted"] is None
-
-
-def test_old_names_are_written_beside_the_new_ones():
-    found = summary(answers(3, 2, 5))
-    assert found["hallucination_rate"] == found["incorrect_given_attempted"] == pytest.approx(2 / 5)
-    assert found["wrong_rate"] == found["incorrect"] == pytest.approx(2 / 10)
-    assert found["refusal_rate"] == found["not_attempted"] == pytest.approx(5 / 10)
-    assert found["attempted_accuracy"] == found["correct_given_attempted"] == pytest.approx(3 / 5)
 
 
 def test_without_outcomes_there_is_no_accuracy():
     """A reward that cannot tell right from wrong, such as `format`, has scored nothing wrong."""
     found = summary([question(None, None, rewards=[None, 1.0]), question(None, rewards=[1.0])])
-    rates = ("accuracy", "correct", "incorrect", "not_attempted", "f_score", "truthfulness", "accuracy_low")
-    assert {found[name] for name in rates} == {None} and found["hallucination_rate"] is None
+    rates = ("accuracy", "incorrect", "not_attempted", "f_score", "truthfulness", "accuracy_low")
+    assert {found[name] for name in rates} == {None}
     assert (found["unscored_frac"], found["reward"]) == (pytest.approx(1 / 3), 1.0)
     assert not any(name.startswith("pass@") for name in found)
     assert "no reward could tell right from wrong" in note_on_unscored(found)

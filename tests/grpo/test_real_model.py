@@ -9,13 +9,13 @@ import pytest
 import torch
 from making import write_rows
 
+from bench.exam import sum_logprobs
 from grpo.attention.packed import PackedAttention
 from grpo.base.schema import Completion, Group, Layout, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
 from grpo.device.draw import SamplingParams
-from grpo.evaluation.choices import sum_logprobs
 from grpo.model import gguf as ours
 from grpo.model.policy import load_for_inference, load_policy
 from grpo.sampling.sampler import Sampler
