@@ -3,10 +3,14 @@
   python -m grpo.export MODEL OUT [--merge] [--dtype bfloat16]
 
 Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint:
-the adapter is merged in float32, and the result is rounded once.
+the adapter is merged in float32, and the result is rounded once. What rounding changes is measured on the first of the
+run's held-out questions, if it has some.
 """
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -14,14 +18,22 @@ import torch
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
 from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
+from grpo.base.schema import Prompt, completions_of
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
+from grpo.data.questions import QuestionData, Questions, load_prompts
+from grpo.device.draw import SamplingParams
+from grpo.evaluation.answers import generate_groups
+from grpo.model import memory
 from grpo.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.model.policy import base_of, find_parts
-from grpo.model.weights import DTYPES
-from grpo.run.saved import find_saved, load_saved
+from grpo.model.policy import Policy, base_of, find_parts
+from grpo.model.weights import DTYPES, named_tensors
+from grpo.run.saved import SavedModel, find_saved, load_saved
+from grpo.sampling.sampler import Sampler
 
 CPU = torch.device("cpu")
+ROUNDED = ("bfloat16", "float16")
+NUM_COMPARED, COMPARED_TOKENS = 8, 32  # held-out questions, and tokens of each answer, to show what rounding changes
 
 
 def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
@@ -33,6 +45,8 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
         with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
+        if dtype in ROUNDED:
+            print(effect_of_rounding(saved, policy, dtype), file=sys.stderr)
     elif is_adapter(source):
         adapter = replace(load_adapter(source), base_model=base_of(source)[0])
         tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
@@ -46,6 +60,41 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
     else:
         why = "the run trained the weights themselves, or this is not the result of a run"
         raise UserError(f"{source} holds no adapter", why, "use --merge to write the complete checkpoint", PREFLIGHT)
+
+
+def effect_of_rounding(saved: SavedModel, rounded: Policy, dtype: str) -> str:
+    """Say how many tokens of greedy answers to held-out questions are the same before and after rounding to `dtype`."""
+    config = saved.config()
+    questions = Questions.held_out(config) if isinstance(config, TrainConfig) else None
+    num_weights = sum(tensor.numel() for tensor in named_tensors(rounded.model).values())
+    try:
+        if not questions:
+            raise UserError("no held-out questions are known")
+        if num_weights * torch.float32.itemsize > memory.free_bytes(CPU):
+            raise UserError("memory does not hold the model in float32")
+        prompts = load_prompts(QuestionData(config), rounded, replace(questions, max_samples=NUM_COMPARED)).prompts
+    except UserError as error:
+        return f"rounded to {dtype}; what that changes was not measured: {error.what}"
+    exact = load_saved(saved, TrainConfig(torch_dtype="float32"), CPU)
+    pairs = list(zip(_greedy(exact, prompts), _greedy(rounded, prompts), strict=True))
+    same = sum(_num_shared(*pair) for pair in pairs)
+    total = sum(len(tokens) for tokens, _ in pairs)
+    return (
+        f"rounded to {dtype}: {same} of {total} greedy tokens ({same / total:.0%}) are those of float32, "
+        f"up to the first difference in each of {len(pairs)} answers to held-out questions"
+    )
+
+
+def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many tokens two answers share before they differ."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """Return the first tokens of the greedy answers."""
+    sampling = SamplingParams(COMPARED_TOKENS, temperature=0.0)
+    groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, len(prompts)), prompts, 1, sampling, seed=0)
+    return [list(completion.ids) for completion in completions_of(groups)]
 
 
 def check_folder(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -116,7 +117,7 @@ MISTAKES = [
     ("rewards.score --reward nope {tmp}/in.jsonl", 2, "unknown reward nope"),
     ("grpo.generate /no/model --prompt x", 3, "does not exist"),
     ("grpo.evaluate /no/model --data x --reward math --n 8", 2, "--n 8 at temperature 0"),
-    ("grpo.evaluate /no/model --data x --n 0", 2, "--n is 0"),
+    ("grpo.evaluate /no/model --data x --max-samples -1", 2, "--max-samples is -1"),
     ("grpo.export /no/model {tmp}/out", 3, "/no/model does not exist"),
     ("grpo.export /no/model {tmp}/in.jsonl", 2, "cannot use the folder"),
     ("grpo.export /no/model {tmp}/in.jsonl/out", 2, "cannot use the folder"),
@@ -133,3 +134,23 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, pa
     words = line.replace("{tmp}", str(tmp_path)).split()
     run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr
+
+
+SIZES = [("grpo.doctor c.yaml --memory-gb", size) for size in ("-1", "nan", "0", "inf", "x")]
+SIZES += [("knowledge.build in.jsonl kb.db --max-row-mb", size) for size in ("-1", "nan", "inf")]
+
+
+def test_export_says_what_rounding_changes(chat_checkpoint, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
+    run = ["output_dir=" + str(tmp_path / "run"), f"dataset_id_or_path={data}", f"model_name_or_path={chat_checkpoint}"]
+    keys = ["max_steps=1", "num_generations=2", "per_device_train_batch_size=4", "max_completion_length=6"]
+    command("grpo.train", *run, *keys, "reward_funcs=exact", "eval_size=4", "report_to=none", "device=cpu")
+    exported = command("grpo.export", tmp_path / "run", tmp_path / "out", "--merge", "--dtype", "bfloat16")
+    found = re.search(r"rounded to bfloat16: (\d+) of (\d+) greedy tokens .* of 4 answers to held-out", exported.stderr)
+    same, total = map(int, found.groups())
+    assert 0 < same <= total <= 4 * 32
+    exact = command("grpo.export", tmp_path / "run", tmp_path / "exact", "--merge")
+    assert "rounded" not in exact.stderr
+    data.unlink()
+    without = command("grpo.export", tmp_path / "run", tmp_path / "without", "--merge", "--dtype", "bfloat16")
+    assert "was not measured" in without.stderr and (tmp_path / "without" / "model.safetensors").exists()
