@@ -41,6 +41,8 @@ _OTHER_NAMES = {
     "per_device_train_batch_size": "batch_size",
     "project": "trackio_project",
     "run_name": "swanlab_experiment_name wandb_name wandb_run_name",
+    "sampler_importance_sampling_cap": "vllm_importance_sampling_cap vllm_importance_sampling_clip_max",
+    "sampler_importance_sampling_correction": "vllm_importance_sampling_correction",
     "tokenizer_name_or_path": "tokenizer_name tokenizer_path",
     "torch_dtype": "dtype",
 }
@@ -55,6 +57,7 @@ VALUES = {
     "use_lora": {False: ("lora_r", 0)},
     "use_peft": {False: ("lora_r", 0)},
     "use_swanlab": {True: ("report_to", "swanlab")},
+    "vllm_importance_sampling_clip_max": {None: ("sampler_importance_sampling_cap", 1e30)},  # null: no bound
 }
 
 SPELLINGS = {
@@ -70,7 +73,7 @@ SPELLINGS = {
 }
 
 _IGNORED = {  # what happens instead -> the keys
-    "the built-in sampler generates; sampler_importance_sampling_correction corrects what differs in training": (
+    "the built-in sampler generates; sampler_importance_sampling_correction weights what the trainer sees otherwise": (
         "cache_implementation fast_inference gpu_memory_utilization transformers_continuous_batching_config use_cache "
         "use_transformers_* use_vllm vllm_*"
     ),
@@ -154,6 +157,10 @@ _REFUSED = {  # reason -> the keys
     "the checkpoint's config.json and chat template decide, and a scheduler has no settings": (
         "eos_token lr_scheduler_kwargs rope_scaling"
     ),
+}
+CORRECTION = {  # keys of TRL's correction for vLLM's log-probs, with which alone they matter: what is available
+    "vllm_importance_sampling_mode": (("token_truncate",), "use token_truncate, which is what the correction does"),
+    "vllm_importance_sampling_clip_min": ((None,), "weights have an upper bound only"),
 }
 REFUSED = {name: (_HARMLESS.get(name, NOTHING), reason) for reason, names in _REFUSED.items() for name in names.split()}
 

@@ -25,7 +25,7 @@ from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, find_match, readings
+from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, find_match, readings
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables, types_of
@@ -81,11 +81,12 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
+    reader.check_correction()
     values, notices = reader.values, reader.notices
     for instead, unused in reader.unused.items():
         verb = "is" if len(unused) == 1 else "are"
         notices.append(f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}")
-    notices += supply(values, reader.names, kind)
+    notices += supply(values, reader.names.keys(), kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
@@ -149,7 +150,8 @@ class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
     values: key -> value, without the keys that are null where null is no value. doubtful: keys whose intended value is
-    not known. names: as the files have them. unused: what happens instead -> keys that are not used.
+    not known. names: as the files have them, with their last entries. unused: what happens instead -> keys that are not
+    used.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -160,7 +162,7 @@ class _Reader:
         self.set_by: dict[str, Entry] = {}
         self.notices: list[str] = []
         self.doubtful: set[str] = set()
-        self.names: set[str] = set()
+        self.names: dict[str, Entry] = {}
         self.unused: dict[str, dict[str, Entry]] = {}
 
     def read(self, entry: Entry) -> None:
@@ -170,7 +172,7 @@ class _Reader:
             self.notices.append(f"{entry.where}: {entry.name} is read as {name}")
         known = [*self.keys, *ALIASES, *VALUES, *REFUSED, *IGNORED]
         name = next((reading for reading in readings(name) if find_match(known, reading)), name)
-        self.names.add(name)
+        self.names[name] = entry
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
         value = None if entry.value == "None" else entry.value  # which YAML reads as text
         meaning = next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
@@ -188,6 +190,18 @@ class _Reader:
             self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
         elif name not in VALUES and not (name in SECTIONS and value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
+
+    def check_correction(self) -> None:
+        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
+        correction = "sampler_importance_sampling_correction"
+        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
+        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
+            self.values[correction] = False
+        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
+            entry = self.names.get(name)
+            if entry and entry.value not in available:
+                written = entry.text or entry.value
+                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
 
     def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
         """Set a key to a value, or report why that is a mistake. text: the value as it was written."""

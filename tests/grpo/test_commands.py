@@ -117,7 +117,6 @@ MISTAKES = [
     ("rewards.score --reward nope {tmp}/in.jsonl", 2, "unknown reward nope"),
     ("grpo.generate /no/model --prompt x", 3, "does not exist"),
     ("grpo.evaluate /no/model --data x --reward math --n 8", 2, "--n 8 at temperature 0"),
-    ("grpo.evaluate /no/model --data x --max-samples -1", 2, "--max-samples is -1"),
     ("grpo.export /no/model {tmp}/out", 3, "/no/model does not exist"),
     ("grpo.export /no/model {tmp}/in.jsonl", 2, "cannot use the folder"),
     ("grpo.export /no/model {tmp}/in.jsonl/out", 2, "cannot use the folder"),

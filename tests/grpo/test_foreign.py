@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from test_config import NEEDED, load
+from test_config import NEEDED, load, why
 from transformers import TrainingArguments
 
 from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, find_match, readings
@@ -81,6 +81,27 @@ def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
     config, notices = load(tmp_path, text, kind=SftConfig)
     assert {name: getattr(config, name) for name in wanted} == wanted
     assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cap", "problem"),
+    [
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: 3.0", 3.0, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: null", 1e30, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: token_truncate", 2.0, ""),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: sequence_mask", 0, "_truncate"),
+        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_min: 0.5", 0, "upper bound only"),
+        ("vllm_importance_sampling_correction: false\nvllm_importance_sampling_mode: sequence_mask", 2.0, ""),
+        ("sampler_importance_sampling_correction: true\nuse_vllm: false", 2.0, ""),
+    ],
+)
+def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, cap, problem):
+    if problem:
+        assert problem in why(tmp_path, text)
+    else:
+        config, _ = load(tmp_path, text)
+        assert config.sampler_importance_sampling_cap == cap
+        assert config.sampler_importance_sampling_correction is ("correction: true" in text)
 
 
 def test_every_alias_and_every_value_stands_for_a_key():

@@ -30,6 +30,7 @@ DEPARTURES = {  # (peer, key) -> what its files get here without that key, and w
     ),
     ("trl", "log_completions"): (True, KEEPING),
     ("trl", "logging_steps"): (1, KEEPING),
+    ("trl", "vllm_importance_sampling_correction"): (False, "TRL corrects only with use_vllm, which is false there"),
     ("llamafactory", "lora_alpha"): (16.0, "null is computed there: twice lora_rank"),
     ("llamafactory", "lora_target"): (None, SAME),
     ("llamafactory", "dataset_dir"): (None, "the folder data is used if it registers data sets"),
