@@ -1,9 +1,10 @@
-"""python -m bench.curves RUN [--steps 40] [--seeds 1 2] [--peer trl] [--save]
+"""python -m bench.curves RUN [key=value ...] [--steps 40] [--seeds 1 2] [--peer trl] [--save]
 
 Does a model learn with us as it learns with TRL? RUN is a finished run of configs/smollm2_math.yaml. Both sides start
 from its cold start, merged into one checkpoint, with its prompts, reward, LoRA, batch and optimizer; with one seed they
 draw other answers. A curve is the mean reward of each step's completions. TRL computes as it does by default, with
-weights in float32 and autocast to bfloat16; our weights have the type that RUN has.
+weights in float32 and autocast to bfloat16, unless this CPU has no bfloat16 instructions; our weights have the type
+that RUN has. key=value changes a key of both sides, such as a smaller batch.
 
 Prints the mean reward of each ten steps, and the median seconds of a step. The rows and the plot go to RUN/curves, or
 with --save to bench/results/curves.
@@ -16,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+
+import torch
 
 from bench.record import RESULTS, markdown_table, plain_parser
 from grpo.base.storage import write_lines
@@ -52,7 +55,7 @@ def their_curve(config: TrainConfig, folder: Path) -> Curve:
         **{name: getattr(config, name) for name in SHARED.split()},
         output_dir=str(folder),
         use_cpu=config.device != "cuda",
-        bf16=True,
+        bf16=config.device == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported(),
         top_k=0,
         gradient_checkpointing=False,
         logging_steps=1,
@@ -106,13 +109,13 @@ def paid(completions: Sequence[str], answer: Sequence[str], **columns: object) -
 CURVES = {"ours": our_curve, "trl": their_curve}
 
 
-def config_of(run: Path, steps: int, folder: Path) -> TrainConfig:
+def config_of(run: Path, steps: int, folder: Path, keys: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration of a run that begins where its cold start ended, without evaluations."""
     start = folder / "start"
     if not start.exists():
         export(run / "cold_start" / "final", start, merge=True, dtype="bfloat16")
     questions = run / "world" / "questions.jsonl"
-    config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null", "toy_world=null"])
+    config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null", "toy_world=null", *keys])
     return replace(
         config,
         model_name_or_path=str(start),
@@ -140,7 +143,7 @@ def table(rows: Sequence[Mapping]) -> str:
 def main(argv: list[str] | None = None) -> list[dict]:
     options = make_parser().parse_args(argv)
     folder = options.run / "curves"
-    config = config_of(options.run, options.steps, folder)
+    config = config_of(options.run, options.steps, folder, options.keys)
     rows = []
     for seed in options.seeds:
         for side in dict.fromkeys(("ours", *options.peer)):
@@ -160,6 +163,7 @@ def main(argv: list[str] | None = None) -> list[dict]:
 def make_parser() -> argparse.ArgumentParser:
     parser = plain_parser("bench.curves", __doc__)
     parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
+    parser.add_argument("keys", nargs="*", metavar="key=value", help="keys of both sides")
     parser.add_argument("--steps", type=int, default=40, help="of each run (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each trains once on each side")
     parser.add_argument("--peer", nargs="*", choices=["trl"], default=[], help="train with it as well")
