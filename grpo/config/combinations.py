@@ -19,8 +19,6 @@ def find_problems(config: AnyConfig) -> Iterator[str]:
         yield from _reward_problems(config)
     if config.base_weights == "int8" and not config.lora_r:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
-    if config.base_weights == "int8" and config.tensor_parallel_size > 1:
-        yield "base_weights: int8 cannot be shared by tensor_parallel_size processes yet; set one of the two"
     if config.max_steps == 0:
         yield "max_steps is 0: nothing to do"
     if config.lora_r == 0 and config.adapter_name_or_path and config.lora_dropout:

@@ -6,7 +6,7 @@ checked, and the tests compare logits.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
-from grpo.device.shard import Cut
+from grpo.device.shard import Cut, Shard
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
 from grpo.model.master_weight import master_dtype
@@ -139,17 +139,20 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
             fix = f"it was trained on {adapter.base_model}"
             raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
     exact = master_dtype(model.build.dtype)
-    for module, before in _exact_weights(checkpoint) if model.build.int8 else weights.items():
+    for module, before in _exact_weights(checkpoint, shard, cuts) if model.build.int8 else weights.items():
         if module in adapter.pairs:
             A, B = _halves(cuts[module], shard.take, *adapter.pairs[module])
             weights[module].copy_(before.to(exact) + B.to(before.device) @ A.to(before.device))
     model.refresh()
 
 
-def _exact_weights(checkpoint: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each weight of a checkpoint with the name of its module."""
+def _exact_weights(
+    checkpoint: Path, shard: Shard, cuts: Mapping[str, Cut | None]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name of each module of a checkpoint, and the shard's part of its weight."""
     for name, _, tensor in read_tensors(checkpoint):
-        yield name.removesuffix(".weight"), tensor
+        module = name.removesuffix(".weight")
+        yield module, shard.take(tensor, cuts.get(module))
 
 
 def trained_adapter(

@@ -12,6 +12,7 @@ from torch import nn
 
 from grpo.device import ops
 from grpo.device.products import linear
+from grpo.device.shard import ALONE, Shard
 
 STEPS = 127  # from zero to a row's largest value
 
@@ -21,12 +22,14 @@ class Int8Rows:
     """Rows of an Int8Weight, as views: q [O, I], scale [O] and the columns beside W, tail [O, R].
 
     scratch: memory to dequantise into; None for fresh memory.
+    inputs: the shards that have the other columns of W, under the same scale.
     """
 
     q_OI: torch.Tensor
     scale_O: torch.Tensor
     tail_OR: torch.Tensor
     scratch: torch.Tensor | None = None
+    inputs: Shard = ALONE
 
     @property
     def shape(self) -> torch.Size:
@@ -38,9 +41,9 @@ class Int8Rows:
 
     @torch.no_grad()
     def copy_(self, weight_OI: torch.Tensor) -> None:
-        """Set W to this matrix, each number rounded to the nearest step of its row."""
+        """Set W to this matrix, rounded to the nearest steps of each row. All of `inputs` call it together."""
         exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
-        scale_O = exact_OI.abs().amax(dim=1) / STEPS
+        scale_O = self.inputs.stack(exact_OI.abs().amax(dim=1)).amax(dim=0) / STEPS
         self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
         self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
 
@@ -53,12 +56,20 @@ class Int8Weight(nn.Module):
     """A frozen weight [W | tail] of I + R columns; the tail is in `dtype`, and may have no columns.
 
     It is indexed like the tensor that it stands for: [rows], or its two parts, [rows, :I] and [rows, I:].
+    inputs: as in Int8Rows.
     """
 
     def __init__(
-        self, num_rows: int, num_inputs: int, dtype: torch.dtype, device: torch.device | str, num_columns: int = 0
+        self,
+        num_rows: int,
+        num_inputs: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        num_columns: int = 0,
+        inputs: Shard = ALONE,
     ):
         super().__init__()
+        self.inputs = inputs
         self.register_buffer("q", torch.zeros(num_rows, num_inputs, dtype=torch.int8, device=device))
         self.register_buffer("scale", torch.ones(num_rows, device=device))
         self.register_buffer("tail", torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
@@ -70,7 +81,7 @@ class Int8Weight(nn.Module):
         if columns.start == num_inputs:
             return self.tail[rows]
         tail_OR = self.tail[rows, :0] if columns.stop == num_inputs else self.tail[rows]
-        return Int8Rows(self.q[rows], self.scale[rows], tail_OR, self.scratch)
+        return Int8Rows(self.q[rows], self.scale[rows], tail_OR, self.scratch, self.inputs)
 
     @property
     def source(self) -> "Int8Weight":

@@ -89,10 +89,10 @@ class Build:
         """Make a weight of this shape, all zeros."""
         return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
 
-    def matrix(self, num_outputs: int, num_inputs: int) -> MasterWeight | Int8Weight:
-        """Make the weight of projections, all zeros."""
+    def matrix(self, num_outputs: int, num_inputs: int, inputs: Shard) -> MasterWeight | Int8Weight:
+        """Make the weight of projections, all zeros. inputs: the processes that share its columns."""
         if self.int8:
-            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device)
+            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device, inputs=inputs)
         return self.weight(num_outputs, num_inputs)
 
 
@@ -107,7 +107,7 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
         self.out_slices, self.inputs = _slices(sizes), build.sharing_inputs(sizes)
-        self.weight = build.matrix(sum(sizes.values()), in_features)
+        self.weight = build.matrix(sum(sizes.values()), in_features, self.inputs)
         self.bias = build.weight(sum(sizes.values())) if bias else None
         self.prepacked: torch.Tensor | Int8Rows | None = None  # see Decoder.prepacked
 
@@ -157,7 +157,9 @@ class LoraLinear(nn.Module):
         self.num_columns = rank // len(self.product_rows)  # of the weight, for s B
         where = {"dtype": build.dtype, "device": build.device}
         if build.int8:
-            self.weight = Int8Weight(out_features, in_features, **where, num_columns=self.num_columns)
+            self.weight = Int8Weight(
+                out_features, in_features, **where, num_columns=self.num_columns, inputs=self.inputs
+            )
         else:
             self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
         self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)

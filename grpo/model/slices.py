@@ -22,7 +22,7 @@ def cut_of(model: Decoder, name: str, part: torch.Tensor) -> Cut | None:
     if num_shards == 1 or projection not in ALL_PROJECTIONS:
         return None
     dim = int(projection in CUT_BY_INPUTS)
-    return Cut(dim, (part.shape[dim] * num_shards,)) if dim < part.dim() else None
+    return Cut(dim, (part.shape[dim] * num_shards,)) if dim < len(part.shape) else None
 
 
 def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:

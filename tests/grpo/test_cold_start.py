@@ -134,9 +134,6 @@ def test_both_stages_share_their_models_alike(stages):
     """They are one run of the same processes, whatever the file of stage 1 says."""
     stage1, _ = load_stage1(stages({"tensor_parallel_size": 4}, {"tensor_parallel_size": 2})[0])
     assert stage1.tensor_parallel_size == 2
-    config, _ = stages({"base_weights": "int8"}, {"tensor_parallel_size": 2})
-    error = refused(lambda: load_stage1(config), exit_code=CONFIG)
-    assert "base_weights: int8 cannot be shared" in str(error)
 
 
 def test_without_cold_start_the_model_is_the_start(tmp_path, stages, chat_checkpoint, capsys):

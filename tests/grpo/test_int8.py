@@ -267,12 +267,6 @@ def test_without_adapters_it_is_refused():
     assert error.value.exit_code == 2 and "lora_r" in error.value.why
 
 
-def test_shards_of_it_are_refused():
-    with pytest.raises(UserError, match="configuration") as error:
-        configured("m", tensor_parallel_size=2, base_weights="int8")
-    assert error.value.exit_code == 2 and "set one of the two" in error.value.why
-
-
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
