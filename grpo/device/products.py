@@ -4,9 +4,9 @@ oneDNN rounds a row in the same way whatever the number of rows (from two on), s
 sampled with it. MKL, which torch uses for float32, does not. The exception is bfloat16 on a CPU with matrix units
 (AMX), where few rows are added in another order.
 
-oneDNN was never slower, and up to twice as fast (bench/LOG.md). It works on blocks: a weight that stays the same for
-many products is packed into blocks once (`prepack`), with the same results bit for bit. Where oneDNN lacks a build, a
-dtype or a layout, torch computes the product.
+oneDNN is up to twice as fast for few rows; without AVX-512, MKL is up to 10 % faster for many (bench/LOG.md). oneDNN
+works on blocks: a weight that stays the same for many products is packed into blocks once (`prepack`), with the same
+results bit for bit. Where oneDNN lacks a build, a dtype or a layout, torch computes the product.
 """
 
 import os
@@ -20,7 +20,6 @@ import torch.nn.functional as F
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 
-_DTYPES = (torch.float32, torch.bfloat16)
 Room = tuple[int, int]  # copies of a product's input, and spare columns to the right of each: see `append_product`
 
 # By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 12.
@@ -28,28 +27,26 @@ torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
-def _has_onednn() -> bool:
-    """Return whether this build of torch has oneDNN's two operations, and they work on this CPU in both dtypes."""
+def _works(dtype: torch.dtype) -> bool:
+    """Return whether this build of torch has oneDNN's two operations, and they work on this CPU in this dtype."""
+    weight = torch.ones(16, 16, dtype=dtype)
     try:
-        for dtype in _DTYPES:
-            weight = torch.ones(16, 16, dtype=dtype)
-            torch.ops.mkldnn._linear_pointwise(
-                weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], ""
-            )
+        torch.ops.mkldnn._linear_pointwise(
+            weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], ""
+        )
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return True
 
 
-ONEDNN = _has_onednn()
+ONEDNN = tuple(filter(_works, (torch.float32, torch.bfloat16)))  # the dtypes; CPUs without AVX-512 lack bfloat16
 
 
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
     """Return whether to use oneDNN for this matrix. If there are gaps between its rows, oneDNN is slow."""
     return (
-        ONEDNN
+        weight_OI.dtype in ONEDNN
         and weight_OI.device.type == "cpu"
-        and weight_OI.dtype in _DTYPES
         and (weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous())
     )
 
