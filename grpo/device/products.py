@@ -5,9 +5,8 @@ sampled with it. MKL, which torch uses for float32, does not. The exception is b
 (AMX), where few rows are added in another order.
 
 oneDNN is up to twice as fast for few rows; without AVX-512, MKL is up to 10 % faster for many (bench/LOG.md). oneDNN
-works on blocks: a weight that stays the same for
-many products is packed into blocks once (`prepack`), with the same results bit for bit. Where oneDNN lacks a build, a
-dtype or a layout, torch computes the product.
+works on blocks: a weight that stays the same for many products is packed into blocks once (`prepack`), with the same
+results bit for bit. Where oneDNN lacks a build, a dtype or a layout, torch computes the product.
 """
 
 import os
