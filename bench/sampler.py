@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer hf|none] [--models 4m 27m 54m] [--batches 48 96] [--tokens 128] [--top-p 0.9]
+"""python -m bench.sampler [--peer hf|none] [--models smollm2] [--batches 32] [--tokens 64] [--top-p 0.9]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -39,9 +39,9 @@ SIZES = {
         "vocabulary": 1000,
     },
     "cpu": {
-        "models": ["4m", "27m", "54m"],
-        "batches": [48, 96],  # completions decoded together
-        "tokens": 128,  # of the longest completion
+        "models": ["smollm2"],
+        "batches": [32],  # completions decoded together
+        "tokens": 64,  # of the longest completion
         "top_p": 1.0,
         "vocabulary": 32768,  # of the drawing
     },

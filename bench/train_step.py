@@ -1,4 +1,4 @@
-"""python -m bench.train_step [--peer peft|none] [--models 31m] [--prompts 4] [--group 8] [--tokens 128]
+"""python -m bench.train_step [--peer peft|none] [--models smollm2] [--prompts 4] [--group 8] [--tokens 64]
 
 How fast is one training pass on fixed completions (forward, loss, backward to a LoRA adapter with r=16 on all
 projections), compared with transformers + PEFT on padded rows?
@@ -37,7 +37,7 @@ from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into
 RANK = 16
 SIZES = {
     "smoke": {"models": ["tiny"], "tokens": 16},
-    "cpu": {"models": ["31m"], "prompts": 4, "group": 8, "tokens": 128},  # group: completions per prompt
+    "cpu": {"models": ["smollm2"], "prompts": 4, "group": 8, "tokens": 64},  # group: completions per prompt
     "cuda": {"models": ["1.5b"], "tokens": 512},
 }
 

@@ -1,12 +1,13 @@
 """python -m bench.whole_steps [--shapes knowrl math small] [--delays 0 5 15] [--mean-length N] [--profile]
-python -m bench.whole_steps --shapes trl --peer trl
+python -m bench.whole_steps --shapes smollm2 trl --peer trl
 
 How long does a complete GRPO step take (generation, rewards, reference and policy pass, update), how much of a judge's
 latency remains, and how does it compare with TRL's GRPOTrainer?
   knowrl   7B, LoRA r=256, 8 prompts x 12 completions x 1024 tokens, beta 0.001, prompts of about 220 tokens
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
-  trl      31M, LoRA r=16, 4 prompts x 8 completions x 128 tokens, beta 0.04; trl_gpu: 1.5B, 256 tokens
+  smollm2  SmolLM2-135M's sizes, LoRA r=16, 4 prompts x 8 completions x 64 tokens, beta 0.04
+  trl      31M, the same with 128 tokens; trl_gpu: 1.5B, 256 tokens
 Weights are random, and completions run to their limit, unless --mean-length makes an end token come after about so many
 tokens. The judge is a coroutine, like a client of an API. It answers each completion after a random time of up to
 --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
@@ -44,6 +45,7 @@ SHAPES = {
     "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "rank": 256, "beta": 0.001, "target": 0.6},
     "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "rank": 16, "beta": 0.05, "target": 0.6},
     "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "rank": 16, "beta": 0.04, "target": 0.3},
+    "smollm2": {"model": "smollm2", "prompts": 4, "group": 8, "tokens": 64, "rank": 16, "beta": 0.04, "target": 6.5},
     "trl": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128, "rank": 16, "beta": 0.04, "target": 5.0},
     "trl_gpu": {"model": "1.5b", "prompts": 4, "group": 8, "tokens": 256, "rank": 16, "beta": 0.04, "target": 5.0},
 }
