@@ -13,6 +13,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
 from grpo.device.distributed import Ranks
 from grpo.device.draw import hash_seed
+from grpo.device.products import slow_dtype
 from grpo.diagnosis.health import Diagnosis, Health
 from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
@@ -80,6 +81,8 @@ class Trainer:
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
         self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None))
         self.ranks.agree(self.inputs)
+        if warning := slow_dtype(self.model.build.dtype, run.device):
+            run.say(warning)
         num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
         if self.ranks.world > 1:
             other_parts = (num_replicas - 1) * optimizer.grad.nbytes / num_replicas

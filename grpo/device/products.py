@@ -42,6 +42,13 @@ def _works(dtype: torch.dtype) -> bool:
 ONEDNN = tuple(filter(_works, (torch.float32, torch.bfloat16)))  # the dtypes; CPUs without AVX-512 lack bfloat16
 
 
+def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
+    """Return a warning if products in this dtype are emulated on this device, else an empty text."""
+    if device.type == "cpu" and dtype == torch.bfloat16 and dtype not in ONEDNN:
+        return "warning: this CPU emulates bfloat16, and is much faster in float32: set torch_dtype=float32"
+    return ""
+
+
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
     """Return whether to use oneDNN for this matrix. If there are gaps between its rows, oneDNN is slow."""
     return (

@@ -174,6 +174,7 @@ import os
 from pathlib import Path
 import torch
 import grpo.trainer
+from grpo.device.products import ONEDNN
 from grpo.device.draw import SamplingParams
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
@@ -202,7 +203,8 @@ for int8 in (False, True):
         map(int, line.split()) for line in done.stdout.splitlines()
     )
     assert 0.9 < plain / plain_counted < 1.3 and 0.9 < int8 / int8_counted < 1.3
-    assert int8 < 0.7 * plain and int8_peak < 0.55 * plain_peak
+    most = 0.55 if torch.bfloat16 in ONEDNN else 0.75  # without oneDNN's bfloat16, nothing is prepacked while sampling
+    assert int8 < 0.7 * plain and int8_peak < most * plain_peak
 
 
 def test_the_count_by_hand(checkpoint):

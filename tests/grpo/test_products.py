@@ -143,3 +143,11 @@ def used_bytes() -> int:
     count = ctypes.CDLL(None).mallinfo2
     count.restype = MallocInfo
     return count().used
+
+
+@pytest.mark.parametrize(("works", "dtype", "warns"), [("bf16", "bf16", 0), ("", "bf16", 1), ("", "f32", 0)])
+def test_emulated_products_are_announced(monkeypatch, works, dtype, warns):
+    dtypes = {"bf16": torch.bfloat16, "f32": torch.float32}
+    monkeypatch.setattr(products, "ONEDNN", (torch.float32, *filter(None, [dtypes.get(works)])))
+    assert bool(products.slow_dtype(dtypes[dtype], torch.device("cpu"))) == warns
+    assert not products.slow_dtype(dtypes[dtype], torch.device("cuda"))
