@@ -17,6 +17,7 @@ from test_train import run
 
 from grpo.attention.packed import PackedAttention
 from grpo.base.errors import UserError
+from grpo.device.products import ONEDNN
 from grpo.doctor.__main__ import main as doctor
 from grpo.evaluate import main as evaluate
 from grpo.export import export
