@@ -5,7 +5,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -208,9 +208,9 @@ class Clock:
     On a GPU a phase ends when its work is done. largest: the most bytes in use at any time.
     """
 
-    def __init__(self, device: torch.device = CPU, show: Callable[[str], None] = lambda phase: None):
-        """Begin a step. show: called with a phase when it begins, and with "" when it ends."""
-        self.device, self.show = device, show
+    def __init__(self, device: torch.device = CPU):
+        """Begin a step."""
+        self.device = device
         self.wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
         self.largest = 0
         self.restart()
@@ -228,13 +228,11 @@ class Clock:
         """Count the time inside as `phase`, one of the keys of `phases`."""
         self._count_memory("time/train")
         started, self.phase = time.perf_counter(), phase
-        self.show(phase)
         yield
         self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
         self._count_memory(phase)
-        self.show("")
 
     def _count_memory(self, phase: str) -> None:
         """Count the memory since the last call for `phase`; "" for none."""

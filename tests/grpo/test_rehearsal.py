@@ -1,9 +1,7 @@
 """The first step that the doctor makes is the run's own, and its time becomes that of the run."""
 
-import itertools
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from making import make_group, write_rows
@@ -103,16 +101,6 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
     assert step.phases == pytest.approx({"generating": completions / 1000, "training": (prompts + completions) / 100})
     assert sum(spent[1:]) <= max(limit_s, spent[0])  # the first one is warm-up
     assert ("scaled up" in step.measured) == (limit_s < 1e9)
-
-
-@pytest.mark.parametrize(("worked_s", "is_busy"), [(9.0, False), (4.0, True)])
-def test_a_busy_machine_is_named(config, monkeypatch, worked_s, is_busy):
-    """Each step takes ten seconds, of which a processor works for some."""
-    wall, work = itertools.count(step=10.0), itertools.count(step=worked_s)
-    clocks = SimpleNamespace(perf_counter=lambda: next(wall), thread_time=lambda: next(work))
-    monkeypatch.setattr("grpo.doctor.rehearsal.time", clocks)
-    measured = GrpoRehearsal(config).time_step().measured
-    assert ("busy: the step had 40% of a processor" in measured) == is_busy
 
 
 def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
