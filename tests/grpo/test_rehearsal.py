@@ -139,5 +139,4 @@ def test_limits_per_minute_slow_the_calls_of_a_step(config):
     for more, seconds in (({}, 1.0), ({"api_requests_per_minute": 4}, 120.0), ({"api_tokens_per_minute": 24}, 240.0)):
         limits |= more
         case = Case(replace(config, **limits))
-        case.checkups = {"judge": Checkup("", 0.5, (10, 2))}
-        assert [calls.seconds for calls in plan.calls_of(case)] == [seconds]
+        assert plan.seconds_of_calls(case.config, Checkup("", 0.5, (10, 2))) == seconds
