@@ -11,12 +11,12 @@ from grpo.base.schema import Group, Score
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run
-from grpo.run.step_bar import PHASES
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
 NUM_QUESTIONS = 64
+PHASES = ("generate", "reference", "reward", "train")
 
 
 def letters(prompts: Sequence[str], completions: Sequence[str], **columns: object) -> list[float]:
@@ -100,4 +100,4 @@ class Judge:
 
 def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of each phase of a step."""
-    return {metric.removeprefix("time/"): metrics[metric] for metric in PHASES}
+    return {phase: metrics[f"time/{phase}"] for phase in PHASES}

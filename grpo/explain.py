@@ -37,9 +37,8 @@ def explain(record: Record) -> list[Remark]:
     diagnosis = _diagnose(record)
     ending, first = _ending(record), diagnosis.first_step
     remarks = []
-    for found in diagnosis.symptoms:
-        last = diagnosis.passed(found)
-        passed = "" if last is None else f" (last seen at step {last})"
+    for found in diagnosis.symptoms.values():
+        passed = f" (last seen at step {found.last_step})" if diagnosis.has_passed(found) else ""
         remarks.append(Remark(f"Step {found.step}: {found.text}{passed}.", meaning(found.rule), found.advice))
     if not remarks and not ending:
         number = len(record.steps)
@@ -57,8 +56,6 @@ def _diagnose(record: Record) -> Diagnosis:
     for metrics in record.steps:
         grades = [answer.grades for answer in answers.get(metrics["step"], [])]
         diagnosis.check(metrics["step"], metrics, grades)
-    if record.state.get("status") == "done":
-        diagnosis.end()
     return diagnosis
 
 
@@ -97,11 +94,12 @@ def _learned(history: History) -> list[Remark]:
         trend = history.trend(name)
         if trend and trend.direction and not (name == "loss" and "reward" in history.steps[-1]):
             changes.append(f"{name} {trend.start:.3g} → {trend.end:.3g}")
-    if not changes:
+    if len(history.steps) < 2 * TREND:
         return []
     earned = history.trend("reward")
     tone = "good" if earned and earned.direction > 0 else "plain"
-    return [Remark(f"From the first {TREND} steps to the last: {', '.join(changes)}.", tone=tone)]
+    what = ", ".join(changes) or "nothing has changed by more than chance explains"
+    return [Remark(f"From the first {TREND} steps to the last: {what}.", tone=tone)]
 
 
 def lay_out(remark: Remark) -> str:

@@ -55,7 +55,7 @@ class SftTrainer(Trainer):
             run,
             policy,
             optimizer,
-            Clock(run.device, run.show_phase),
+            Clock(run.device),
             order=Order(len(self.examples), config.seed, shuffle=True),
             data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
             total_steps=num_steps(config, len(self.examples), self.rows_per_step),

@@ -43,7 +43,7 @@ class GrpoTrainer(Trainer):
         """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
-        data, clock = data or QuestionData(config), Clock(run.device, run.show_phase)
+        data, clock = data or QuestionData(config), Clock(run.device)
         self.rollout = rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)
         super().__init__(
             config,

@@ -169,8 +169,7 @@ class Trainer:
             "micro_batches": self.num_micro_batches,
             **times,
             "tokens_per_second": num_tokens / times["step_time"],
-            **self.clock.memory_gb(),
-            "peak_memory_gb": self.ranks.max(max(self.clock.largest, memory.peak_bytes(self.run.device))) / 1e9,
+            "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
         }
 
     # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------

@@ -1,7 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
 <name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/*, log/*, the seconds of
-rewards, and the seconds and memory of phases are those of rank 0.
+rewards, and the seconds of phases are those of rank 0.
 """
 
 import re
@@ -54,7 +54,6 @@ GLOSSARY = {
     "time/train": "seconds of forward, backward and update",
     "tokens_per_second": "completion tokens (stage 1: answer tokens) per second of the step, all ranks",
     "peak_memory_gb": "largest memory in use so far, GB: of the GPU, or of the process on a CPU",
-    "peak_memory_gb/<phase>": "largest memory in use in the phase time/<phase>, GB; without a GPU, in use at its end",
     "micro_batches": "forward and backward passes per iteration",
     "skipped_steps": "updates skipped since the start because the gradient was not finite",
     "eval/accuracy": "share of held-out questions answered right",

@@ -1,6 +1,6 @@
 """Failures that show only over several steps: warn if a rule recognises one; end a run that cannot go on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ from grpo.base.schema import Completion, Group, completions_of
 from grpo.diagnosis.glossary import Metrics
 from grpo.diagnosis.reasons import Grades, dominant_reason
 from grpo.diagnosis.record import read_metrics
-from grpo.diagnosis.rules import ENDINGS, RECENT, RULES, History, Rule, advice, first_step
+from grpo.diagnosis.rules import RECENT, RULES, History, Rule, advice, first_step
 
 if TYPE_CHECKING:
     from grpo.optim import Optimizer
@@ -19,62 +19,48 @@ if TYPE_CHECKING:
 MAX_BAD_STEPS = 3  # in a row; then the run ends
 
 
-@dataclass(frozen=True)
+@dataclass
 class Symptom:
-    """A failure that a rule has recognised, the step, and what helps."""
+    """A failure that a rule has recognised, the first and the last step at which it has, and what helps."""
 
     rule: Rule
     step: int
     text: str
     advice: str
-
-    @property
-    def name(self) -> str:
-        """Return the name of the rule in words."""
-        return self.rule.__name__.replace("_", " ")
-
-    def __str__(self) -> str:
-        return f"step {self.step}: {self.text}"
+    last_step: int
 
 
 @dataclass
 class Diagnosis:
     """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
 
-    first_step: how the completions of step 1 fared. last_seen: the last step at which each rule recognised its failure.
+    symptoms: the failures so far, by the name of their rule in words. first_step: how the completions of step 1 fared.
     """
 
     history: History = field(default_factory=History)
-    symptoms: list[Symptom] = field(default_factory=list)
-    last_seen: dict[Rule, int] = field(default_factory=dict)
+    symptoms: dict[str, Symptom] = field(default_factory=dict)
     first_step: str = ""
 
     def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
         """Add a step, and its completions if they are known; return the failures that are recognised first now."""
-        self.history.steps.append({"step": step, **metrics})
+        history, new = self.history, []
+        history.steps.append({"step": step, **metrics})
         if completions:
-            self.history.reason = dominant_reason(completions)
+            history.reason = dominant_reason(completions)
         if step == 1 and "completions/mean_length" in metrics:
-            self.first_step = first_step(self.history)
-        return self._ask(RULES)
-
-    def end(self) -> list[Symptom]:
-        """Return the failures that only a complete run can show."""
-        return self._ask(ENDINGS) if self.history.steps else []
-
-    def passed(self, symptom: Symptom) -> int | None:
-        """Return the last step at which a failure was seen; None if that is one of the last steps of the run."""
-        last = self.last_seen[symptom.rule]
-        return last if last <= self.history.steps[-1]["step"] - RECENT else None
-
-    def _ask(self, rules: Iterable[Rule]) -> list[Symptom]:
-        step = self.history.steps[-1]["step"]
-        texts = {rule: rule(self.history) for rule in rules}
-        found = [Symptom(rule, step, text, advice(rule, self.history)) for rule, text in texts.items() if text]
-        new = [symptom for symptom in found if symptom.rule not in self.last_seen]
-        self.last_seen |= {symptom.rule: step for symptom in found}
-        self.symptoms += new
+            self.first_step = first_step(history)
+        for rule in RULES:
+            name, text = rule.__name__.replace("_", " "), rule(history)
+            if text and name not in self.symptoms:
+                self.symptoms[name] = Symptom(rule, step, text, advice(rule, history), step)
+                new.append(self.symptoms[name])
+            elif text:
+                self.symptoms[name].last_step = step
         return new
+
+    def has_passed(self, symptom: Symptom) -> bool:
+        """Return whether a failure was not seen in the last steps."""
+        return symptom.last_step <= self.history.steps[-1]["step"] - RECENT
 
 
 @dataclass
@@ -106,7 +92,8 @@ class Health:
         symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
         if step == 1 and self.diagnosis.first_step:
             self.say(f"step 1: {self.diagnosis.first_step}")
-        self._announce(symptoms)
+        for symptom in symptoms:
+            self.say(f"warning: step {step}: {symptom.text}. To do: {symptom.advice}")
         self._check_rewards(metrics)
 
     def resume(self, run_dir: Path) -> None:
@@ -115,15 +102,10 @@ class Health:
             self.diagnosis.check(metrics["step"], metrics)
 
     def end(self) -> None:
-        """Announce the failures that only a complete run can show, such as that it has learned nothing."""
-        self._announce(self.diagnosis.end())
+        """Repeat the names of the failures that were announced."""
         if self.diagnosis.symptoms:
-            names = [f"{symptom.name} (step {symptom.step})" for symptom in self.diagnosis.symptoms]
+            names = [f"{name} (step {symptom.step})" for name, symptom in self.diagnosis.symptoms.items()]
             self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
-
-    def _announce(self, symptoms: Iterable[Symptom]) -> None:
-        for symptom in symptoms:
-            self.say(f"warning: {symptom}. To do: {symptom.advice}")
 
     def _check_rewards(self, metrics: Metrics) -> None:
         """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""

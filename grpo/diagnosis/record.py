@@ -44,12 +44,6 @@ class Answer:
         values = {name: value if is_number(value) else None for name, value in self.rewards.items()}
         return {name: (value, str(self.reasons.get(name, ""))) for name, value in values.items()}
 
-    def reason(self, reward: str) -> str:
-        """Return why a reward has its value, without the facts that the reason repeats."""
-        reason = str(self.reasons.get(reward, ""))
-        facts = self.facts.get(reward)
-        return reason.partition(f"; {facts[0].get('fact')}"[:62])[0] if facts else reason
-
 
 @dataclass(frozen=True)
 class Record:

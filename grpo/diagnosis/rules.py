@@ -111,8 +111,7 @@ def first_step(history: History) -> str:
     """Say in one line how the completions of the first step fared."""
     step, found = history.steps[-1], []
     if step.get("completions/clipped_ratio"):
-        fate = "cut off and masked" if history.config.get("mask_truncated_completions") else "cut off"
-        found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are {fate} at max_completion_length")
+        found.append(f"{step['completions/clipped_ratio']:.0%} of the completions are cut off at max_completion_length")
     if history.reason:
         found.append(str(history.reason))
     found += [f"{name} cannot score {share:.0%}" for name, share in history.unscorable(1).items()]
@@ -121,48 +120,9 @@ def first_step(history: History) -> str:
     elif step.get("frac_reward_zero_std"):
         share = f"{step['frac_reward_zero_std']:.0%} of the groups"
         found.append(f"{share} have equal rewards and teach nothing (no signal, in the line of each step)")
-    if not math.isfinite(step.get("grad_norm", 0.0)) and history.config.get("torch_dtype") != "float16":
-        found.append("the update is skipped, as its gradient is not finite")
     if remedy := history.remedy():
         found.append(f"to do: {remedy.removesuffix('.')}")
     return "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
-
-
-def not_finite(history: History) -> str | None:
-    """The loss or the gradient overflowed, so the update was skipped and the policy did not change.
-
-    To do: lower learning_rate, or use torch_dtype: bfloat16 instead of float16.
-    """
-    patience = TREND if history.config.get("torch_dtype") == "float16" else SURE  # float16 first finds its loss scale
-    norms = [step.get("grad_norm", 0.0) for step in history.steps[-patience:]]
-    if len(norms) < patience or any(map(math.isfinite, norms)):
-        return None
-    return f"the gradient is not finite {history.since(patience)}: nothing is learned"
-
-
-def nothing_learned(history: History) -> str | None:
-    """No completion has an advantage, or none is trained on, so no update moves the policy.
-
-    To do: grade some completions by hand with `python -m rewards.score`; give partial credit, or choose questions that
-    the model sometimes gets right.
-    """
-    is_idle = history.lasts("advantage_abs_mean", lambda size: size == 0, SURE)
-    if not is_idle and not history.lasts("micro_batches", lambda number: number == 0, SURE):
-        return None
-    because = f"; {history.reason}" if history.reason else ""
-    return f"nothing is learned {history.since(SURE)}: {_why_nothing(history.steps[-1], is_idle)}{because}"
-
-
-def _why_nothing(step: Metrics, is_idle: bool) -> str:
-    if not is_idle:
-        return "every completion is masked"
-    if step.get("sampling/kept_frac") == 0:
-        return "dynamic sampling keeps no group"
-    if not math.isfinite(step.get("reward", math.nan)):
-        return "no completion could be scored"
-    if step.get("reward_std", 1.0) < 1e-6:
-        return f"every completion has the reward {step['reward']:g}"
-    return "the rewards of each group are equal"
 
 
 def unscorable(history: History) -> str | None:
@@ -170,34 +130,41 @@ def unscorable(history: History) -> str | None:
 
     To do: read the reasons in completions/; check the columns that the reward needs, and its service.
     """
-    shares = {} if nothing_learned(history) else history.unscorable()
-    found = [f"{name} could not score {share:.0%} of the completions" for name, share in shares.items()]
+    found = [f"{name} could not score {share:.0%} of the completions" for name, share in history.unscorable().items()]
     return f"{' and '.join(found)} {history.since(SURE)}" if found else None
 
 
 def no_signal(history: History) -> str | None:
     """In most groups all rewards are equal. Their advantages are 0, so they cost time and teach nothing.
 
-    To do: choose questions that the model gets right sometimes; raise num_generations or temperature; or set
-    dynamic_sampling=true, which replaces such groups.
+    To do: choose questions that the model gets right sometimes; give partial credit; raise num_generations or
+    temperature; or set dynamic_sampling=true, which replaces such groups.
     """
+    is_idle = history.lasts("advantage_abs_mean", lambda size: size == 0, SURE)
+    if is_idle or history.lasts("micro_batches", lambda number: number == 0, SURE):
+        return f"nothing is learned {history.since(SURE)}, because {_why_equal(history)}"
     share = history.recent("frac_reward_zero_std")
-    if not share or min(share) < MOSTLY or nothing_learned(history):
+    if not share or min(share) < MOSTLY:
         return None
     return f"no signal in {_percent(share)} of the groups {history.since()}, because {_why_equal(history)}"
 
 
 def _why_equal(history: History) -> str:
-    """Return a reason why the rewards of a group are equal."""
-    accuracy, refused = history.recent("accuracy"), history.recent("refusal_rate")
-    if accuracy and statistics.fmean(accuracy) >= MOSTLY:
-        return f"{_percent(accuracy)} of the answers are right: the questions are learned, or were too easy"
-    if refused and statistics.fmean(refused) >= MOSTLY:
-        return f"{_percent(refused)} of the completions decline to answer"
+    """Return a reason why the rewards of a group are equal, or why none is trained on."""
+    step = history.steps[-1]
+    accuracy, refused = (step.get(name, math.nan) for name in ("accuracy", "refusal_rate"))
+    if step.get("sampling/kept_frac") == 0:
+        return "dynamic sampling keeps no group"
+    if step.get("micro_batches") == 0:
+        return "every completion is masked"
+    if accuracy >= MOSTLY:
+        return f"{accuracy:.0%} of the answers are right: the questions are learned, or were too easy"
+    if refused >= MOSTLY:
+        return f"{refused:.0%} of the completions decline to answer"
     if history.reason:
         return f"in {history.reason}"
-    if accuracy and statistics.fmean(accuracy) <= 1 - MOSTLY:
-        return f"only {_percent(accuracy)} of the answers are right: the questions are too hard"
+    if accuracy <= 1 - MOSTLY:
+        return f"only {accuracy:.0%} of the answers are right: the questions are too hard"
     return "the rewards hardly tell the completions of a group apart"
 
 
@@ -261,45 +228,7 @@ def entropy_died(history: History) -> str | None:
     return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
 
 
-# --- at the end ----------------------------------------------------------------------------------------------------
-
-
-def learned_nothing(history: History) -> str | None:
-    """The last steps are no better than the first, as far as their spread can tell.
-
-    To do: see the other findings first; if completions have advantages, raise learning_rate or max_steps, and look at
-    grad_norm and kl: near 0 the policy has hardly moved.
-    """
-    steps, because = history.steps, f"; {history.reason}" if history.reason else ""
-    if not any(step.get("advantage_abs_mean", 1.0) and step.get("micro_batches", 1) for step in steps):
-        return f"the run learned nothing: no completion of any step had an advantage and was trained on{because}"
-    name, better = ("reward", 1) if history.trend("reward") else ("loss", -1)
-    trend = history.trend(name)
-    if not trend or trend.direction == better or _learned_at_once(steps, name, better):
-        return None
-    verdict = "got worse" if trend.direction else "learned nothing that shows"
-    numbers = f"{trend.start:.3g} in the first {TREND} steps, and {trend.end:.3g} in the last"
-    return f"the run {verdict}: the mean {name} was {numbers}{because}"
-
-
-def _learned_at_once(steps: Sequence[Metrics], name: str, better: int) -> bool:
-    """Return whether the first two steps were worse than each of the last ten, which chance does once in 66 times."""
-    first, last = ([better * value for value in _finite(part, name)] for part in (steps[:2], steps[-TREND:]))
-    return bool(first and last) and max(first) < min(last)
-
-
-RULES: tuple[Rule, ...] = (
-    not_finite,
-    nothing_learned,
-    unscorable,
-    no_signal,
-    refuses_everything,
-    refuses_known,
-    cut_off,
-    entropy_died,
-)
-ENDINGS: tuple[Rule, ...] = (learned_nothing,)  # applied when a run has come to its end
-FOR_A_REASON = (nothing_learned, no_signal, learned_nothing)  # what helps depends on why the completions earn little
+RULES: tuple[Rule, ...] = (unscorable, no_signal, refuses_everything, refuses_known, cut_off, entropy_died)
 
 
 def meaning(rule: Rule) -> str:
@@ -309,7 +238,7 @@ def meaning(rule: Rule) -> str:
 
 def advice(rule: Rule, history: History) -> str:
     """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
-    remedy = history.remedy() if rule in FOR_A_REASON else ""
+    remedy = history.remedy() if rule is no_signal else ""
     return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
 
 

@@ -23,7 +23,7 @@ def questions(case: Case) -> str:
     need_key(config, "dataset_id_or_path")
     case.data = QuestionData(config)
     case.rows, count = case.data.load(Questions.to_train(config))
-    return "; ".join([f"{len(case.rows)} questions in {count}", *_duplicates(case.rows)])
+    return f"{len(case.rows)} questions in {count}; {_duplicates(case.rows)}"
 
 
 def held_out(case: Case) -> str:
@@ -33,7 +33,7 @@ def held_out(case: Case) -> str:
     case.data = case.data or QuestionData(case.config)
     rows, count = case.data.load(Questions.held_out(case.config))
     case.num_held_out = len(rows)
-    found = [f"{len(rows)} questions in {count}", *_duplicates(rows)]
+    found = [f"{len(rows)} questions in {count}", _duplicates(rows)]
     if case.rows is not None:
         trained = {_normal(row) for row in case.rows}
         known = [row for row in rows if _normal(row) in trained]
@@ -42,18 +42,12 @@ def held_out(case: Case) -> str:
     return "; ".join(found)
 
 
-def _duplicates(rows: Sequence[Row]) -> list[str]:
-    """Return a text on how many questions are repetitions, and how many of them have different answers."""
+def _duplicates(rows: Sequence[Row]) -> str:
+    """Return a text on how many questions are repetitions."""
     count = Counter(map(_normal, rows))
-    repeated = [row for row in rows if count[_normal(row)] > 1]
-    first = list({_normal(row): row for row in reversed(repeated)}.values())
-    if not first:
-        return ["none of them twice"]
-    answers = Counter(question for question, _ in {(_normal(row), str(row.columns.get("answer"))) for row in repeated})
-    num_different = sum(number > 1 for number in answers.values())
-    surplus = len(repeated) - len(first)
-    other = f", {num_different} of them with another answer" if num_different else ""
-    return [f"warning: {surplus} are repetitions{other}: {_shown(first)}"]
+    repeated = {_normal(row): row for row in rows if count[_normal(row)] > 1}
+    surplus = len(rows) - len(count)
+    return f"warning: {surplus} are repetitions: {_shown([*repeated.values()])}" if surplus else "none of them twice"
 
 
 def _normal(row: Row) -> str:

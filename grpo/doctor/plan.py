@@ -1,7 +1,8 @@
 """Estimates for a run: steps, tokens, time, calls of services and their price."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import ceil
+from operator import mul
 
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig
@@ -56,7 +57,7 @@ def duration(case: Case) -> str:
     step, number = rehearsal.time_step(), steps_of(case)
     phases, notes = dict(step.phases), [step.measured]
     if isinstance(case.config, TrainConfig):
-        phases |= {f"{calls.name} (at most)": calls.seconds for calls in calls_of(case)}
+        phases |= {f"{name} (at most)": seconds_of_calls(case.config, c) for name, c in asked(case).items()}
         notes += [f"without the {name}" for name in services_of(case.reward_names) if name not in case.checkups]
         if case.config.dynamic_sampling:
             most = case.config.dynamic_sampling_max_rollouts
@@ -82,27 +83,12 @@ def stage1_duration(case: Case) -> str:
     return f"{seconds:,.2f} s a step; {number:,} steps take {total}; measured here: {step.measured}"
 
 
-@dataclass(frozen=True)
-class Calls:
-    """The calls of a service over a network: tokens of each call, and the seconds of all calls in a step."""
-
-    name: str
-    checkup: Checkup
-    prompt_tokens: int
-    reply_tokens: int
-    seconds: float
-
-
-def calls_of(case: Case) -> list[Calls]:
-    """Count the calls of each service that was asked over a network: at most one per completion."""
-    found = []
-    for name, checkup in case.checkups.items():
-        if not checkup.seconds:
-            continue
-        added = case.config.max_completion_length if name == "decomposer" else 0  # it reads thoughts, and repeats facts
-        prompt_tokens, reply_tokens = (tokens + added for tokens in checkup.tokens)
-        seconds = _seconds_per_step(case.config, checkup.seconds, prompt_tokens + reply_tokens)
-        found.append(Calls(name, checkup, prompt_tokens, reply_tokens, seconds))
+def asked(case: Case) -> dict[str, Checkup]:
+    """Return the services that were asked over a network, with the tokens of a call as a run will make it."""
+    found = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
+    if "decomposer" in found:  # it reads thoughts, and repeats facts
+        longer = tuple(tokens + case.config.max_completion_length for tokens in found["decomposer"].tokens)
+        found["decomposer"] = replace(found["decomposer"], tokens=longer)
     return found
 
 
@@ -110,29 +96,25 @@ def cost(case: Case) -> str:
     """Estimate calls and price of the services that are asked over a network, from one question to each."""
     for name in services_of(case.reward_names):
         need(case.checkups.get(name), f"the {name}")
-    asked = calls_of(case)
-    if not asked:
+    if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
     number = steps_of(case) * rows_per_step(case.config) + evaluations_of(case) * case.num_held_out
     found = []
-    for calls in asked:
-        prompt_price, reply_price = calls.checkup.prices
-        price = number * (calls.prompt_tokens * prompt_price + calls.reply_tokens * reply_price) / 1e6
-        money = f"${price:,.2f}" if prompt_price or reply_price else f"set {calls.name}_prices for its price"
-        tokens = f"{rounded(calls.prompt_tokens * number)} + {rounded(calls.reply_tokens * number)}"
-        found.append(f"{calls.name}: {number:,} calls at most, {tokens} tokens, {money}")
-    if "decomposer" in [calls.name for calls in asked] and "factuality" not in case.reward_names:
-        found.append("only wrong answers need the decomposer")
+    for name, checkup in asked(case).items():
+        price = number * sum(map(mul, checkup.tokens, checkup.prices)) / 1e6
+        money = f"${price:,.2f}" if any(checkup.prices) else f"set {name}_prices for its price"
+        tokens = " + ".join(rounded(tokens * number) for tokens in checkup.tokens)
+        found.append(f"{name}: {number:,} calls at most, {tokens} tokens, {money}")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
 
 
-def _seconds_per_step(config: TrainConfig, seconds_per_call: float, tokens_per_call: int) -> float:
-    """Return the seconds of all calls in a step, as limited by concurrency, requests and tokens per minute."""
+def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
+    """Return the seconds of a step's calls, one per completion, as concurrency and the limits per minute allow them."""
     calls = rows_per_step(config)
-    times = [ceil(calls / config.api_max_concurrency) * seconds_per_call]
+    times = [ceil(calls / config.api_max_concurrency) * checkup.seconds]
     if config.api_requests_per_minute:
         times.append(calls / config.api_requests_per_minute * 60)
     if config.api_tokens_per_minute:
-        times.append(calls * tokens_per_call / config.api_tokens_per_minute * 60)
+        times.append(calls * sum(checkup.tokens) / config.api_tokens_per_minute * 60)
     return max(times)

@@ -5,9 +5,9 @@ of the largest step that was made is scaled up by its tokens.
 """
 
 import os
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, takewhile
+from itertools import count, pairwise
 from statistics import fmean
 
 from grpo.base.schema import Group, Score, completions_of
@@ -23,7 +23,6 @@ from rewards.scorer import Scorer
 
 LIMIT_S = 60.0  # a larger step is made only if it is likely to end before this
 FIRST_TOKENS = 16  # of prompts and completions
-BUSY = 0.8  # share of the time; if the step has less of a processor, other processes take the rest
 GENERATING = "generating"
 PHASES = {"time/generate": GENERATING, "time/reference": "reference", "time/train": "training"}
 NO_REWARD = Reward("nothing", lambda text, row: Score(0.0))
@@ -55,19 +54,17 @@ class Rehearsal:
     num_rows: of a complete step. longest: tokens of the longest prompt or completion. They have
     `cut(rows, tokens)`, which gives the next step so many rows, whose prompts and completions have at most so many
     tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last step)
-    in a complete step. source: holds the groups that the last step has trained on. share: of the last step's time, in
-    which a processor worked on it.
+    in a complete step. source: holds the groups that the last step has trained on.
     """
 
     trainer: GrpoTrainer | SftTrainer
     source: Rollout | SftTrainer
     num_rows: int
     longest: int
-    share: float = 1.0
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the largest step that `limit_s` allows; return the times of a complete one."""
-        sizes = self.sizes()
+        sizes = list(self.sizes())
         self.make_step(*sizes[0])  # warms up
         spent = 0.0
         for (rows, tokens), (next_rows, next_tokens) in pairwise([*sizes, sizes[-1]]):
@@ -80,28 +77,24 @@ class Rehearsal:
         measured = f"{rows} of {self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if (rows, tokens) != sizes[-1]:
             measured += f" (cut at {tokens} to save time, and scaled up)"
-        if self.share < BUSY and self.trainer.run.device.type == "cpu":
-            measured += (
-                f"; other processes keep this machine busy: the step had {self.share:.0%} of a processor, and takes "
-                f"about {self.share:.0%} of this time on an idle one"
-            )
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
         scale = (prompts + completions) / sum(map(num_tokens, self.source.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
         return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
-    def sizes(self) -> list[tuple[int, int]]:
-        """Return rows and tokens of steps that double, first in rows. The last one is complete."""
-        rows, tokens = _doubled(1, self.num_rows), _doubled(min(FIRST_TOKENS, self.longest), self.longest)
-        return [(number, tokens[0]) for number in rows] + [(rows[-1], number) for number in tokens[1:]]
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield rows and tokens of steps that double in both. The last one is complete."""
+        for power in count():
+            rows, tokens = min(2**power, self.num_rows), min(FIRST_TOKENS * 2**power, self.longest)
+            yield rows, tokens
+            if (rows, tokens) == (self.num_rows, self.longest):
+                return
 
     def make_step(self, rows: int, tokens: int) -> dict[str, float]:
         """Make the run's first step at this size; return its seconds by phase."""
         self.trainer.step = self.trainer.order.position = 0
         self.cut(rows, tokens)
-        begun, worked = time.perf_counter(), time.thread_time()
         Guard(self.trainer).run_step()
-        self.share = (time.thread_time() - worked) / (time.perf_counter() - begun)
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
 
@@ -148,10 +141,6 @@ class SftRehearsal(Rehearsal):
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)
         return self.num_rows * prompt, self.num_rows * (fmean(map(num_tokens, self.examples)) - prompt)
-
-
-def _doubled(first: int, last: int) -> list[int]:
-    return [*takewhile(last.__gt__, (first * 2**power for power in count())), last]
 
 
 def _cut_example(example: Group, tokens: int) -> Group:

@@ -255,19 +255,8 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def take_peak(device: torch.device) -> int:
-    """Return the largest memory in use since the last call; without CUDA, which counts that, the memory in use now."""
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return peak
-    if device.type == "mps":
-        return torch.mps.driver_allocated_memory()
-    return psutil.Process().memory_info().rss
-
-
 def peak_bytes(device: torch.device) -> int:
-    """Return the largest memory in use so far; on a GPU, since the last `take_peak`."""
+    """Return the largest memory in use so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,39 +13,15 @@ from markupsafe import Markup
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
-from grpo.config.options import SftConfig, TrainConfig, as_yaml, meanings
-from grpo.diagnosis.glossary import Metrics, meaning
+from grpo.config.options import SftConfig, TrainConfig, as_yaml
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
 from grpo.explain import explain
+from grpo.report.answers import changes, examples
 from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import draw_charts, show_tick
-from grpo.report.examples import examples
-from grpo.report.flips import flips
-from grpo.run.step_bar import PHASES
 
 FILE_NAME = "report.html"
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of a step: its mean seconds, their share of the step, and its largest memory in GB, if that is known."""
-
-    name: str
-    meaning: str
-    seconds: float
-    share: float
-    memory: float | None
-
-
-@dataclass(frozen=True)
-class Key:
-    """A configuration key that differs from its default, or between two runs. values: one for each run."""
-
-    name: str
-    values: list[str]
-    default: str
-    doc: str
 
 
 def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:
@@ -85,14 +61,16 @@ def _template() -> Template:
 
 def _run_page(record: Record) -> Json:
     """Return the part of the page that is about one run alone, by the names that the template has for it."""
-    step, phases = max(record.answer_steps(), default=0), _phases(record.steps)
-    shown = {"examples_step": step, "examples": examples(record, step), "flips": flips(record)}
-    return shown | {
-        "record": record,
+    step = max(record.answer_steps(), default=0)
+    shown, (changed, outcomes) = examples(record, step), changes(record)
+    return {
+        "name": record.name,
         "headline": headline(record),
         "overview": _overview(record),
-        "phases": phases,
-        "step_seconds": sum(phase.seconds for phase in phases),
+        "examples_step": step,
+        "examples": shown,
+        "changes": changed,
+        "outcomes": outcomes,
         "remarks": explain(record),  # after all files have been read, so that it knows which lines could not
     }
 
@@ -100,7 +78,7 @@ def _run_page(record: Record) -> Json:
 def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
     config, state = record.config, record.state
-    last = record.steps[-1] if record.steps else {}
+    last, seconds = record.steps[-1] if record.steps else {}, [step["step_time"] for step in record.steps]
     tokens, memory = (last.get(name, math.nan) for name in ("num_tokens", "peak_memory_gb"))
     texts = {
         "stage": "GRPO" if "num_generations" in config else "supervised fine-tuning",
@@ -110,9 +88,8 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
         **dict(_rows(record.data)),
         "steps": last.get("step"),
-        "completions per step": _completions_per_step(config),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
-        "time of all steps": show_duration(sum(_finite(record.steps, "step_time"))),
+        "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
         "peak memory": f"{memory:.2f} GB" if math.isfinite(memory) else None,
         "started": str(state.get("started") or "").replace("T", " "),
     }
@@ -129,51 +106,21 @@ def _rows(data: Json) -> Iterator[tuple[str, str]]:
             yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
 
 
-def _completions_per_step(config: Json) -> str | None:
-    names = ("num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
-    G, batch, accumulation = (config.get(name, 1) for name in names)
-    if not all(isinstance(number, int) and number > 0 for number in (G, batch, accumulation)) or G == 1:
-        return None
-    size = batch * accumulation
-    return f"{size} = {size // G} questions x {G} answers"
-
-
-def _finite(steps: Sequence[Metrics], name: str) -> list[float]:
-    """Return the finite values of a metric."""
-    return [step[name] for step in steps if math.isfinite(step.get(name, math.nan))]
-
-
-def _phases(steps: Sequence[Metrics]) -> list[Phase]:
-    """Return the phases that took any time, as means over all steps."""
-    means = {name: sum(_finite(steps, name)) / len(steps) for name in PHASES if steps}
-    found = []
-    for name, value in means.items():
-        if value > 0:
-            memory = max(_finite(steps, name.replace("time", "peak_memory_gb")), default=None)
-            found.append(Phase(name, meaning(name), value, value / sum(means.values()), memory))
-    return found
-
-
-def changed_keys(records: Sequence[Record]) -> list[Key]:
-    """Return the keys that differ from their default in any run, or between the runs."""
-    known = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
-    docs = meanings(SftConfig) | meanings(TrainConfig)
-    keys = []
+def changed_keys(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Return the keys that differ from their default in any run, or between the runs: values, then the default."""
+    defaults = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
+    keys = {}
     for name in dict.fromkeys(name for record in records for name in record.config):
-        field = known.get(name)
-        if field is None or "once" in field.metadata["facts"]:
-            continue
-        values = [as_yaml(record.config.get(name)) for record in records]
-        default = as_yaml(field.default)
-        if set(values) != {default}:
-            keys.append(Key(name, values, default, docs[name]))
+        if name in defaults and "once" not in defaults[name].metadata["facts"]:
+            values = [as_yaml(value) for value in (*(r.config.get(name) for r in records), defaults[name].default)]
+            if len(set(values)) > 1:
+                keys[name] = values
     return keys
 
 
 def show_number(value: Any) -> str:
     """Format a reward or an advantage with at most three digits; other values stay unchanged."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:.3g}" if is_number else str("–" if value is None else value)
+    return f"{value:.3g}" if is_number(value) else str("–" if value is None else value)
 
 
 def show_measure(value: float, is_rate: bool) -> str:

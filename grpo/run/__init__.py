@@ -4,7 +4,7 @@ Read in this order:
 
 - run.py: one invocation, with run_dir.py (its directory), checkpoint.py and signals.py (what may end it);
 - provenance.py: what a run is made from, and what a resumed run may change;
-- metrics.py: the numbers of a step; log.py: where they go, with trackers.py and step_bar.py;
+- metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;
 - guard.py: what protects a step;
 - saved.py: the models that runs have written, read back.
 

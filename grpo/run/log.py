@@ -3,23 +3,34 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from grpo.base.errors import reason, redact
+from tqdm import tqdm
+
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_lines
-from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.diagnosis.glossary import Metrics, check_names
 from grpo.diagnosis.record import METRICS_FILE
+from grpo.run.messages import tell, tolerated
 from grpo.run.metrics import Window, outcome_of
-from grpo.run.step_bar import StepBar, describe, longest_phase
 from grpo.run.trackers import Tracker, open_tracker
 
-MAX_TRACKED = 4  # completions that a tracker gets at each logged step
+BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left{postfix}"
+TEXTS = {  # metric: its text; the most important metrics first, since a narrow terminal cuts the last ones off
+    "loss": "loss {:.4f}",  # of stage 1; that of stage 2 says nothing
+    "reward": "reward {:+.2f}",
+    "reward_std": "±{:.2f}",
+    "accuracy": "right {:.0%}",
+    "refusal_rate": "refused {:.0%}",
+    "frac_reward_zero_std": "no signal {:.0%}",
+    "completions/mean_length": "length {:.0f}",
+    "tokens_per_second": "{:,.0f} tok/s",
+    "grad_norm": "grad {:.3f}",
+    "kl": "kl {:z.4f}",
+}
 
 
 class Log:
@@ -39,18 +50,29 @@ class Log:
         self.warned: set[str] = set()
         self.window = Window()
         self.prints = config.logging_steps > 1 or not (config.disable_tqdm or sys.stderr.isatty())
-        self.bar = StepBar(total_steps, first_step, config.disable_tqdm)
+        self.bar = tqdm(
+            total=total_steps,
+            initial=first_step,
+            bar_format=BAR,
+            dynamic_ncols=True,
+            smoothing=0,  # the time left is by the mean of all steps
+            mininterval=0,
+            disable=config.disable_tqdm or None,  # None: unless stderr is a terminal
+        )
         _keep_lines(self.metrics, first_step, first_step == total_steps)
-        self._attempt("completions/", _drop_answers, run_dir, first_step)
+        with tolerated("completions/", self.warned):
+            _drop_answers(run_dir, first_step)
         self.trackers: dict[str, Tracker] = {}
         for name in config.report_to:
             if name != "none":
-                self._track(name, self._open_tracker, name, first_step, run_id)
+                with tolerated(name, self.warned, Exception):  # a service raises exceptions of its own
+                    self.trackers[name] = open_tracker(name, config, first_step, run_id)
 
     def write_step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         """Record a step: its metrics, and its completions if they are due."""
         self._write_line(step, metrics)
-        self.bar.advance(metrics)
+        self.bar.set_postfix_str(describe(metrics), refresh=False)
+        self.bar.update()
         self.step = step
         self.window.add(metrics)
         is_due = step % self.config.logging_steps == 0 or step == self.total_steps
@@ -65,8 +87,7 @@ class Log:
     def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of an evaluation."""
         self._write_line(step, metrics)
-        for name, tracker in self.trackers.items():
-            self._track(name, tracker.scalars, step, metrics)
+        self._track(step, metrics)
 
     def _write_line(self, step: int, metrics: Metrics) -> None:
         """Write a line of metrics.jsonl."""
@@ -74,32 +95,31 @@ class Log:
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         failpoint("log-append")
         if not self.metrics.exists():
-            self.say(f"warning: {METRICS_FILE} was deleted; the next lines go to a new file")
-        self._attempt(METRICS_FILE, _append, self.metrics, json.dumps({"step": step, **finite}) + "\n")
+            tell(f"warning: {METRICS_FILE} was deleted; the next lines go to a new file")
+        with tolerated(METRICS_FILE, self.warned):
+            _append(self.metrics, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
 
     def _write_means(self) -> None:
         """Send the means over the steps since the last call to the trackers, and print them."""
         number, means = self.window.number, self.window.take()
-        for name, tracker in self.trackers.items():
-            self._track(name, tracker.scalars, self.step, means)
+        self._track(self.step, means)
         if self.prints:
             what = "" if number == 1 else f", mean of {number}"
-            self.say(f"step {self.step} of {self.total_steps}{what}: {describe(means)}{longest_phase(means)}")
+            tell(f"step {self.step} of {self.total_steps}{what}: {describe(means)}")
 
-    def say(self, text: str) -> None:
-        """Print a line on the terminal without breaking the progress bar."""
-        self.bar.say(text)
+    def _track(self, step: int, metrics: Metrics) -> None:
+        for name, tracker in self.trackers.items():
+            with tolerated(name, self.warned, Exception):
+                tracker.log(dict(metrics), step=step)
 
     def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
         records = completion_records(groups)
-        self._attempt("completions/", write_lines, self.completions / f"step-{step:06d}.jsonl", records)
+        with tolerated("completions/", self.warned):
+            write_lines(self.completions / f"step-{step:06d}.jsonl", records)
         for record in records[:num_to_show]:
-            self.say(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
-        text = "\n\n".join(f"reward {record['reward']}: {record['completion']}" for record in records[:MAX_TRACKED])
-        for name, tracker in self.trackers.items():
-            self._track(name, tracker.text, step, "completions", text)
+            tell(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
 
     def close(self) -> None:
         """Close the trackers and the progress bar."""
@@ -107,30 +127,17 @@ class Log:
         if self.window.number:  # the run was stopped between two lines
             self._write_means()
         for name, tracker in self.trackers.items():
-            self._track(name, tracker.close)
+            with tolerated(name, self.warned, Exception):
+                tracker.finish()
         self.trackers = {}
 
-    def _open_tracker(self, name: str, first_step: int, run_id: str) -> None:
-        self.trackers[name] = open_tracker(name, self.config, to_yaml(self.config), first_step, run_id)
 
-    def _attempt(self, name: str, write: Callable[..., None], *arguments: Any) -> None:
-        """Call `write(*arguments)`; if the disk fails, warn once per `name`."""
-        try:
-            write(*arguments)
-        except OSError as error:
-            self._warn(name, f"{name} cannot be written ({error})")
-
-    def _track(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of a tracker. Any exception becomes a warning, once per tracker, so that training continues."""
-        try:
-            call(*arguments)
-        except Exception as error:  # of a service's own kinds
-            self._warn(name, f"{name} failed ({reason(error)})")
-
-    def _warn(self, name: str, text: str) -> None:
-        if name not in self.warned:
-            self.warned.add(name)
-            self.say(redact(f"warning: {text}; training continues"))
+def describe(metrics: Metrics) -> str:
+    """Return the metrics that matter, the most important ones first. Without a reference, kl is left out."""
+    hidden = {"loss"} if "reward" in metrics else set()
+    hidden |= set() if metrics.get("time/reference") else {"kl"}
+    shown = metrics.keys() - hidden
+    return "  ".join(text.format(metrics[name]) for name, text in TEXTS.items() if name in shown)
 
 
 def completion_records(groups: Sequence[Group]) -> list[Json]:

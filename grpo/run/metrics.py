@@ -5,7 +5,7 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,6 @@ import torch
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
 from grpo.diagnosis.glossary import Metrics
-from grpo.model.memory import take_peak
 
 CPU = torch.device("cpu")
 
@@ -203,50 +202,27 @@ class Window:
 
 
 class Clock:
-    """Seconds and memory of a step by phase. Time outside of all phases counts as training.
+    """Seconds of a step by phase; time outside of all phases is training. On a GPU a phase ends with its work."""
 
-    On a GPU a phase ends when its work is done. largest: the most bytes in use at any time.
-    """
-
-    def __init__(self, device: torch.device = CPU, show: Callable[[str], None] = lambda phase: None):
-        """Begin a step. show: called with a phase when it begins, and with "" when it ends."""
-        self.device, self.show = device, show
+    def __init__(self, device: torch.device = CPU):
+        """Begin a step."""
         self.wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-        self.largest = 0
         self.restart()
 
     def restart(self) -> None:
         """Begin a step."""
         self.started = time.perf_counter()
-        self.memory = {}  # bytes of each phase
-        self._count_memory("")  # discards the peak of earlier steps
         self.phases = {"time/generate": 0.0, "time/reference": 0.0, "time/reward": 0.0}
         self.phase = ""  # the one that is running
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
-        self._count_memory("time/train")
         started, self.phase = time.perf_counter(), phase
-        self.show(phase)
         yield
         self.wait()
         self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
-        self._count_memory(phase)
-        self.show("")
-
-    def _count_memory(self, phase: str) -> None:
-        """Count the memory since the last call for `phase`; "" for none."""
-        peak = take_peak(self.device)
-        self.largest = max(self.largest, peak)
-        if phase:
-            self.memory[phase] = max(self.memory.get(phase, 0), peak)
-
-    def memory_gb(self) -> dict[str, float]:
-        """Return the memory of every phase since `restart`, in GB."""
-        self._count_memory("time/train")
-        return {f"peak_memory_gb/{phase.removeprefix('time/')}": peak / 1e9 for phase, peak in self.memory.items()}
 
     def result(self) -> dict[str, float]:
         """Return the seconds of every phase, and of the step since `restart`."""

@@ -95,29 +95,12 @@ def file_hash(path: Path) -> str:
 def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[str]:
     """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume.
 
-    num_replicas: processes, divided by those that share a model. It may change if the batch of a step stays the same.
+    num_replicas: processes, divided by those that share a model.
     """
     manifest = read_json(folder / MANIFEST_FILE)
-    saved_replicas = manifest.get("world_size", 1)
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
-    now = _written(config)
-    changes = differences(_written(saved), now)
-    if saved_replicas != num_replicas:
-        if (
-            _batch(saved) * saved_replicas != _batch(config) * num_replicas
-            or getattr(config, "loss_type", "") == "bnpo"
-        ):
-            each = "" if config.tensor_parallel_size == 1 else f" times {config.tensor_parallel_size}"
-            raise UserError(
-                f"the run in {config.output_dir} was made by {saved_replicas} processes{each}, this is one of "
-                f"{num_replicas}{each}",
-                "the batch of a step depends on their number",
-                f"start it with torchrun --nproc-per-node {saved_replicas * config.tensor_parallel_size}, or change "
-                "per_device_train_batch_size with their number (but for loss_type: bnpo), or start a new run in "
-                "another output_dir",
-                CONFIG,
-            )
-        changes = {name: change for name, change in changes.items() if name not in BATCH}
+    before, now = _compared(saved, manifest.get("world_size", 1)), _compared(config, num_replicas)
+    changes = differences(before, now)
     for name, value in hidden_values(config).items():
         if manifest.get("hidden_values", {}).get(name, value) != value:
             changes.setdefault(name, (now[name], "the same with another value of the variable"))
@@ -126,9 +109,12 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
     return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
 
 
-def _batch(config: AnyConfig) -> int:
-    """Return how many completions or answers a replica trains per step."""
-    return prod(getattr(config, name) for name in BATCH)
+def _compared(config: AnyConfig, num_replicas: int) -> Json:
+    """Return the keys to compare. The batch of a step counts, and how it is divided only in a mean over batches."""
+    keys = _written(config)
+    sizes = [keys.pop(name) for name in BATCH] + [num_replicas]
+    divided = f", {' x '.join(map(str, sizes))}" if keys.get("loss_type") == "bnpo" else ""
+    return keys | {BATCH[0]: f"{prod(sizes)} in all processes{divided}"}
 
 
 def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:

@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from grpo.attention import select
-from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, escape, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
 from grpo.base.folders import MANIFEST_FILE, sha256, write_folder
 from grpo.base.schema import Group
 from grpo.base.storage import Json, write_atomically, write_json
@@ -28,8 +27,9 @@ from grpo.optim import Optimizer
 from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.log import Log
+from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import ORIGIN_FILE, check_changes, environment, hidden_values
-from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, DebugLog, RunDir
+from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -137,15 +137,7 @@ class Run:
         if not self.ranks.is_main:
             return
         self.debug.write("INFO", text)
-        if self.log is not None:
-            self.log.say(redact(text))
-        else:
-            print(escape(redact(text)), file=sys.stderr)
-
-    def show_phase(self, phase: str) -> None:
-        """Show what the step is doing; see grpo.run.metrics.Clock."""
-        if self.log is not None:
-            self.log.bar.show(phase)
+        tell(text)
 
     def start_log(self, total_steps: int, first_step: int) -> None:
         """Begin training: write config.resolved.yaml, and open the log."""

@@ -4,21 +4,19 @@ import os
 import re
 import shutil
 import socket
-import sys
-import time
 import uuid
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained, redact
+from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
 from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
-from grpo.run.checkpoint import checkpoints, recover
+from grpo.run.checkpoint import recover
+from grpo.run.messages import now, tell, tolerated
 
-OLD_RUN, MOVING = "old-run", "old-run.moving"  # see RunDir._set_aside
+OLD_RUN = "old-run"  # holds a run that is overwritten, until its successor has a checkpoint
 OWN_FILES = (CONFIG_FILE, METRICS_FILE, DATA_FILE, "loss.png", "evaluation.json", "report.html")
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = {CONFIG_FILE, DATA_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
@@ -63,12 +61,11 @@ class RunDir:
 
     UserError if another process uses it (exit 7), or if it holds a run that is not to be resumed or overwritten
     (exit 2).
-
-    A run that is overwritten is set aside, in old-run/, and removed once its successor has a checkpoint.
     """
 
     def __init__(self, path: str | Path, resume: bool, overwrite: bool):
-        self.path, self.is_held, self.is_warned = Path(path), False, False
+        self.path, self.is_held = Path(path), False
+        self.warned: set[str] = set()
         is_new_lock = not (self.path / ".lock").exists()
         self._take_lock()
         _open_dirs.add(self)
@@ -92,8 +89,8 @@ class RunDir:
             "last_checkpoint": earlier.get("last_checkpoint"),
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "started": _now(),
-            "updated": _now(),
+            "started": now(),
+            "updated": now(),
         }
         self.update()
 
@@ -113,7 +110,7 @@ class RunDir:
                 BUSY,
             )
         self.lock.truncate(0)
-        self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {_now()}\n")
+        self.lock.write(f"pid {os.getpid()} on {socket.gethostname()}, started {now()}\n")
         self.lock.flush()
         self.is_held = True
 
@@ -121,13 +118,13 @@ class RunDir:
         """Take the lock again if somebody has deleted its file; UserError (exit 7) if another run has it by now."""
         if is_at(self.lock.fileno(), self.path / ".lock"):
             return
-        print(f"warning: {self.path / '.lock'} was deleted; without it two runs may share a directory", file=sys.stderr)
+        tell(f"warning: {self.path / '.lock'} was deleted; without it two runs may share a directory")
         self.is_held = False
         self.lock.close()
         self._take_lock()
 
     def _make_room(self, overwrite: bool) -> None:
-        """Set aside what a run has written; refuse a directory that is not empty without `overwrite`."""
+        """Move what a run has written to old-run/; refuse a directory that is not empty without `overwrite`."""
         if not overwrite:
             refuse_a_run(self.path)
             return
@@ -139,46 +136,27 @@ class RunDir:
                 "set another output_dir, or move them elsewhere",
                 CONFIG,
             )
-        if entries:
-            self._set_aside(entries)
-
-    def _set_aside(self, entries: Sequence[Path]) -> None:
-        """Move the run that is here to old-run/, which has another name until everything is there.
-
-        A run without a checkpoint is removed if old-run/ holds the one that it was to replace.
-        """
-        old, moving = self.path / OLD_RUN, self.path / MOVING
-        if old.is_dir() and not checkpoints(self.path):
-            for entry in entries:
-                if entry.is_dir():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink()
-            return
-        self.drop_old_run()
-        moving.mkdir(exist_ok=True)  # a kill may have left a part of the run there
+        old = self.path / OLD_RUN
         for entry in entries:
-            entry.rename(moving / entry.name)
+            old.mkdir(exist_ok=True)
+            if not (old / entry.name).exists():
+                entry.rename(old / entry.name)
+            elif entry.is_dir():  # what is there is of the run that this one was to replace
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
             failpoint("replace-moving")
-        moving.rename(old)
 
     def drop_old_run(self) -> None:
         """Remove the run that was set aside, now that its successor has a checkpoint."""
         shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
 
     def update(self, **changes) -> None:
-        """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now.
-
-        If the file cannot be written, warn once and continue.
-        """
+        """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now."""
         self.keep_lock()
-        self.state.update(changes, updated=_now())
-        try:
+        self.state.update(changes, updated=now())
+        with tolerated(STATE_FILE, self.warned):
             write_json(self.path / STATE_FILE, self.state)
-        except OSError as error:
-            if not self.is_warned:
-                self.is_warned = True
-                print(f"warning: run_state.json cannot be written ({error}); the run continues", file=sys.stderr)
 
     def close(self, exit_code: int, reason: str) -> None:
         """Record how the run ended, unless another run has the directory by now, and let others use it."""
@@ -187,7 +165,7 @@ class RunDir:
             with suppress(UserError, OSError):
                 self.update(status=status, exit_code=exit_code, reason=reason)
         if (self.path / OLD_RUN).is_dir():
-            print(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}", file=sys.stderr)
+            tell(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}")
         self.lock.close()
 
 
@@ -198,24 +176,3 @@ def _close_locks_in_child() -> None:
 
 
 run_in_forked_children(_close_locks_in_child)
-
-
-class DebugLog:
-    """Appends to debug.log, without secrets. If the disk is full, it warns once and the run continues."""
-
-    def __init__(self, path: Path):
-        self.path, self.is_warned = path, False
-
-    def write(self, level: str, text: str) -> None:
-        """Write a line, or a traceback. level: INFO or ERROR."""
-        try:
-            with open(self.path, "a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(f"{_now()} {level} {redact(text)}\n")
-        except OSError as error:
-            if not self.is_warned:
-                self.is_warned = True
-                print(f"warning: debug.log cannot be written ({error}); the run continues", file=sys.stderr)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

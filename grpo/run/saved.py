@@ -17,7 +17,7 @@ from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
-from grpo.run.run_dir import CONFIG_FILE, OLD_RUN, STATE_FILE
+from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
 SHARED = ("system_prompt", "prompt_template", "torch_dtype")  # by stage 1 and stage 2
@@ -67,10 +67,9 @@ def find_saved(name: str) -> SavedModel:
         return find_saved(str(folder / "final"))
     newest, notices = checkpoint.find_checkpoint(folder, wanted=True)
     if newest is None:
-        aside = folder / OLD_RUN
         raise UserError(
             f"the run in {folder} has written no model yet",
-            "; ".join(notices) + (f"; the run that it replaces is in {aside}" if aside.is_dir() else ""),
+            "; ".join(notices),
             f"continue it with resume_from_checkpoint=true output_dir={folder}, or name a model",
             PREFLIGHT,
         )

@@ -80,7 +80,7 @@ train.main([str(folder / "empty.yaml"), *grpo, "max_steps=1"])
 train.main([str(folder / "empty.yaml"), *grpo, "resume_from_checkpoint=true"])
 lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
 assert [line["step"] for line in lines if "step_time" in line] == [1, 2]
-assert lines[0]["peak_memory_gb"] == 0.123456789 and lines[0]["peak_memory_gb/train"] == 0.1
+assert lines[0]["peak_memory_gb"] == 0.123456789
 generate.main([f"{folder}/run/final", "--prompt", "What is 1 + 2?", "--max-new-tokens", "4"])
 export.main([f"{folder}/run/final", f"{folder}/merged", "--merge"])
 build.main([f"{folder}/articles.jsonl", f"{folder}/kb.db"])

@@ -78,9 +78,7 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
     assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
     assert "1 of 4" not in text["titles"] and "of 4 single titles 2 missing, such as Tane, Nowhere" in text["titles"]
-    assert (
-        "1 are repetitions" not in text["data"] and "2 are repetitions, 1 of them with another answer" in text["data"]
-    )
+    assert "1 are repetitions" not in text["data"] and "2 are repetitions" in text["data"]
     assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
     assert text["sample"].startswith("8 tokens: ")
     assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]

@@ -14,7 +14,7 @@ from test_train import EASY
 
 from grpo.config.load import load_config
 from grpo.diagnosis.record import read_record
-from grpo.diagnosis.rules import ENDINGS, RULES
+from grpo.diagnosis.rules import RULES
 from grpo.explain import explain
 from grpo.train import train
 
@@ -94,16 +94,16 @@ ONE_TOKEN = {"max_completion_length": 1, "lora_r": 0, "beta": 0.0}
 MANY = {"num_generations": 8, "per_device_train_batch_size": 32}
 SLOWLY = {"warmup_steps": 14, "lr_scheduler_type": "constant_with_warmup", "learning_rate": 2e-3, "max_steps": 26}
 RUNS = [  # rewards, keys of the run, words of what is said of it by the name of the rule
-    ("never", {}, {"nothing_learned": "no completion could be scored; 8 of 8 completions: the function"}),
+    ("never", {}, {"no_signal": "since step 1, because in 8 of 8 completions: the function"}),
     ("some", {}, {"unscorable": "could not score 25% of the completions"}),
-    ("zero", {}, {"nothing_learned": "since step 1: every completion has the reward 0; 8 of 8 completions: 0 ("}),
-    ("zero", {"dynamic_sampling": True}, {"nothing_learned": "dynamic sampling keeps no group"}),
+    ("zero", {}, {"no_signal": "nothing is learned since step 1, because in 8 of 8 completions: 0 ("}),
+    ("zero", {"dynamic_sampling": True}, {"no_signal": "dynamic sampling keeps no group"}),
     (
         "pays_rome",
         {"mask_truncated_completions": True, "max_completion_length": 1},
-        {"nothing_learned": "every completion is masked", "learned_nothing": "the run learned nothing"},
+        {"no_signal": "every completion is masked"},
     ),
-    ("of_prompt", {"max_completion_length": 3}, {"nothing_learned": "the rewards of each group are equal"}),
+    ("of_prompt", {"max_completion_length": 3}, {"no_signal": "the rewards hardly tell"}),
     ("pays_rome", {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}),
     (
         "rarely",
@@ -151,6 +151,4 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
 
 
 def test_every_rule_has_a_run_that_fails_so():
-    """But for gradients that are not finite, which end a run: see test_health.py."""
-    said = {rule for *_, said in RUNS for rule in said} | {"not_finite"}
-    assert said == {rule.__name__ for rule in (*RULES, *ENDINGS)}
+    assert {rule for *_, said in RUNS for rule in said} == {rule.__name__ for rule in RULES}

@@ -15,7 +15,7 @@ from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import read_rows
-from grpo.diagnosis.rules import ENDINGS, RULES
+from grpo.diagnosis.rules import RULES
 from rewards.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def fix_texts():
             for part in found.values if isinstance(found, ast.Dict) else [found]:
                 if part is not None and literal(part).strip(HOLE):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", literal(part)
-    for rule in (*RULES, *ENDINGS):
+    for rule in RULES:
         yield f"rules.{rule.__name__}", " ".join(rule.__doc__.partition("To do:")[2].split())
 
 

@@ -176,7 +176,6 @@ class FakeCard:
         monkeypatch.setattr(grpo.model.policy, "load_decoder", self.load_decoder)
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
-        monkeypatch.setattr("grpo.run.metrics.take_peak", lambda device: self.taken())
 
     def load_decoder(self, folder: Path, build: Build) -> Decoder:
         model = Decoder(read_model_config(folder), replace(build, device="meta"))

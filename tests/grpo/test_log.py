@@ -1,6 +1,7 @@
 """What a run records of its steps: every one in metrics.jsonl, means on the terminal and in trackers, which never end
 it."""
 
+import io
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from making import configured
 
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Prompt, Score
-from grpo.run.log import Log, completion_record
+from grpo.run.log import Log, completion_record, describe
 from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
@@ -108,6 +109,35 @@ def test_what_counts_since_the_start_is_taken_as_it_is():
     assert window.number == 0 and window.take() == {}
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_the_bar_shows_what_matters_first_and_never_outgrows_its_terminal(tmp_path, monkeypatch, columns):
+    now = [100.0]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda file: (columns, 24))
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    (tmp_path / "run").mkdir()
+    log = Log(configured(tmp_path, logging_steps=1, disable_tqdm="false"), 80, 40, "id")
+    now[0] = 110.0
+    shares = {"accuracy": 0.45, "refusal_rate": 0.12, "frac_reward_zero_std": 0.2}
+    log.write_step(41, {"reward": 0.834, "reward_std": 1.2, **shares, "tokens_per_second": 4615.1}, [])
+    line = sys.stderr.getvalue().split("\r")[-1].rstrip()
+    assert len(line) <= columns and line.startswith("41/80 ")
+    assert "06:30 left" in line  # ten seconds for its own first step, and 39 are left
+    assert ("reward +0.83  ±1.20  right 45%" in line) == (columns > 40)
+    assert ("no signal 20%  4,615 tok/s" in line) == (columns == 160)
+
+
+def test_the_texts_about_a_step():
+    """The loss of stage 1 alone; kl only if a reference was asked."""
+    assert describe({"loss": 1.5, "tokens_per_second": 10.0, "kl": 0.0}) == "loss 1.5000  10 tok/s"
+    assert describe({"loss": 1.5, "reward": 0.5, "kl": 0.25, "time/reference": 1.0}) == "reward +0.50  kl 0.2500"
+
+
 # --- trackers ------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +193,7 @@ def test_a_tracker_that_fails_warns_once_and_the_run_goes_on(tmp_path, modules, 
     lines = steps(configured(tmp_path, report_to="trackio", logging_steps=1), 4)
     assert len(lines) == 4
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert warnings == [f"warning: trackio failed (RuntimeError: {failing} broke); training continues"]
+    assert warnings == [f"warning: writing to trackio failed (RuntimeError: {failing} broke); training continues"]
 
 
 def test_a_tracker_that_is_not_installed_is_found_before_anything_else(tmp_path, modules, monkeypatch):
@@ -207,8 +237,8 @@ def test_tensorboard_of_a_resumed_run_replaces_the_steps_that_it_repeats_and_no_
     for first_step, values in ((0, {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}), (2, {3: 0.5})):
         board = TensorBoard(tmp_path, "beta: 0.1", first_step)
         for step, value in values.items():
-            board.scalars(step, {"reward": value})
-        board.close()
+            board.log({"reward": value}, step)
+        board.finish()
     board = EventAccumulator(str(tmp_path / "tb")).Reload()
     shown = {event.step: round(event.value, 4) for event in board.Scalars("reward")}
     assert shown == {1: 0.1, 2: 0.2, 3: 0.5}

@@ -216,19 +216,6 @@ def test_the_clock(monkeypatch):
     assert clock.phase == ""
 
 
-def test_the_memory_of_a_phase_is_the_largest_in_use_since_the_last(monkeypatch):
-    in_use = iter(1e9 * gigabytes for gigabytes in (9, 9, 2, 5, 3, 1, 4, 7))
-    monkeypatch.setattr(metrics, "take_peak", lambda device: next(in_use))
-    clock = Clock()  # 9 before the first step
-    clock.restart()
-    for phase in ("time/generate", "time/reward"):  # 2 before, 5 in it, 3 before, 1 in it
-        with clock.timed(phase):
-            pass
-    assert clock.memory_gb() == {"peak_memory_gb/generate": 5, "peak_memory_gb/reward": 1, "peak_memory_gb/train": 4}
-    clock.restart()  # 7 between the steps belongs to no phase
-    assert clock.memory == {} and clock.largest == 9e9
-
-
 def test_a_reward_named_by_the_path_of_its_file_has_metrics():
     name = "rewards/./my rewards/mine.py:score"
     check_names([f"{name}/mean", f"{name}/std", f"{name}/unscored_frac", f"{name}/time"])

@@ -1,9 +1,7 @@
 """The first step that the doctor makes is the run's own, and its time becomes that of the run."""
 
-import itertools
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from making import make_group, write_rows
@@ -105,16 +103,6 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
     assert ("scaled up" in step.measured) == (limit_s < 1e9)
 
 
-@pytest.mark.parametrize(("worked_s", "is_busy"), [(9.0, False), (4.0, True)])
-def test_a_busy_machine_is_named(config, monkeypatch, worked_s, is_busy):
-    """Each step takes ten seconds, of which a processor works for some."""
-    wall, work = itertools.count(step=10.0), itertools.count(step=worked_s)
-    clocks = SimpleNamespace(perf_counter=lambda: next(wall), thread_time=lambda: next(work))
-    monkeypatch.setattr("grpo.doctor.rehearsal.time", clocks)
-    measured = GrpoRehearsal(config).time_step().measured
-    assert ("busy: the step had 40% of a processor" in measured) == is_busy
-
-
 def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
     """4 questions with 2 completions each: one of 3 tokens ended, one was cut; it may have up to 40."""
     rehearsal = GrpoRehearsal(config)
@@ -151,5 +139,4 @@ def test_limits_per_minute_slow_the_calls_of_a_step(config):
     for more, seconds in (({}, 1.0), ({"api_requests_per_minute": 4}, 120.0), ({"api_tokens_per_minute": 24}, 240.0)):
         limits |= more
         case = Case(replace(config, **limits))
-        case.checkups = {"judge": Checkup("", 0.5, (10, 2))}
-        assert [calls.seconds for calls in plan.calls_of(case)] == [seconds]
+        assert plan.seconds_of_calls(case.config, Checkup("", 0.5, (10, 2))) == seconds

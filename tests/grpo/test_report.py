@@ -15,10 +15,9 @@ from grpo.base.errors import UserError
 from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.measures import wilson_interval
 from grpo.report.__main__ import main
+from grpo.report.answers import changes, examples
 from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
-from grpo.report.examples import examples
-from grpo.report.flips import flips
 from grpo.report.page import render
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
@@ -86,8 +85,6 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         tmp_path / "my-run",
         **{
             "completions/clipped_ratio": late(0.05, 0.4, 31),
-            "time/train": 7.0,
-            "time/reward": 1.0,
             "peak_memory_gb": 3.25,
         },
     )
@@ -108,18 +105,13 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
-        *("my-run", "some/model", "16 = 4 questions x 4 answers", "3.25 GB", "learning_rate", "0.123"),
+        *("my-run", "some/model", "3.25 GB", "learning_rate", "0.123"),
         "training data 37 of 40 rows of d.jsonl; 3 without an answer",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("40.4% to 59.6%", "unseen: 100", "80.0%"),
         *("mean entropy per completion token", "share of groups that teach nothing"),
-        *("seconds of forward, backward and update", "87.5%"),
         *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
-        *(
-            "A typical one: reward 0.5, refused",
-            "A typical one: reward 0.4, correct",
-            "One that could not be scored: reward –",
-        ),
+        "One that could not be scored: reward –",
         *("Mira was born in Velda: refuted", "The answer is Velda."),
         "“She was born in Velda.” is false: advantage -0.25",
         *("+4.00", "-1.00"),
@@ -192,24 +184,25 @@ def test_runs_of_every_kind_have_a_page(tmp_path, keys):
     assert "What happened" in page_of(folder).text
 
 
-def test_flips_are_of_held_out_questions_that_were_answered_twice(tmp_path):
+def test_the_answers_that_changed_are_of_held_out_questions_that_were_answered_twice(tmp_path):
     folder = write_run(tmp_path)
     write_answers(folder, 0, answer(0, 1.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
     write_answers(folder, 20, answer(0, 9.0), folder="evaluation")
     write_answers(folder, 40, answer(0, -1.0), answer(1, 0.5), answer(2, None), answer(3, 1.0), folder="evaluation")
-    found = flips(read_record(folder))
-    assert [(flip.first.row, flip.change) for flip in found.questions] == [(0, -2.0), (1, 0.5)]
-    assert found.num_questions == 3 and found.outcomes == []
+    found, outcomes = changes(read_record(folder))
+    assert [(change.first.row, change.gain) for change in found] == [(0, -2.0), (1, 0.5)] and outcomes == []
 
 
-def test_the_typical_answer_of_an_outcome_has_its_median_reward(tmp_path):
-    """Best, median and worst are right, wrong and wrong; so a refusal is shown as well."""
+def test_the_examples_are_the_best_the_median_and_the_worst(tmp_path):
     folder = write_run(tmp_path)
-    refused = [answer(0, reward, outcome="refused") for reward in (3.0, 5.0, 4.0)]
-    wrong = [answer(0, reward) for reward in (2.0, 1.0, 0.0, -1.0)]
-    write_answers(folder, 1, *refused, answer(0, 9.0, outcome="correct"), *wrong)
-    shown = [(example.label, example.answer.reward) for example in examples(read_record(folder), 1)]
-    assert shown == [("The best", 9.0), ("The median", 2.0), ("The worst", -1.0), ("A typical one", 4.0)]
+    write_answers(folder, 1, *(answer(0, reward) for reward in (2.0, 9.0, None, 0.0, -1.0, 1.0)))
+    shown = [(label, shown.reward) for label, shown in examples(read_record(folder), 1)]
+    assert shown == [
+        ("The best", 9.0),
+        ("The median", 1.0),
+        ("The worst", -1.0),
+        ("One that could not be scored", None),
+    ]
 
 
 def test_the_interval_of_a_rate_among_attempted_answers_is_of_those_alone(tmp_path):
@@ -231,11 +224,6 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
     assert read_record(folder).answer_steps() == [1, 2, 3, 4, 7, 8, 11, 19, 23, 30, 999_999, 1_000_000]
 
 
-def test_the_memory_of_a_phase_is_the_most_of_all_steps(tmp_path):
-    metrics = {"time/train": 7.0, "peak_memory_gb/train": lambda step: 6.25 if step == 20 else 2.0}
-    assert "6.25" in page_of(write_run(tmp_path, **metrics)).text
-
-
 def test_the_page_is_headed_by_what_has_changed(tmp_path):
     """Ten wrong answers have become refusals: the exact p is 2 / 2^10."""
     folder = write_run(tmp_path)
@@ -245,7 +233,7 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     text = " ".join(page_of(folder).text.split())
     assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
     assert "wrong 50.0% → 0.0% (p = 0.002), declined 0.0% → 50.0% (p = 0.002)." in text
-    assert "Of 20 held-out questions: 10 wrong → refused." in text
+    assert "Outcomes: 10 wrong → refused." in text
 
 
 @pytest.mark.parametrize("step", [(), (0,)])

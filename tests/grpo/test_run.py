@@ -205,10 +205,16 @@ def test_a_key_that_is_no_longer_set_has_changed(tmp_path):
         configured(tmp_path, "allow_changes=temprature,dataset")
 
 
-def test_a_run_of_two_processes_does_not_go_on_as_one(tmp_path):
-    folder = saved_by(configured(tmp_path), world=2)
-    with pytest.raises(UserError, match="made by 2 processes, this is one of 1"):
-        check_changes(folder, configured(tmp_path), 1)
+@pytest.mark.parametrize(("changes", "may"), [((), False), (("per_device_train_batch_size=16",), True)])
+def test_a_run_goes_on_with_another_number_of_processes_if_its_batch_stays(tmp_path, changes, may):
+    keys = ("per_device_train_batch_size=8",)
+    folder, changed = saved_by(configured(tmp_path, *keys), world=2), configured(tmp_path, *(changes or keys))
+    if may:
+        assert check_changes(folder, changed, 1) == []
+        return
+    with pytest.raises(UserError, match="another configuration") as error:
+        check_changes(folder, changed, 1)
+    assert error.value.why == "per_device_train_batch_size: 16 in all processes -> 8 in all processes"
 
 
 def test_another_value_of_a_variable_is_a_change(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +14,8 @@ import torch
 from grpo.base.errors import UserError
 from grpo.base.storage import write_atomically
 from grpo.run import checkpoint
-from grpo.run.run_dir import DebugLog, RunDir
+from grpo.run.messages import DebugLog
+from grpo.run.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = ("notes.txt", "checkpoint.py", "data", "final.txt")
@@ -150,7 +150,7 @@ def test_the_record_says_how_the_run_stands_and_ended(tmp_path, monkeypatch):
     made = RunDir(tmp_path, resume=False, overwrite=False)
     assert record("status", "exit_code", "step", "last_checkpoint", "pid") == ["running", None, 0, None, os.getpid()]
     started = record("started")
-    monkeypatch.setattr("grpo.run.run_dir.time", SimpleNamespace(strftime=lambda form: "later"))
+    monkeypatch.setattr("grpo.run.run_dir.now", lambda: "later")
     made.update(step=7, last_checkpoint="checkpoint-5")
     assert record("started", "updated", "step", "last_checkpoint") == [*started, "later", 7, "checkpoint-5"]
     made.close(143, "a signal")
