@@ -12,6 +12,7 @@ from dataclasses import fields
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import mutants.__main__ as mutants
 import pytest
 
 from grpo.config.options import SftConfig, TrainConfig
@@ -263,3 +264,10 @@ def test_the_readmes_links_lead_somewhere():
     for path in READMES:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
             assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
+
+
+def test_every_mutant_fits_the_code_and_names_tests_that_are_there(monkeypatch):
+    monkeypatch.setattr(mutants, "_tokens", functools.cache(mutants._tokens))
+    for mutant in mutants.read_mutants(ROOT / "tests" / "mutants"):
+        assert mutants.mutate((ROOT / mutant.path).read_text(), mutant.before, mutant.after), mutant.effect
+        assert (ROOT / mutant.tests[0].partition("::")[0]).exists(), mutant.effect
