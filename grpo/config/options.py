@@ -17,7 +17,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
@@ -172,8 +172,8 @@ class RunKeys:
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
-    """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia,
-    neutral or atlas. For the model that model_name_or_path names: almanac, real facts, for which it writes its own cold
+    """Make a model, a tokenizer and data from scratch, and use them where a path is unset: arithmetic, encyclopedia
+    or neutral. For the model that model_name_or_path names: almanac, real facts, for which it writes its own cold
     start, or sums.
     """
     toy_dir: str | None = key(None, "local")
