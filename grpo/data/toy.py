@@ -129,15 +129,13 @@ def make_almanac_files(folder: Path, config: AnyConfig) -> None:
 
 def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists: list[dict]) -> None:
     """Write each list to a file of its name, the cold start, and the knowledge base of the articles."""
-    from knowledge.build import SkipLog, build  # these bring SQLite, which most runs can do without
-    from knowledge.store.source import Source
+    from knowledge.build import build  # it brings SQLite, which most runs can do without
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in lists.items():
         write_lines(folder / f"{name}.jsonl", rows)
     write_conversations(folder / "cold_start.jsonl", conversations)
-    articles = folder / "articles.jsonl"
-    build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
+    build(folder / "articles.jsonl", folder / "knowledge.db")
 
 
 def _texts(conversations: Iterable[tuple[str, str]]) -> list[str]:

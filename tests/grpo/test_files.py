@@ -157,31 +157,17 @@ def on_the_hub(tmp_path, monkeypatch):
     return tmp_path, asked
 
 
-@pytest.mark.parametrize(
-    "card", ["", "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n"]
-)
-def test_a_configuration_of_a_hub_data_set(on_the_hub, card):
+def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(on_the_hub):
     folder, asked = on_the_hub
-    (folder / "README.md").write_text(f"---\nlicense: mit\n{card}---\n# Sums\n")
     for config in ("main", "socratic"):
         for split in ("train", "test"):
             path = fetch_data(f"someone/sums:{config}", split)
             assert read_records(path) == [{"question": f"{config} {split}"}]
     assert {arguments[0] for arguments in asked} == {"someone/sums"}
-    refused(lambda: fetch_data("someone/sums:other"), "no configuration other", "main/train")
-    refused(lambda: fetch_data("someone/sums"), "no single train file", "owner/name:config")
-
-
-def test_the_card_says_which_files_are_the_default(on_the_hub):
-    folder, _ = on_the_hub
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: socratic\n  default: true\n  data_files:\n"
-        "  - split: train\n    path:\n    - socratic/train-*\n---\n"
-    )
-    assert read_records(fetch_data("someone/sums")) == [{"question": "socratic train"}]
-    for broken in ("no front matter", "---\n[: \n---\n", "---\nconfigs: 3\n---\n"):
-        (folder / "README.md").write_text(broken)
-        refused(lambda: fetch_data("someone/sums"), "no single train file")
+    write_rows(folder / "hard_sums.jsonl", ROWS)
+    assert read_records(fetch_data("someone/sums:hard")) == ROWS
+    for name in ("someone/sums:other", "someone/sums"):
+        refused(lambda name=name: fetch_data(name), "no single train file", "main/train", "owner/name:config")
 
 
 def test_the_revision_of_a_model_is_the_one_that_is_asked_for(tmp_path, monkeypatch):
