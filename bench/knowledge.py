@@ -21,10 +21,9 @@ import numpy as np
 
 from bench import timing
 from bench.record import Record, parse
-from knowledge.build import SkipLog, build
+from knowledge.build import build
 from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.source import Source
 
 NUM_WORDS = 300_000
 FREQUENT_WORDS = 8000
@@ -74,7 +73,7 @@ def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     with open(source, "w", encoding="utf-8") as file:
         for title, text in rows:
             print(json.dumps({"title": title, "text": text}, ensure_ascii=False), file=file)
-    build(Source(source), out, SkipLog(source, strict=True), max_tokens=4096)
+    build(source, out, max_tokens=4096)
     return KnowledgeBase.open(out)
 
 

@@ -43,7 +43,7 @@ from grpo.sft import sft
 from grpo.train import train
 
 COLD_START = "cold start"
-CONFIGS = {"neutral": "neutral", "encyclopedia": "tiny", "atlas": "atlas"}  # toy world -> configuration
+CONFIGS = {"neutral": "neutral", "encyclopedia": "tiny"}  # toy world -> configuration
 AT_ONCE, AFTER = "Nothing", "I don't know"  # so reasoning that declines begins, and an answer that declines
 MAX_TOKENS = 64
 HALVINGS = 60  # of an interval that holds a number

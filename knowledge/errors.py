@@ -30,8 +30,9 @@ def bad_file(
     )
 
 
-def no_room(path, needs: str, cause: object) -> UserError:
+def no_room(path, cause: object) -> UserError:
     """Describe a failure to write, such as a full disk; exit code 6. What was there before is unchanged."""
+    needs = "a build needs up to 5 times its text in the folder of the output while it runs, 2 to 2.5 times afterwards"
     return UserError(
         f"could not write {path}", f"{cause}; {needs}", "free some space, or name an output on another disk", STORAGE
     )

@@ -22,8 +22,7 @@ from grpo.config.options import TrainConfig
 from grpo.device import shard
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
+from knowledge.build import build
 from rewards.scorer import Scorer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # real data, where somebody has put it there
@@ -239,7 +238,7 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 def build_base(folder: Path, documents: dict, **options) -> Path:
     """Build a knowledge base of {title: text or list of texts} in the folder."""
     source = write_rows(folder / "articles.jsonl", [{"title": title, "text": documents[title]} for title in documents])
-    build(Source(source), folder / "base.db", SkipLog(source, strict=True), **options)
+    build(source, folder / "base.db", **options)
     return folder / "base.db"
 
 

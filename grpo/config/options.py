@@ -17,7 +17,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "neutral", "atlas", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")

@@ -84,11 +84,8 @@ def _read_file(path: Path) -> list[Any]:
     with explained(UnicodeDecodeError, f"{path} is not UTF-8 text", "convert it to UTF-8"):
         text = content.decode("utf-8-sig")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    first = text.lstrip()[:1]
-    if first == "[":
-        return _parse(text, path, 1)
-    if first == "{":
-        return _read_objects(text, path)
+    if text.lstrip().startswith(("[", "{")):
+        return _read_json(text, path)
     return list(_read_table(text, path))
 
 
@@ -129,21 +126,28 @@ def _read_table(text: str, path: Path) -> Iterator[Record]:
         raise _damaged(path, first, "CSV", why, "close its quotes; a quote inside quotes is written twice") from None
 
 
-def _read_objects(text: str, path: Path) -> list[Any]:
-    """Read one object per line; or one object, if the first line does not end one."""
-    lines = text.split("\n")  # and not splitlines, because U+2028 does not end a line of JSON
-    if not text.lstrip().partition("\n")[0].rstrip().endswith("}"):
-        return [_parse(text, path, 1)]
-    return [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _parse(text: str, path: Path, line: int) -> Any:
-    """Parse JSON that begins at `line` of the file."""
+def _read_json(text: str, path: Path) -> list[Any]:
+    """Read a JSON array, whose elements are separated by commas, or objects, which are separated by new lines."""
+    text = text.rstrip()
+    is_array = text.lstrip()[0] == "["
+    body = text[:-1].rstrip() if is_array else text
+    between = re.compile(r"\s*,\s*" if is_array else r"\s*\n\s*")
+    decoder = json.JSONDecoder(object_pairs_hook=_unique)
+    values, place = [], re.compile(r"\s*\[?\s*").match(text).end()
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        if is_array and text[-1] != "]":
+            raise json.JSONDecodeError("the array does not end", text, len(text))
+        while place < len(body):
+            value, place = decoder.raw_decode(body, place)
+            values.append(value)
+            gap = between.match(body, place)
+            if place < len(body) and not (gap and gap.end() < len(body)):
+                raise json.JSONDecodeError("not one value after another", body, place)
+            place = gap.end() if gap else place
     except (ValueError, RecursionError) as error:  # a plain ValueError: a key twice, a number of thousands of digits
-        line += getattr(error, "lineno", None) or _line_of_error(text)
-        raise _damaged(path, line - 1, "JSON", str(error)) from None
+        line = text.count("\n", 0, getattr(error, "pos", place)) + 1
+        raise _damaged(path, line, "JSON", str(error)) from None
+    return values
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,17 +157,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
     return found
-
-
-def _line_of_error(text: str) -> int:
-    """Return the line of the first item of an array that cannot be read."""
-    decoder, place = json.JSONDecoder(object_pairs_hook=_unique), 0
-    try:
-        while True:
-            place = re.compile(r"[\s,[]*").match(text, place).end()
-            _, place = decoder.raw_decode(text, place)
-    except (ValueError, RecursionError):
-        return text.count("\n", 0, place) + 1
 
 
 def _read_arrow(content: bytes, path: Path) -> list[Record]:

@@ -1,16 +1,12 @@
 """Find models and data sets: a path that exists is used; any other name of the form owner/name is a hub id."""
 
 import re
-from contextlib import suppress
 from pathlib import Path
-
-import yaml
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.files import STATE_FILE
 
 MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
-CARD = "README.md"
 ABSENT = {  # kind -> what to do if it is neither there nor a hub id
     "dataset": "check the path; a name in dataset_info.json needs its folder as dataset_dir",
     "adapter": "check the path; leave adapter_name_or_path out to make a new adapter in output_dir",
@@ -56,48 +52,32 @@ def fetch_data(name: str, split: str = "train") -> Path:
     if Path(name).is_dir():
         return _choose_file(Path(name), name, "", split)
     repository, _, config = name.partition(":")
-    return _choose_file(_download(repository, "main", "dataset", [*DATA_FILES, CARD]), name, config, split)
+    return _choose_file(_download(repository, "main", "dataset", DATA_FILES), name, config, split)
 
 
 def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
-    """Return the only data file of a folder, or the one of this split; the first part of a file in several parts."""
+    """Return the only data file of a folder, or the one of this split; the first part of a file in several parts.
+
+    config: the name of the files' folder, or the beginning of their names.
+    """
     for candidate in (folder, folder / split):  # the second in a DatasetDict, written by save_to_disk
         if (candidate / STATE_FILE).is_file():
             return candidate
     found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
-    files = {str(path.relative_to(folder)): path for path in found if not _LATER_PART.search(path.name)}
-    names = _names_of_config(folder / CARD, list(files), config, split) or list(files)
-    names = [name for name in names if not name.endswith(".parquet")] or names  # if both are there, they hold the same
-    chosen = names if len(names) == 1 else [name for name in names if split in name]
+    names = [str(path.relative_to(folder)) for path in found if not _LATER_PART.search(path.name)]
+    chosen = [name for name in names if config in ("", *Path(name).parts[:-1]) or Path(name).stem.startswith(config)]
+    chosen = [name for name in chosen if not name.endswith(".parquet")] or chosen  # both hold the same
+    if len(chosen) > 1:
+        chosen = [name for name in chosen if split in name]
     if len(chosen) != 1:
         raise UserError(
             f"the data set {name} has no single {split} file",
-            f"found: {', '.join(names or files) or 'no file'} (JSON, JSONL, CSV or Parquet)",
+            f"found: {', '.join(names) or 'no file'} (JSON, JSONL, CSV or Parquet)",
             "set dataset_split to a word of the file's name; name a configuration of a hub data set as "
             "owner/name:config; or give the path of a file",
             PREFLIGHT,
         )
-    return files[chosen[0]]
-
-
-def _names_of_config(card: Path, names: list[str], config: str, split: str) -> list[str]:
-    """Return the files of a configuration: those that the data set's card lists, or those in its folder."""
-    from huggingface_hub import metadata_load
-
-    patterns = []
-    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError):  # any card, or none
-        for entry in metadata_load(card)["configs"]:
-            if entry.get("config_name") == config if config else entry.get("default"):
-                parts = [part.get("path") for part in entry["data_files"] if part.get("split") == split]
-                patterns += [pattern for part in parts for pattern in ([part] if isinstance(part, str) else part)]
-    listed = [name for name in names if any(Path(name).match(pattern) for pattern in patterns)]
-    found = [name for name in names if config in Path(name).parts[:-1] or Path(name).stem.startswith(config)]
-    if config and not listed and not found:
-        why = f"its files are {', '.join(names[:20])}"
-        raise UserError(
-            f"the data set has no configuration {config}", why, "correct the name after the colon", PREFLIGHT
-        )
-    return listed or found * bool(config)
+    return folder / chosen[0]
 
 
 def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:

@@ -15,9 +15,8 @@ from grpo.data.hub import fetch_data
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
 COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
-MARKS = {"kto_tag": "label", "images": "images", "videos": "videos", "audios": "audios"}  # see conversations.py
-ROLE_TAGS = {"user_tag": "human", "assistant_tag": "gpt", "system_tag": "system"}
-TAGS = {"role_tag": "from", "content_tag": "value"} | ROLE_TAGS
+READ = {"file_name", "formatting", "columns", "tags"}  # keys of an entry
+TAGS = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt", "system_tag": "system"}
 
 
 @dataclass(frozen=True)
@@ -29,28 +28,27 @@ class Source:
 
     def read(self) -> list[Record]:
         """Return the rows, as `conversations.read_messages` takes them."""
-        records = read_records(self.path)[: self.layout.get("num_samples")]
+        records = read_records(self.path)
         return [self._translate(number, record) for number, record in enumerate(records, 1)] if self.layout else records
 
     def _translate(self, number: int, record: Record) -> Record:
-        columns = self.layout.get("columns", {})
+        """Give the columns of a row the names that `read_messages` knows."""
+        columns, tags = self.layout.get("columns", {}), TAGS | self.layout.get("tags", {})
+        if self.layout.get("formatting", "alpaca") == "alpaca":
+            return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
+        roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
         try:
-            marks = {ours: record.get(columns.get(theirs, ours)) for theirs, ours in MARKS.items()}
-            if self.layout.get("formatting", "alpaca") == "alpaca":
-                return marks | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
-            messages = [self._turn(turn) for turn in record[columns.get("messages", "conversations")]]
-            return marks | {"messages": messages, "system": record.get(columns.get("system"))}
-        except (KeyError, TypeError, AttributeError) as error:
+            turns = [
+                (turn[tags["role_tag"]], turn[tags["content_tag"]])
+                for turn in record[columns.get("messages", "conversations")]
+            ]
+        except (KeyError, TypeError) as error:
             what = f"does not have the columns that {REGISTRY_FILE} says"
             why = f"{reason(error)}; its columns are {', '.join(record)}"
             fix = f"correct columns and tags of its entry in {REGISTRY_FILE}"
             raise row_error(self.path, number, what, why, fix) from None
-
-    def _turn(self, turn: Record) -> Record:
-        tags = TAGS | self.layout.get("tags", {})
-        roles = {tags[tag]: tag.removesuffix("_tag") for tag in ROLE_TAGS}
-        role = turn[tags["role_tag"]]
-        return {"role": roles.get(role, role), "content": turn[tags["content_tag"]]}
+        messages = [{"role": roles.get(role, role), "content": content} for role, content in turns]
+        return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 
 def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
@@ -58,22 +56,28 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
 
     folder: that of dataset_info.json; None: DEFAULT_FOLDER, if it holds one. UserError (exit 3) if nothing is found.
     """
-    if Path(name).exists():
-        return [Source(fetch_data(name, split))]
-    registry_path = Path(folder or DEFAULT_FOLDER) / REGISTRY_FILE
-    registry = _read_registry(registry_path) if folder or registry_path.is_file() else {}
+    path = Path(folder or DEFAULT_FOLDER) / REGISTRY_FILE
+    registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
-    if folder is None and not set(names) & set(registry):
+    if Path(name).exists() or (folder is None and not set(names) & set(registry)):
         return [Source(fetch_data(name, split))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(
-            f"{registry_path} does not register {', '.join(missing)}",
+            f"{path} does not register {', '.join(missing)}",
             f"it registers {', '.join(registry) or 'nothing'}",
             "correct dataset_id_or_path (dataset), or add an entry",
             PREFLIGHT,
         )
-    return [_source(part, registry[part], registry_path) for part in names]
+    for part in names:
+        if unread := [key for key, value in registry[part].items() if value and key not in READ]:
+            raise UserError(
+                f"{path}: {part} has {', '.join(unread)}, which would change what is read",
+                f"an entry is read by {', '.join(sorted(READ))}",
+                "make a file that holds just the rows to train on, and register that",
+                PREFLIGHT,
+            )
+    return [Source(path.parent / str(registry[part].get("file_name")), registry[part]) for part in names]
 
 
 def _read_registry(path: Path) -> Record:
@@ -82,16 +86,3 @@ def _read_registry(path: Path) -> Record:
         if not isinstance(registry, dict) or not all(isinstance(entry, dict) for entry in registry.values()):
             raise ValueError("a registry of data sets must hold {name: {…}}")
     return registry
-
-
-def _source(name: str, entry: Record, registry_path: Path) -> Source:
-    path, problem = registry_path.parent / str(entry.get("file_name")), ""
-    if entry.get("ranking"):
-        problem = "it holds preferences, not conversations"
-    elif "hf_hub_url" in entry and not path.is_file():
-        path = fetch_data(entry["hf_hub_url"], entry.get("split", "train"))
-    elif not path.is_file():
-        problem = f"it names no hf_hub_url, and there is no file {path}"
-    if problem:
-        raise UserError(f"{registry_path}: {name} cannot be used", problem, "correct the entry", PREFLIGHT)
-    return Source(path, entry)

@@ -1,17 +1,11 @@
 """Toy worlds: a model, a tokenizer and data made from scratch, so that the program runs without a download.
 
-`arithmetic`: the remainder when a sum of six numbers is divided by two (grpo/data/sums.py).
-
-`encyclopedia`: people who do not exist (knowledge/world.py). The cold start teaches some of them well and others hardly
-at all. GRPO with KnowRL's reward has to discover where the model's knowledge ends.
-
-`neutral`: the same, but which questions the cold start declines is drawn at random.
-
-`atlas`: another encyclopedia (knowledge/atlas.py), in which some people are known in part.
-
-`almanac`: facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start.
-
-`sums`: sums of five numbers (grpo/data/sums.py), for a real model, which adds two of them well and five badly.
+arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
+encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
+               hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
+neutral        the same, but which questions the cold start declines is drawn at random
+almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
+sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
 """
 
 import json
@@ -30,10 +24,8 @@ from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
-from knowledge import almanac
-from knowledge.atlas import make_atlas
-from knowledge.world import NEUTRAL, World
-from knowledge.world import make_world as encyclopedia
+from knowledge import almanac, world
+from knowledge.world import NEUTRAL, Sizes
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -41,11 +33,7 @@ CHAT_TEMPLATE = (
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VERSION = 3  # of the generated files; a world of another version is replaced
-PEOPLE = {  # world -> what makes it of a seed, and the size of its model's vocabulary
-    "encyclopedia": (encyclopedia, 768),
-    "neutral": (lambda seed: encyclopedia(seed, NEUTRAL), 768),
-    "atlas": (make_atlas, 1024),
-}
+PEOPLE = {"encyclopedia": Sizes(), "neutral": NEUTRAL}
 
 
 def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
@@ -66,7 +54,7 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         elif config.toy_world == "arithmetic":
             make_model(folder / "model", _texts(make_sums(folder, config.seed, REMAINDERS)), config.seed)
         else:
-            make_people(folder, config.seed, *PEOPLE[config.toy_world])
+            make_people(folder, config.seed, PEOPLE[config.toy_world])
         write_atomically(mark, _contents(config))
     ranks.barrier()
     return config
@@ -119,13 +107,11 @@ def locate(config: AnyConfig) -> AnyConfig:
     return replace(config, toy_dir=str(folder), **unset)
 
 
-def make_people(folder: Path, seed: int, make: Callable[[int], World], vocab_size: int) -> None:
+def make_people(folder: Path, seed: int, sizes: Sizes) -> None:
     """Make a world of people who do not exist: the cold start, questions, a knowledge base, and a model."""
-    world = make(seed)
-    _write_world(folder, **vars(world))
-    make_model(
-        folder / "model", _texts(world.conversations), seed, num_layers=4, max_positions=128, vocab_size=vocab_size
-    )
+    made = world.make_world(seed, sizes)
+    _write_world(folder, **vars(made))
+    make_model(folder / "model", _texts(made.conversations), seed, num_layers=4, max_positions=128, vocab_size=768)
 
 
 def make_almanac_files(folder: Path, config: AnyConfig) -> None:
@@ -143,15 +129,13 @@ def make_almanac_files(folder: Path, config: AnyConfig) -> None:
 
 def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists: list[dict]) -> None:
     """Write each list to a file of its name, the cold start, and the knowledge base of the articles."""
-    from knowledge.build import SkipLog, build  # these bring SQLite, which most runs can do without
-    from knowledge.store.source import Source
+    from knowledge.build import build  # it brings SQLite, which most runs can do without
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in lists.items():
         write_lines(folder / f"{name}.jsonl", rows)
     write_conversations(folder / "cold_start.jsonl", conversations)
-    articles = folder / "articles.jsonl"
-    build(Source(articles), folder / "knowledge.db", SkipLog(articles, strict=True))
+    build(folder / "articles.jsonl", folder / "knowledge.db")
 
 
 def _texts(conversations: Iterable[tuple[str, str]]) -> list[str]:

@@ -52,10 +52,10 @@ def titles(case: Case) -> str:
         found = base.coverage([joined_titles(row.columns.get("title")) for row in rows])
     text = str(found)
     if case.missing_titles is not None:
-        case.missing_titles.write_text("".join(f"{title}\n" for title in found.missing_parts), encoding="utf-8")
+        case.missing_titles.write_text("".join(f"{title}\n" for title in found.missing), encoding="utf-8")
         text += f"; written to {case.missing_titles}"
-    elif found.missing_parts:
-        shown = ", ".join(found.missing_parts[:MAX_SHOWN])
+    elif found.missing:
+        shown = ", ".join(found.missing[:MAX_SHOWN])
         text += f", such as {shown} (--missing-titles FILE writes all of them)"
     if found.found < LOWEST_COVERAGE:
         text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"

@@ -68,7 +68,7 @@ def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None)
         "chat_template": digest([tokenizer.chat_template]),
     }
     if knowledge_base:
-        from knowledge.store.identity import identity  # it brings SQLite
+        from knowledge.store.layout import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
     return inputs

@@ -18,7 +18,7 @@ import torch
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.hub import fetch_model
 from knowledge.facts.verdict import FactToCheck, Verdict
-from knowledge.store.identity import fingerprint
+from knowledge.store.layout import fingerprint
 from knowledge.text import clean
 
 DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from grpo.base.cache import DiskCache
 from knowledge.sanitise import encodable
-from knowledge.store.result import Passage
+from knowledge.store.answers import Passage
 
 Label = Literal["supported", "refuted", "unknown"]
 LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")

@@ -2,15 +2,13 @@
 
 It imports from the rest of this package only errors.py, text.py and words.py. Read it in this order:
 
-    base.py             the surface: open a file, look up a title, search  (result.py: the answers)
+    base.py             the surface: open a file, look up a title, search  (answers.py: what comes back)
     tokens.py           what a token is, in English, Chinese and other languages  (stem.py: Porter's stemmer)
     rank.py             search within titles: BM25 in Python over their passages
-    fulltext.py         search over everything: BM25 of SQLite's FTS5
-    index.py            the tables of the full-text index, and their writer
+    fulltext.py         search over everything: the index, and BM25 of SQLite's FTS5
     passages.py         documents to passages, in KnowRL's layout
+    layout.py           whether a file is complete and has our index; what tells one file from another
     source.py           the rows of a source file
     atomic_database.py  a file that appears complete or not at all
     database.py         reading an SQLite file with many threads
-    recognise.py        whose file it is: ours, KnowRL's or FActScore's
-    identity.py         what tells one knowledge base from another
 """

@@ -9,6 +9,7 @@ Many threads may use one object. The file is never written to.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Self
 
 from knowledge.errors import bad_file
+from knowledge.store.answers import Coverage, Lookup, Passage
 from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
+from knowledge.store.layout import check_pages, check_start, index_record
 from knowledge.store.passages import split_stored
-from knowledge.store.rank import Bag, rank
-from knowledge.store.recognise import OURS, Kind, check_header, check_pages, recognise
-from knowledge.store.result import Coverage, Lookup, Passage
+from knowledge.store.rank import rank
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
@@ -39,9 +40,10 @@ class KnowledgeBase:
     changed or replaced while in use.
     """
 
-    def __init__(self, database: ReadOnlyDatabase, kind: Kind):
-        self.path, self.kind, self._database = database.path, kind, database
-        self._index = FullTextIndex(database, kind.meta) if kind.owner == OURS else None
+    def __init__(self, database: ReadOnlyDatabase):
+        self.path, self._database = database.path, database
+        record = index_record(database)
+        self._index = FullTextIndex(database, record["passages"]) if record else None
         self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     @classmethod
@@ -51,11 +53,11 @@ class KnowledgeBase:
         UserError (exit 3) says what was found instead, and how to build a knowledge base.
         """
         path = Path(path)
-        check_header(path)
+        check_start(path)
         database = ReadOnlyDatabase(path, busy_timeout_s)
         try:
             check_pages(database)
-            return cls(database, recognise(database))
+            return cls(database)
         except BaseException:
             database.close()
             raise
@@ -98,7 +100,7 @@ class KnowledgeBase:
         passages = []
         for title in dict.fromkeys(titles):
             passages += self._passages(title)
-        ranked = rank(tokens(query), [bag for _, bag in passages])
+        ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
 
     def coverage(self, titles: Iterable[str]) -> Coverage:
@@ -109,7 +111,7 @@ class KnowledgeBase:
         """Raise UserError (exit 3) if the file has no full-text index: KnowRL's and FActScore's have none."""
         if not self._index:
             fix = f"python -m knowledge.build {self.path} OUT.db, and use OUT.db"
-            raise bad_file(self.path, f"{self.kind.owner} file has no full-text index", "an index of all texts", fix)
+            raise bad_file(self.path, "it has no full-text index", "an index of all texts, as our builds have", fix)
 
     def close(self) -> None:
         """Free the connections and the cache."""
@@ -127,12 +129,12 @@ class KnowledgeBase:
         storable = [title for title in titles if clean(title) == title]
         return {title for (title,) in self._database.rows(TITLES, json.dumps(storable))}
 
-    def _read_passages(self, title: str) -> list[tuple[Passage, Bag]]:
+    def _read_passages(self, title: str) -> list[tuple[Passage, Counter]]:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
         if clean(title) != title:
             return []
         texts = []
         for (document,) in self._database.rows(TEXT, title):
-            texts += split_stored(str(document or ""), self.kind.markers)
+            texts += split_stored(str(document or ""), markers=not self._index)
         found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
-        return [(passage, Bag.of(tokens(passage.text))) for passage in found]
+        return [(passage, Counter(tokens(passage.text))) for passage in found]

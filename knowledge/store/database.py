@@ -121,5 +121,5 @@ class ReadOnlyDatabase:
             self.path,
             f"SQLite says: {error}",
             "a readable SQLite file",
-            f"python -m knowledge.verify {self.path} tells what is damaged; then fetch or build it again",
+            "fetch or build it again",
         )

@@ -1,22 +1,47 @@
-"""Search over everything: SQLite's FTS5 scores the passages that hold the rarest words of a query.
+"""The full-text index over everything: its tables, their writer, and the search by SQLite's FTS5.
+
+    knowledge_index       FTS5 without content: the tokens of a passage (title and text) under the passage's number
+    knowledge_terms       in how many passages a token occurs: what it costs in a query
+    knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
+                          starts before it
+    knowledge_meta        format version, counts, a digest of all titles and passages (layout.py)
+
+In our own files these tables stand next to `documents(title, text)`, which is KnowRL's table, so KnowRL's code can read
+our files. KnowRL's and FActScore's files have none of them, and are never written to.
 
 Common words cost and rare words decide. FTS5 scores every passage that holds a query token, at 1 to 3 microseconds
 each, and a word like "city" may stand in a third of a million passages of a 1 GB base. So the tokens are taken from the
 rarest on while their passages add up to at most 5 % of the base (`max_rows`); the others do not count.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable
+from sqlite3 import Connection
 
+from knowledge.store.answers import Passage
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
-from knowledge.store.result import Passage
-from knowledge.store.tokens import tokens
+from knowledge.store.tokens import TOKENS_VERSION, tokens
+
+FORMAT_VERSION = 4
+BATCH_ROWS = 1000  # rows handed to SQLite at once
+HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
+CACHE_KIB = 64 << 10  # SQLite's page cache during the build
 
 # How many passages FTS5 may have to score for one query: a share of the base, within bounds. 30 ms at most.
 SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = 0.05, 2000, 60_000
 MAX_TOKENS = 32  # rarest tokens of a very long query
 
+TABLES = (
+    "CREATE TABLE documents (title TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    # The 'ascii' tokenizer splits at ASCII separators only, so it returns our tokens unchanged, in any script and any
+    # version of SQLite.
+    "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', tokenize='ascii')",
+    "CREATE TABLE knowledge_terms (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE knowledge_documents (first INTEGER PRIMARY KEY, title TEXT NOT NULL)",
+    "CREATE TABLE knowledge_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+)
+VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 COUNTS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
 # rowid <= ? ends the search early where only common words are sought; rank is bm25(), the lower the better
 BEST = """
@@ -32,20 +57,77 @@ BEST = """
     ORDER BY best.score, doc.title, best.number"""
 
 
-class FullTextIndex:
-    """Search the index tables of `database`; `meta` is their record. Has no state."""
+class IndexWriter:
+    """Fill the tables of a new database, document by document; `finish` merges the index and writes the counts.
 
-    def __init__(self, database: ReadOnlyDatabase, meta: dict):
-        self._database = database
-        self.num_passages: int = meta["passages"]
-        self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(self.num_passages * SHARE_OF_ROWS)))
+    Nothing here sorts, so SQLite needs no temporary files. It takes HASH_BYTES + CACHE_KIB + one document of memory,
+    whatever the size of the source.
+    """
+
+    def __init__(self, connection: Connection):
+        self.connection = connection
+        self.num_documents = 0
+        self.num_passages = 0
+        self._content = hashlib.sha256()
+        self._rows: list[tuple[int, str]] = []
+        self._run = connection.execute
+        self._run(f"PRAGMA cache_size=-{CACHE_KIB}")
+        for table in TABLES:
+            self._run(table)
+        for option in (("hashsize", HASH_BYTES), ("automerge", 0), ("crisismerge", 16)):
+            self._run("INSERT INTO knowledge_index(knowledge_index, rank) VALUES (?, ?)", option)
+
+    def add(self, title: str, text: str, passages: list[str]) -> bool:
+        """Add one document, of which `text` is stored and the passages are sought; False if its title is there."""
+        if not self._run("INSERT OR IGNORE INTO documents VALUES (?, ?)", (title, text)).rowcount:
+            return False
+        self._run("INSERT INTO knowledge_documents VALUES (?, ?)", (self.num_passages + 1, title))
+        self.num_documents += 1
+        self._content.update(json.dumps([title, passages]).encode())
+        title_tokens = tokens(title)
+        for passage in passages:
+            self.num_passages += 1
+            self._rows.append((self.num_passages, " ".join(title_tokens + tokens(passage))))
+        if len(self._rows) >= BATCH_ROWS:
+            self._flush()
+        return True
+
+    def finish(self) -> None:
+        """Merge the index to one segment, and write the record of it."""
+        self._flush()
+        self._run("INSERT INTO knowledge_index(knowledge_index) VALUES ('optimize')")
+        self._run(VOCABULARY)
+        self._run("INSERT INTO knowledge_terms SELECT term, doc FROM temp.vocabulary")
+        self._run("DROP TABLE temp.vocabulary")
+        record = {
+            "content": self._content.hexdigest(),
+            "format_version": FORMAT_VERSION,
+            "tokens_version": TOKENS_VERSION,
+            "documents": self.num_documents,
+            "passages": self.num_passages,
+        }
+        rows = [(key, json.dumps(value)) for key, value in sorted(record.items())]
+        self.connection.executemany("INSERT INTO knowledge_meta VALUES (?, ?)", rows)
+
+    def _flush(self) -> None:
+        self.connection.executemany("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)
+        self._rows = []
+
+
+class FullTextIndex:
+    """Search the index of `database`. It has no state."""
+
+    def __init__(self, database: ReadOnlyDatabase, num_passages: int):
+        self._database, self.num_passages = database, num_passages
+        self.max_rows = min(MAX_ROWS, max(MIN_ROWS, int(num_passages * SHARE_OF_ROWS)))
 
     def search(self, query: str, k: int) -> list[Passage]:
         """Return the k best passages, best first, and by title and number where scores are equal.
 
         The list is empty if no passage holds a token of the query.
         """
-        num_with = self._num_with(dict.fromkeys(tokens(query)))
+        found = map(tuple, self._database.rows(COUNTS, json.dumps(list(dict.fromkeys(tokens(query))))))
+        num_with = dict(sorted(found, key=lambda item: (item[1], item[0])))  # token -> passages with it, rarest first
         rare = []
         num_rows = 0
         for token, number in num_with.items():
@@ -56,11 +138,6 @@ class FullTextIndex:
         if rare:
             return self._matches(" OR ".join(rare), self.num_passages, k)
         return self._common_words_only(list(num_with.items()), k)
-
-    def _num_with(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Return in how many passages each token is, rarest first; tokens that are in none are left out."""
-        found = map(tuple, self._database.rows(COUNTS, json.dumps(list(wanted))))
-        return dict(sorted(found, key=lambda item: (item[1], item[0])))
 
     def _common_words_only(self, words: list[tuple[str, int]], k: int) -> list[Passage]:
         """Return first the passages that hold all words, then those that hold all but the commonest, and so on.

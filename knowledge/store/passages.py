@@ -5,7 +5,7 @@ its passages anywhere, and left its markers <s> and </s> in the text. Both are r
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from knowledge.words import ABBREVIATIONS
 
@@ -105,11 +105,6 @@ def _cut(sentence: str, limit: int) -> list[str]:
         pieces.append(raw[start:end].decode())
         start = end
     return [*pieces, raw[start:].decode()]
-
-
-def passages_of(texts: Iterable[str], max_tokens: int = MAX_TOKENS) -> list[str]:
-    """Return the passages of a source row; its paragraphs, or ready passages, are joined by a line break and packed."""
-    return pack("\n".join(texts).replace(SEPARATOR, "\n"), max_tokens)
 
 
 def split_stored(text: str, markers: bool = False) -> list[str]:

@@ -11,8 +11,8 @@ from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import CachedVerifier, Verifier
+from knowledge.store.answers import Coverage
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.result import Coverage
 from rewards.format import thoughts
 from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, joined_titles
 from rewards.registry import Columns, Options, Say
@@ -88,7 +88,7 @@ class FactChecker:
         if coverage.found < lowest:
             say(
                 f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
-                f"{', '.join(coverage.examples_missing[:3])}; missing_title_policy is {policy}{consequence}"
+                f"{', '.join(coverage.missing[:3])}; missing_title_policy is {policy}{consequence}"
             )
 
 

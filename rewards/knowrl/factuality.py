@@ -23,8 +23,8 @@ from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose, Span
 from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
 from knowledge.sanitise import shortened
+from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.result import Lookup, Passage
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups, searches and verdicts at once

@@ -21,7 +21,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.source import Row, Skip, Source
+from knowledge.store.source import Document, Skip, Source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse, thoughts
@@ -183,12 +183,12 @@ ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
 def read_source(tmp, data: bytes) -> None:
     TRIED["knowledge source reader"] += 1
     (tmp / "source").write_bytes(data)
-    found = refuses_or(lambda: list(Source(tmp / "source", max_row_bytes=2000)), {3})
+    found = refuses_or(lambda: list(Source(tmp / "source")), {3})
     for row in found or []:
-        assert isinstance(row, (Row, Skip)) and row.line >= 1
-        if isinstance(row, Row):
-            assert row.title.strip() and "\0" not in row.title + "".join(row.texts)
-            (row.title + "".join(row.texts)).encode()
+        assert isinstance(row, (Document, Skip)) and row.number >= 1
+        if isinstance(row, Document):
+            assert row.title.strip() and "\0" not in row.title + row.text
+            (row.title + row.text).encode()
         else:
             assert row.reason
 

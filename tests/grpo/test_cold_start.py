@@ -15,7 +15,6 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data import toy
 from grpo.data.prompts import ChatEncoder, load_tokenizer
-from grpo.data.registry import find_sources
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.data.toy import make_world
 from grpo.doctor.__main__ import checks
@@ -234,9 +233,7 @@ REGISTRY = {
         "tags": {"role_tag": "who", "content_tag": "said", "user_tag": "customer", "assistant_tag": "agent"},
     },
     "renamed": {"file_name": "renamed.json", "columns": {"prompt": "q", "query": "more", "response": "a"}},
-    "two": {"file_name": "identity.json", "num_samples": 2},
     "gone": {"file_name": "gone.json"},
-    "pairs": {"file_name": "identity.json", "ranking": True},
 }
 
 
@@ -260,8 +257,8 @@ def examples(chat_checkpoint, tmp_path, *keys):
 
 
 def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, chat_checkpoint, monkeypatch):
-    found = examples(chat_checkpoint, tmp_path, "dataset=identity, talk,renamed,two", f"dataset_dir={registry}")
-    assert [answer for _, answer in found] == ["0!", "1!", "2!", "Hello", "Me.", "0!", "1!"]
+    found = examples(chat_checkpoint, tmp_path, "dataset=identity, talk,renamed", f"dataset_dir={registry}")
+    assert [answer for _, answer in found] == ["0!", "1!", "2!", "Hello", "Me."]
     assert "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in found[3][0]
     assert "Who?\nSay it." in found[4][0]
     found = examples(chat_checkpoint, tmp_path, "dataset=identity,talk", f"dataset_dir={registry}", "max_samples=1")
@@ -271,25 +268,12 @@ def test_registered_data_sets_are_read_in_their_own_layouts(tmp_path, registry, 
     assert len(examples(chat_checkpoint, tmp_path, f"dataset={registry / 'identity.json'}")) == 3
 
 
-def test_a_registered_data_set_of_the_hub_has_the_split_of_its_entry(tmp_path, registry, monkeypatch):
-    hub = tmp_path / "hub"
-    hub.mkdir()
-    for split in ("train", "test"):
-        write_rows(hub / f"{split}.jsonl", ROWS)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **keys: hub)
-    entry = {"hf_hub_url": "owner/far"}
-    (registry / "dataset_info.json").write_text(json.dumps({"plain": entry, "far": entry | {"split": "test"}}))
-    found = [source.path.name for source in find_sources("plain,far", "train", str(registry))]
-    assert found == ["train.jsonl", "test.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("keys", "part"),
     [
         ("dataset=identiy dataset_dir=data", "does not register identiy"),
         ("dataset=identity,nothing dataset_dir=data", "does not register nothing"),
-        ("dataset=gone dataset_dir=data", "there is no file"),
-        ("dataset=pairs dataset_dir=data", "preferences"),
+        ("dataset=gone dataset_dir=data", "cannot read data/gone.json"),
         ("dataset=knowrl_coldstart", "dataset_dir"),  # a name that is registered elsewhere
     ],
 )
@@ -309,5 +293,6 @@ def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry,
     train(*stages(one))
     train(*stages(one))
     assert "is reused" in capsys.readouterr().err
-    (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": REGISTRY["talk"] | {"num_samples": 1}}))
+    talk = REGISTRY["talk"] | {"columns": {"messages": "turns"}}
+    (registry / "dataset_info.json").write_text(json.dumps(REGISTRY | {"talk": talk}))
     assert "the data has changed" in refusal(stages(one)).why

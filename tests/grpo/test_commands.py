@@ -136,7 +136,6 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, pa
 
 
 SIZES = [("grpo.doctor c.yaml --memory-gb", size) for size in ("-1", "nan", "0", "inf", "x")]
-SIZES += [("knowledge.build in.jsonl kb.db --max-row-mb", size) for size in ("-1", "nan", "inf")]
 
 
 def test_export_says_what_rounding_changes(chat_checkpoint, tmp_path):

@@ -20,8 +20,7 @@ from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.rollout import Rollout
 from grpo.run.log import completion_record
 from grpo.run.metrics import credit_metrics
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
+from knowledge.build import build
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -198,7 +197,7 @@ def base(tmp_path):
     articles = tmp_path / "articles.jsonl"
     row = {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."}
     articles.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    build(Source(articles), tmp_path / "kb.db", SkipLog(articles, strict=True))
+    build(articles, tmp_path / "kb.db")
     return tmp_path / "kb.db"
 
 

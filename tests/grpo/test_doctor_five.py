@@ -8,8 +8,7 @@ import pytest
 from making import write_rows
 
 from grpo.doctor.__main__ import main
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
+from knowledge.build import build
 
 QUESTIONS = [{"question": f"Where is {name}?", "answer": "Orun", "title": name} for name in ("Velda", "Tane")]
 CONVERSATIONS = [{"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1."}]}] * 2
@@ -21,7 +20,7 @@ def keys(tmp_path, chat_checkpoint, monkeypatch):
     for name in ("WANDB_API_KEY", "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE", "FACTSCORE_DB_PATH"):
         monkeypatch.delenv(name, raising=False)
     source = write_rows(tmp_path / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
-    build(Source(source), tmp_path / "kb.db", SkipLog(source, strict=True))
+    build(source, tmp_path / "kb.db")
     cold = {
         "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
         "output_dir": str(tmp_path / "cold"),

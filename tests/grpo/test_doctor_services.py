@@ -12,8 +12,7 @@ from making import write_rows
 
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
+from knowledge.build import build
 from rewards.services import check_decomposer, check_judge, check_knowledge_base
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
@@ -28,7 +27,7 @@ QUESTIONS = [
 @pytest.fixture
 def base(tmp_path):
     source = write_rows(tmp_path / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
-    build(Source(source), tmp_path / "kb.db", SkipLog(source, strict=True))
+    build(source, tmp_path / "kb.db")
     return tmp_path / "kb.db"
 
 
@@ -77,7 +76,7 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
     assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
-    assert "1 of 4" not in text["titles"] and "of 4 single titles 2 missing, such as Tane, Nowhere" in text["titles"]
+    assert "1 of 4" not in text["titles"] and "; 2 single titles missing, such as Tane, Nowhere" in text["titles"]
     assert "1 are repetitions" not in text["data"] and "2 are repetitions" in text["data"]
     assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
     assert text["sample"].startswith("8 tokens: ")
@@ -121,7 +120,7 @@ def test_what_is_odd_about_a_sound_knowledge_base_is_told(keys, tmp_path):
             "INSERT INTO documents VALUES (?, ?)", [("Velda", "<s>Velda is a town.</s>"), ("Orun", "")]
         )
     text = check_knowledge_base(options_of(keys | {"knowledge_base": str(path)}, tmp_path)).text
-    assert text.startswith(f"{path}: ") and text.endswith("; sound; 1 documents without title or text")
+    assert text.startswith(f"{path}: ") and text.endswith("; 1 documents are without title or text; sound")
 
 
 def test_the_missing_titles_go_to_a_file(keys, tmp_path, capsys):

@@ -14,6 +14,7 @@ from grpo.data.conversations import read_messages
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.registry import find_sources
 from grpo.data.rows import read_rows
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2, or 3?", "answer": "3"}]
@@ -157,31 +158,17 @@ def on_the_hub(tmp_path, monkeypatch):
     return tmp_path, asked
 
 
-@pytest.mark.parametrize(
-    "card", ["", "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train-*\n"]
-)
-def test_a_configuration_of_a_hub_data_set(on_the_hub, card):
+def test_a_configuration_of_a_hub_data_set_is_a_folder_or_begins_the_name(on_the_hub):
     folder, asked = on_the_hub
-    (folder / "README.md").write_text(f"---\nlicense: mit\n{card}---\n# Sums\n")
     for config in ("main", "socratic"):
         for split in ("train", "test"):
             path = fetch_data(f"someone/sums:{config}", split)
             assert read_records(path) == [{"question": f"{config} {split}"}]
     assert {arguments[0] for arguments in asked} == {"someone/sums"}
-    refused(lambda: fetch_data("someone/sums:other"), "no configuration other", "main/train")
-    refused(lambda: fetch_data("someone/sums"), "no single train file", "owner/name:config")
-
-
-def test_the_card_says_which_files_are_the_default(on_the_hub):
-    folder, _ = on_the_hub
-    (folder / "README.md").write_text(
-        "---\nconfigs:\n- config_name: socratic\n  default: true\n  data_files:\n"
-        "  - split: train\n    path:\n    - socratic/train-*\n---\n"
-    )
-    assert read_records(fetch_data("someone/sums")) == [{"question": "socratic train"}]
-    for broken in ("no front matter", "---\n[: \n---\n", "---\nconfigs: 3\n---\n"):
-        (folder / "README.md").write_text(broken)
-        refused(lambda: fetch_data("someone/sums"), "no single train file")
+    write_rows(folder / "hard_sums.jsonl", ROWS)
+    assert read_records(fetch_data("someone/sums:hard")) == ROWS
+    for name in ("someone/sums:other", "someone/sums"):
+        refused(lambda name=name: fetch_data(name), "no single train file", "main/train", "owner/name:config")
 
 
 def test_the_revision_of_a_model_is_the_one_that_is_asked_for(tmp_path, monkeypatch):
@@ -262,3 +249,19 @@ def test_stage_1_takes_trls_prompts_and_completions():
     question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     assert read_messages({"prompt": "a", "completion": "b"}) == [question, answer]
     assert read_messages({"prompt": [SYSTEM, question], "completion": [answer]}) == [SYSTEM, question, answer]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[{"a": 1} {"a": 2}]', '[{"a": 1},, {"a": 2}]', '[,{"a": 1}]', '[{"a": 1},]', '[{"a": 1}]]', '[{"a": 1}', "["]
+    + ['{"a": 1} {"a": 2}', '{"a": 1},\n{"a": 2}', '{"a": 1}\n[2'],
+)
+def test_json_that_is_not_one_value_after_another_is_refused(tmp_path, text):
+    (tmp_path / "rows.json").write_text(text)
+    refused(lambda: read_records(tmp_path / "rows.json"), "rows.json")
+
+
+def test_a_registered_data_set_with_keys_that_would_change_its_rows_is_refused(tmp_path):
+    entry = {"file_name": "rows.json", "formatting": "sharegpt", "ranking": True}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"pairs": entry}))
+    refused(lambda: find_sources("pairs", "train", str(tmp_path)), "pairs has ranking")

@@ -26,8 +26,7 @@ from grpo.model.policy import lora_spec
 from grpo.model.weights import named_tensors, read_model_config
 from grpo.optim import Optimizer
 from grpo.train import GrpoTrainer
-from knowledge.atlas import make_atlas
-from knowledge.world import make_world as make_encyclopedia
+from knowledge.world import make_world
 from rewards.format import parse
 from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS
@@ -247,12 +246,11 @@ def test_knowrls_data_as_its_files_are(capsys):
 
 
 def test_steps_of_the_tiny_cold_starts(tmp_path):
-    """Of the encyclopedia and the atlas; of the arithmetic the header says what the config does."""
-    for name, make in (("tiny_sft.yaml", make_encyclopedia), ("atlas_sft.yaml", make_atlas)):
-        config, _ = load_config(CONFIGS / name, kind=SftConfig)
-        number = len(make(config.seed).conversations)
-        steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
-        assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header(name)
+    """Of the encyclopedia; of the arithmetic the header says what the config does."""
+    config, _ = load_config(CONFIGS / "tiny_sft.yaml", kind=SftConfig)
+    number = len(make_world(config.seed).conversations)
+    steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
+    assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header("tiny_sft.yaml")
     config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
     seen = config.max_steps * config.per_device_train_batch_size
     assert f"{config.max_steps} steps = {seen:,} = {seen / REMAINDERS.num_cold_start:.1f} epochs of 6,000" in header(
@@ -260,7 +258,7 @@ def test_steps_of_the_tiny_cold_starts(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "atlas.yaml", "tiny_math.yaml", "dapo.yaml"])
+@pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "tiny_math.yaml", "dapo.yaml"])
 def test_batches_are_what_the_headers_say(name):
     config, _ = load_config(CONFIGS / name)
     completions = config.per_device_train_batch_size * config.gradient_accumulation_steps

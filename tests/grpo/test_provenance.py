@@ -15,8 +15,7 @@ from grpo.device.distributed import Ranks
 from grpo.model.policy import load_policy
 from grpo.run import provenance
 from grpo.run.provenance import check_inputs, environment, file_hash, inputs_of
-from knowledge.build import SkipLog, build
-from knowledge.store.source import Source
+from knowledge.build import build
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 30, 31, 39, 40])
@@ -87,7 +86,7 @@ def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
     policy, found = load_policy(config, torch.device("cpu")), []
     for text in ("Water is wet.", "Water is dry."):
         source, path = write_rows(tmp_path / "source.jsonl", [{"title": "Water", "text": text}]), tmp_path / "kb.db"
-        build(Source(source), path, SkipLog(source, strict=True))
+        build(source, path)
         found.append(inputs_of(policy, "content", str(path)))
     with pytest.raises(UserError, match="another knowledge base") as error:
         check_inputs(*found, config)

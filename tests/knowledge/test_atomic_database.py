@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from knowledge.store.atomic_database import atomic_database, build_lock, work_file
+from knowledge.store.atomic_database import atomic_database
 
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(tmp_path, monkeypatch):
@@ -22,7 +22,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
 
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(os, "replace", renamed)
-    with build_lock(out), atomic_database(out) as connection:
+    with atomic_database(out) as connection:
         connection.execute("CREATE TABLE t (a)")
         connection.execute("INSERT INTO t VALUES (7)")
         assert done == [] and not out.exists()
@@ -35,7 +35,7 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_before_the_end(
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     out = tmp_path / "out.db"
     out.write_bytes(b"old")
-    with pytest.raises(ValueError, match="no more rows"), build_lock(out), atomic_database(out) as connection:
+    with pytest.raises(ValueError, match="no more rows"), atomic_database(out) as connection:
         connection.execute("CREATE TABLE t (a)")
         raise ValueError("no more rows")
     assert out.read_bytes() == b"old" and list(tmp_path.iterdir()) == [out]
@@ -43,12 +43,12 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_what_a_killed_build_left_behind_is_no_part_of_the_next(tmp_path):
     out = tmp_path / "out.db"
-    left = sqlite3.connect(work_file(out))
+    left = sqlite3.connect(f"{out}.building")
     left.execute("CREATE TABLE old (a)")
     left.commit()
     left.close()
     (tmp_path / "out.db.compacted").write_bytes(b"half")
-    with build_lock(out), atomic_database(out) as connection:
+    with atomic_database(out) as connection:
         connection.execute("CREATE TABLE t (a)")
     assert sqlite3.connect(out).execute("SELECT name FROM sqlite_master").fetchall() == [("t",)]
     assert list(tmp_path.iterdir()) == [out]

@@ -15,7 +15,7 @@ from cells import cells
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, buckets, label_columns
-from knowledge.store.result import Passage
+from knowledge.store.answers import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = (

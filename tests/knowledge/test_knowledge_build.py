@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from grpo.base.errors import UserError
-from knowledge.build import SkipLog, build
-from knowledge.store.atomic_database import build_lock
+from knowledge.build import build
+from knowledge.store.atomic_database import atomic_database
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
-from knowledge.store.source import Source
 from knowledge.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,10 +50,9 @@ def test_the_command_reports_and_the_file_is_in_knowrls_layout(run_new, tmp_path
         and "1 duplicate title" in done.stdout
     )
     assert (
-        f"{source}:2: skipped: not JSON" in done.stderr
-        and f"{source}:4: skipped: duplicate title: 'Alex'" in done.stderr
+        f"{source}: row 2 skipped: not JSON" in done.stderr and "row 4 skipped: duplicate title: 'Alex'" in done.stderr
     )
-    assert [json.loads(line)["line"] for line in (tmp_path / "skipped.jsonl").read_text().splitlines()] == [2, 3, 4]
+    assert [json.loads(line)["row"] for line in (tmp_path / "skipped.jsonl").read_text().splitlines()] == [2, 3, 4]
     texts = dict(sqlite3.connect(out).execute("SELECT title, text FROM documents"))
     assert set(texts) == {"Alex", "Ż"} and texts["Ż"] == "Two.\nThree."
     assert texts["Alex"].count(SEPARATOR) == 1 and all(len(part) <= 1024 for part in texts["Alex"].split(SEPARATOR))
@@ -69,8 +67,8 @@ def test_the_same_source_gives_the_same_file(make_base):
 def test_every_skipped_row_is_in_the_file_and_a_few_of_each_kind_are_shown(tmp_path, capsys):
     source, skipped = tmp_path / "source.jsonl", io.StringIO()
     source.write_text('{"title": "Alex", "text": "One."}\n' + "{broken\n" * 30)
-    report = build(Source(source), tmp_path / "out.db", SkipLog(source, strict=False, file=skipped))
-    assert [json.loads(line)["line"] for line in skipped.getvalue().splitlines()] == list(range(2, 32))
+    report = build(source, tmp_path / "out.db", strict=False, skipped=skipped)
+    assert [json.loads(line)["row"] for line in skipped.getvalue().splitlines()] == list(range(2, 32))
     assert report.skipped == {"not JSON": 30} and capsys.readouterr().err.count("skipped: not JSON") == 20
 
 
@@ -78,7 +76,7 @@ def test_strict_stops_at_the_first_bad_row(run, tmp_path):
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text('{"title": "a", "text": "b"}\n{broken\n')
     done = run("knowledge.build", source, out, "--strict")
-    assert done.returncode == 3 and f"error: {source}:2: not JSON" in done.stderr and "fix:" in done.stderr
+    assert done.returncode == 3 and f"error: {source}: row 2: not JSON" in done.stderr and "fix:" in done.stderr
     assert not out.exists() and not leftovers(out)
 
 
@@ -107,12 +105,12 @@ def test_duplicates_over_many_batches_keep_the_first(tmp_path):
     with open(source, "w") as file:
         for row in range(5000):
             print(json.dumps({"title": f"Title {row % 1500}", "text": f"Text {row}."}), file=file)
-    report = build(Source(source), out, SkipLog(source, strict=False))
+    report = build(source, out, strict=False)
     assert (report.documents, dict(report.skipped)) == (1500, {"duplicate title": 3500})
     with KnowledgeBase.open(out) as base:
         assert base.search("text", titles=["Title 7"])[0].text == "Text 7."
         assert [passage.title for passage in base.search("Title 1499 text 1499", k=1)] == ["Title 1499"]
-    assert verify(out).problems == []
+    assert verify(out).documents == 1500
 
 
 # Faults
@@ -136,18 +134,19 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
 
 def test_one_build_at_a_time(run, tmp_path):
     source, out = write_rows(tmp_path / "source.jsonl", 10), tmp_path / "out.db"
-    with build_lock(out):
+    with pytest.raises(KeyError), atomic_database(out):
         done = run("knowledge.build", source, out)
+        raise KeyError
     assert done.returncode == 7 and "being built by another process" in done.stderr
     assert run("knowledge.build", source, out).returncode == 0
 
 
 def test_an_open_base_survives_a_rebuild(tmp_path):
     source, out = write_rows(tmp_path / "source.jsonl", 20), tmp_path / "out.db"
-    build(Source(source), out, SkipLog(source, strict=True))
+    build(source, out)
     with KnowledgeBase.open(out) as base:
         before = base.search("Word7")
-        build(Source(write_rows(source, 5)), out, SkipLog(source, strict=True))
+        build(write_rows(source, 5), out)
         assert base.search("Word7") == before
         base.close()
         with pytest.raises(UserError, match="replaced") as error:

@@ -7,7 +7,7 @@ import pytest
 from cells import cells
 
 from knowledge.facts.matcher import SentenceMatcher, by_rules
-from knowledge.store.result import Passage
+from knowledge.store.answers import Passage
 from knowledge.world import SENTENCE, VALUES
 
 BASE = (

@@ -5,7 +5,7 @@ from cells import cells
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knowledge.store.passages import SEPARATOR, num_tokens, pack, passages_of, sentences, split_stored
+from knowledge.store.passages import SEPARATOR, num_tokens, pack, sentences, split_stored
 
 SENTENCES = cells(  # with | between two sentences
     r"""
@@ -70,11 +70,6 @@ def test_sentences_stay_whole_and_fill_the_passage():
     packed = pack(text, 64)
     assert all(passage.endswith("here.") and passage.startswith("Sentence") for passage in packed)
     assert all(num_tokens(passage) > 50 for passage in packed[:-1])
-
-
-def test_a_row_is_one_text_and_never_holds_the_separator():
-    assert passages_of(["One.", "Two."]) == ["One.\nTwo."]
-    assert SEPARATOR not in "".join(passages_of([f"One.{SEPARATOR}Two."]))
 
 
 def test_stored_layouts():

@@ -5,13 +5,14 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from knowledge.store import rank
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.rank import Bag, idf
+from knowledge.store.rank import idf
 from knowledge.store.tokens import tokens
 
 VOWELS = ("ake", "oru", "imo", "ulu", "aro", "eni", "odu", "ipa")
@@ -26,7 +27,7 @@ def random_documents(number: int, seed: int = 0) -> dict[str, str]:
 
 
 def test_the_formula_by_hand():
-    bags = [Bag.of(["a", "a", "b"]), Bag.of(["b"]), Bag.of(["c", "c"])]
+    bags = [Counter("aab"), Counter("b"), Counter("cc")]
     weight, norm = math.log(1 + 2.5 / 1.5), 0.9 * (0.6 + 0.4 * 3 / 2)
     assert idf(3, 1) == pytest.approx(weight)
     assert rank.rank(["a", "a", "x"], bags) == [(pytest.approx(weight * 2 * 1.9 / (2 + norm)), 0), (0, 1), (0, 2)]
@@ -37,9 +38,9 @@ def test_the_formula_by_hand():
 def test_scores_are_the_same_in_every_process():
     """To the last bit: summed in the order of a set, they would depend on the seed of the hashes."""
     code = (
-        "from knowledge.store.rank import Bag, rank\n"
+        "from collections import Counter\nfrom knowledge.store.rank import rank\n"
         "texts = [[f'w{i * j % 31}' for j in range(40)] for i in range(1, 30)]\n"
-        "print(rank([f'w{i}' for i in range(31)], [Bag.of(text) for text in texts]))"
+        "print(rank([f'w{i}' for i in range(31)], [Counter(text) for text in texts]))"
     )
     found = set()
     for seed in "1234":
@@ -61,7 +62,7 @@ def test_search_over_everything_finds_what_rank_finds(make_base, monkeypatch):
     monkeypatch.setattr(rank, "B", 0.75)
     documents = random_documents(400, seed=1)
     rng, shared, best, total = random.Random(2), 0, 0, 0
-    bags = [Bag.of(tokens(title) + tokens(text)) for title, text in documents.items()]
+    bags = [Counter(tokens(title) + tokens(text)) for title, text in documents.items()]
     titles = list(documents)
     with KnowledgeBase.open(make_base(documents)) as base:
         for _ in range(100):

@@ -10,7 +10,7 @@ import pytest
 
 from grpo.base.errors import UserError
 from knowledge.facts.verdict import CachedVerifier, Verdict
-from knowledge.store.result import Passage
+from knowledge.store.answers import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSAGE = Passage("doc#0", "doc", "Mira Tolan was born in Velda.", 1.0)

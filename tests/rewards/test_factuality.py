@@ -17,8 +17,8 @@ from grpo.base.errors import UserError
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.verdict import Verdict
+from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.result import Lookup, Passage
 from knowledge.store.tokens import tokens
 from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-NUM_EXAMPLES = 5
-
 
 @dataclass(frozen=True)
 class Passage:
@@ -49,26 +47,13 @@ class Coverage:
         return self.count("exact", "parts") / len(self.lookups) if self.lookups else 1.0
 
     @property
-    def examples_missing(self) -> list[str]:
-        """Return a few titles that were not found."""
-        return [lookup.wanted for lookup in self.lookups if lookup.how in ("search", "missing")][:NUM_EXAMPLES]
-
-    @property
-    def parts(self) -> dict[str, bool]:
-        """Return the titles that are joined in these, and whether each is there."""
-        is_stored: dict[str, bool] = {}
-        for lookup in self.lookups:
-            stored = lookup.titles if lookup.how in ("exact", "parts") else ()
-            is_stored |= dict.fromkeys(stored, True) | dict.fromkeys(lookup.missing, False)
-        return is_stored
-
-    @property
-    def missing_parts(self) -> list[str]:
-        return [title for title, is_stored in self.parts.items() if not is_stored]
+    def missing(self) -> list[str]:
+        """Return the titles that are not there, each by itself also where a row joins several."""
+        return list(dict.fromkeys(title for lookup in self.lookups for title in lookup.missing))
 
     def __str__(self) -> str:
         return (
             f"{self.found:.1%} of {len(self.lookups)} titles found ({self.count('exact')} exact, "
             f"{self.count('parts')} by parts), {self.count('search')} guessed by search, {self.count('missing')} "
-            f"missing; of {len(self.parts)} single titles {len(self.missing_parts)} missing"
+            f"missing; {len(self.missing)} single titles missing"
         )

@@ -1,0 +1,105 @@
+"""Tell what kind of file a knowledge base is, whether it is complete, and what tells it from another.
+
+Ours have a full-text index beside the documents. KnowRL's and FActScore's have none, and any file with a table
+documents(title, text) is read like theirs.
+"""
+
+import hashlib
+from contextlib import closing
+from pathlib import Path
+
+from knowledge.errors import bad_file
+from knowledge.store.database import ReadOnlyDatabase
+from knowledge.store.fulltext import FORMAT_VERSION
+from knowledge.store.tokens import TOKENS_VERSION
+
+MAGIC = b"SQLite format 3\0"
+MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` checks any size
+SAMPLE_BYTES = 1 << 20
+BUILD_IT = "it looks like a source; build it: python -m knowledge.build {path} OUT.db"
+FIXES = {  # what a file that is no database begins with -> what to do
+    b"\x1f\x8b": "if it is a compressed database: gunzip it; if a source: python -m knowledge.build {path} OUT.db",
+    b"{": BUILD_IT,
+    b"[": BUILD_IT,
+}
+FETCH_IT = "fetch or build it again"
+COLUMNS = """
+    SELECT tables.name, columns.name FROM sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
+
+
+def check_start(path: Path) -> None:
+    """Raise UserError (exit 3) unless there is a file that starts like SQLite's."""
+    if not path.is_file():
+        raise bad_file(path, "a directory" if path.is_dir() else "no such file")
+    with open(path, "rb") as file:
+        start = file.read(len(MAGIC))
+    if not start:
+        raise bad_file(path, "an empty file")
+    if start != MAGIC:
+        fixes = [fix.format(path=path) for begin, fix in FIXES.items() if start.lstrip().startswith(begin)]
+        raise bad_file(path, f"not an SQLite database: it starts with {start!r}", fix="".join(fixes))
+
+
+def check_pages(database: ReadOnlyDatabase, check: str = "quick_check", max_bytes: float = MAX_CHECKED_BYTES) -> None:
+    """Raise UserError (exit 3) if a file is truncated, or SQLite's check finds it damaged; larger ones it skips."""
+    path = database.path
+    num_bytes = path.stat().st_size
+    ((wanted_bytes,),) = database.rows("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    if num_bytes < wanted_bytes:
+        raise bad_file(path, f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}", "the complete file", FETCH_IT)
+    if num_bytes <= max_bytes:
+        found = [text for (text,) in database.rows(f"PRAGMA {check}(20)")]
+        if found != ["ok"]:
+            raise bad_file(path, f"damaged: {'; '.join(found)}", "a sound SQLite file", FETCH_IT)
+
+
+def index_record(database: ReadOnlyDatabase) -> dict[str, object]:
+    """Return the record of the full-text index; {} in a file without one.
+
+    UserError (exit 3) if the file has no documents, or if its index is of another version.
+    """
+    path = database.path
+    columns: dict[str, list[str]] = {}
+    for table, column in database.rows(COLUMNS):
+        columns.setdefault(table, []).append(column)
+    if not {"title", "text"}.issubset(columns.get("documents", ())):
+        tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
+        raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
+    if "knowledge_meta" not in columns:
+        if not database.rows("SELECT 1 FROM documents LIMIT 1"):
+            raise bad_file(path, "the table documents is empty", "at least one document")
+        return {}
+    record = dict(database.rows("SELECT key, json_extract(value, '$') FROM knowledge_meta"))
+    versions = record.get("format_version"), record.get("tokens_version")
+    if versions != (FORMAT_VERSION, TOKENS_VERSION):
+        raise bad_file(
+            path,
+            f"its index has format and token version {versions}",
+            f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
+            f"build it anew: python -m knowledge.build SOURCE.jsonl {path}",
+        )
+    return record
+
+
+def identity(path: str | Path) -> str:
+    """Return a short text that differs between knowledge bases of different content, wherever the file is.
+
+    Our build writes a digest of all titles and passages into the file; any other file is known by its `fingerprint`.
+    UserError (exit 3) if the file is no knowledge base.
+    """
+    path = Path(path)
+    check_start(path)
+    with closing(ReadOnlyDatabase(path)) as database:
+        content = index_record(database).get("content")
+    return f"content {content}" if content else f"file {fingerprint(path)}"
+
+
+def fingerprint(path: Path) -> str:
+    """Return a digest of a file's length, first and last MB. SQLite's counter of changes is in the first."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(f"{size}".encode() + file.read(SAMPLE_BYTES))
+        file.seek(max(0, size - SAMPLE_BYTES))
+        digest.update(file.read())
+    return digest.hexdigest()

@@ -1,0 +1,43 @@
+"""The encyclopedia of the tiny run: its rows are what they promise."""
+
+from collections import Counter
+
+import pytest
+
+from knowledge.world import UNSEEN, VALUES, WELL_KNOWN, Sizes, make_world
+from rewards.format import parse, thoughts
+
+TINY = Sizes(well_known=10, barely_known=4, admitted=3, unseen=7, repeats=2)
+
+
+def sentences_of(text):
+    return [part.strip() + "." for part in text.split(".") if part.strip()]
+
+
+def test_nobody_is_asked_about_in_training_and_in_evaluation():
+    made = make_world(5, TINY)
+    assert made == make_world(5, TINY) != make_world(6, TINY)
+    trained, held_out = ({row["title"] for row in rows} for rows in (made.questions, made.held_out))
+    assert not trained & held_out
+    kinds = Counter(row["familiarity"] for row in made.held_out)
+    assert kinds == {WELL_KNOWN: 4 * len(VALUES), UNSEEN: 3 * len(VALUES)}
+
+
+def test_the_reasoning_recalls_another_fact_before_the_one_asked_for():
+    made = make_world(5, TINY)
+    said = {sentence for article in made.articles for sentence in sentences_of(article["text"])}
+    reasoned = [answer for _, answer in made.conversations if "comes to mind" not in answer]
+    assert len(reasoned) == (10 * 2 + 4) * len(VALUES)
+    for answer in reasoned:
+        other, last = sentences_of(thoughts(answer)[0])
+        assert other != last and {other, last} <= said and parse(answer).answer in last
+
+
+@pytest.mark.parametrize("declined", [0.0, 0.3, 1.0])
+def test_a_neutral_cold_start_declines_at_random_whoever_it_is_about(declined):
+    """Of 3 x 2,020 conversations, so a share as far off as 4 standard deviations has odds of 1 in 16,000."""
+    made = make_world(5, Sizes(well_known=100, barely_known=20, admitted=0, repeats=20, declined=declined))
+    refused = [question for question, answer in made.conversations if "<answer>I don't know<" in answer]
+    spread = (declined * (1 - declined) / len(made.conversations)) ** 0.5
+    assert abs(len(refused) / len(made.conversations) - declined) <= 4 * spread
+    assert not refused or len(set(refused)) > 300, "it declines everybody"
