@@ -101,7 +101,7 @@ def calls_of(case: Case) -> list[Calls]:
             continue
         added = case.config.max_completion_length if name == "decomposer" else 0  # it reads thoughts, and repeats facts
         prompt_tokens, reply_tokens = (tokens + added for tokens in checkup.tokens)
-        seconds = _seconds_per_step(case.config, checkup.seconds, prompt_tokens + reply_tokens)
+        seconds = _seconds_per_step(case.config, checkup.seconds)
         found.append(Calls(name, checkup, prompt_tokens, reply_tokens, seconds))
     return found
 
@@ -127,12 +127,10 @@ def cost(case: Case) -> str:
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
 
 
-def _seconds_per_step(config: TrainConfig, seconds_per_call: float, tokens_per_call: int) -> float:
-    """Return the seconds of all calls in a step, as limited by concurrency, requests and tokens per minute."""
+def _seconds_per_step(config: TrainConfig, seconds_per_call: float) -> float:
+    """Return the seconds of all calls in a step, as limited by concurrency and requests per minute."""
     calls = rows_per_step(config)
     times = [ceil(calls / config.api_max_concurrency) * seconds_per_call]
     if config.api_requests_per_minute:
         times.append(calls / config.api_requests_per_minute * 60)
-    if config.api_tokens_per_minute:
-        times.append(calls * tokens_per_call / config.api_tokens_per_minute * 60)
     return max(times)
