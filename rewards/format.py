@@ -98,6 +98,7 @@ def _problem_with_blocks(text: str) -> str:
     """Look at what lies before, in, between and after the blocks of a well-tagged text."""
     before, think, between, answer, after = _ANY_TAG.split(text)
     confidence = after.lstrip().removesuffix("\n")
+    has_more = after not in ("", "\n")
     is_confidence = _CONFIDENCE.fullmatch(confidence) and stated_confidence(confidence) is not None
     problems = {
         "text before <think>": before.strip(),
@@ -105,7 +106,8 @@ def _problem_with_blocks(text: str) -> str:
         "text between the blocks": between.strip(),
         "the answer block is empty": is_blank(answer),
         "the confidence stands inside another block": "<confidence>" in think + answer,
-        "after </answer> stands more than a confidence from 0 to 1": after not in ("", "\n") and not is_confidence,
+        "text after </answer>": has_more and not confidence.startswith("<confidence>"),
+        "the confidence is not a single number from 0 to 1": has_more and not is_confidence,
     }
     return next((problem for problem, is_found in problems.items() if is_found), "")
 

@@ -86,7 +86,7 @@ def grader(judge: Judge, rules: Rules = strict_rules, values: Values = KNOWRL, n
         text = parsed.answer if needs_block else final_text(completion)
         if not text:
             outcome = "wrong" if needs_block else "refused"
-            return Score(values[outcome], "the answer is missing or empty", outcome)
+            return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
         answer = read_answer(text, parsed.is_well_tagged, columns)
         if isinstance(answer, str):
             return Score(None, answer)
