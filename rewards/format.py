@@ -14,6 +14,7 @@ from grpo.base.text import is_blank
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_ANY_TAG = re.compile("|".join(TAGS))
 _CONFIDENCE = re.compile(r"<confidence>\s*(\d{1,3}(?:\.\d{1,9})?|\.\d{1,9})\s*(?:(%)\s*)?</confidence>")
 
 
@@ -95,33 +96,20 @@ def _problem_with_tags(text: str) -> str:
 
 def _problem_with_blocks(text: str) -> str:
     """Look at what lies before, in, between and after the blocks of a well-tagged text."""
-    before, _, rest = text.partition("<think>")
-    think, _, rest = rest.partition("</think>")
-    between, _, rest = rest.partition("<answer>")
-    answer, _, after = rest.partition("</answer>")
-    if before.strip():
-        return "text before <think>"
-    if is_blank(think):
-        return "the think block is empty"
-    if between.strip():
-        return "text between the blocks"
-    if is_blank(answer):
-        return "the answer block is empty"
-    if "<confidence>" in think + answer:
-        return "the confidence stands inside another block"
-    return _problem_after_answer(after)
-
-
-def _problem_after_answer(after: str) -> str:
-    """Look at what follows the answer block: nothing, or one confidence, and at most one line end."""
-    if after in ("", "\n"):
-        return ""
-    block = after.lstrip().removesuffix("\n")
-    if not block.startswith("<confidence>"):
-        return "text after </answer>"
-    if not _CONFIDENCE.fullmatch(block) or stated_confidence(block) is None:
-        return "the confidence is not a single number from 0 to 1"
-    return ""
+    before, think, between, answer, after = _ANY_TAG.split(text)
+    confidence = after.lstrip().removesuffix("\n")
+    has_more = after not in ("", "\n")
+    is_confidence = _CONFIDENCE.fullmatch(confidence) and stated_confidence(confidence) is not None
+    problems = {
+        "text before <think>": before.strip(),
+        "the think block is empty": is_blank(think),
+        "text between the blocks": between.strip(),
+        "the answer block is empty": is_blank(answer),
+        "the confidence stands inside another block": "<confidence>" in think + answer,
+        "text after </answer>": has_more and not confidence.startswith("<confidence>"),
+        "the confidence is not a single number from 0 to 1": has_more and not is_confidence,
+    }
+    return next((problem for problem, is_found in problems.items() if is_found), "")
 
 
 def grade(completion: str, columns: Columns) -> Score:

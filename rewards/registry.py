@@ -2,13 +2,12 @@
 
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.schema import Score
-from grpo.base.text import closest
-from rewards.custom import MAX_NUMBER, UserFunction, find_function, needed_columns, short_name
+from rewards.custom import UserFunction, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 Options = Mapping[str, Any]  # the keys of the configuration
@@ -69,18 +68,6 @@ BUILT_IN = {
     "knowrl_v1": _knowrl("reward:knowrl_v1", "2 right, -1 + fact otherwise: KnowRL's guide"),
     "knowrl_v2": _knowrl("reward:knowrl_v2", "2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
 }
-NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
-
-
-def usable(score: Score) -> Score:
-    """Make a score unscorable whose value is NaN, infinite or too large to calculate with; the reason says so.
-
-    >>> usable(Score(float("nan"))).value is None
-    True
-    """
-    if score.value is None or abs(score.value) <= MAX_NUMBER:
-        return score
-    return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
 
 @dataclass(frozen=True)
@@ -126,9 +113,6 @@ def expand(names: Sequence[str]) -> list[str]:
 
 def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
     """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
-    if not names:
-        fix = "name a reward, such as reward_funcs=[math]"
-        raise UserError("reward_funcs is empty", "without a reward nothing is learned", fix, CONFIG)
     rewards = [_build(name, options) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
@@ -141,11 +125,6 @@ def _build(name: str, options: Options) -> Reward:
     if name in BUILT_IN:
         module_name, _, function_name = BUILT_IN[name].build.partition(":")
         return getattr(importlib.import_module(module_name), function_name)(options)
-    if ":" not in name:
-        meant = closest(name, list(BUILT_IN))
-        fix = f"write {meant}" if meant else "use one of these"
-        fix += "; a reward of your own is package.module:function or path/file.py:function"
-        raise UserError(f"unknown reward {name}", f"built in are {', '.join(BUILT_IN)}", fix, CONFIG)
     function = find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -111,12 +111,11 @@ def encoder(config: TrainConfig) -> Encode:
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:
-    """Lay out how many rows each reward has scored, their mean, the lowest and the highest."""
-    lines = [f"{'reward':24} {'scored':>12} {'mean':>8} {'lowest':>8} {'highest':>8}"]
+    """Lay out how many rows each reward has scored, and their mean."""
+    lines = [f"{'reward':24} {'scored':>12} {'mean':>8}"]
     for name in rewards[0]:
         values = [row[name] for row in rewards if row[name] is not None]
-        numbers = (statistics.fmean(values), min(values), max(values)) if values else ()
-        shown = " ".join(f"{number:+8.3f}" for number in numbers) or "no scorable row"
+        shown = f"{statistics.fmean(values):+8.3f}" if values else "no scorable row"
         lines.append(f"{name:24} {f'{len(values)} of {len(rewards)}':>12} {shown}")
     return "\n".join(lines)
 

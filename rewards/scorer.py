@@ -3,6 +3,8 @@
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
 small thread pool, coroutines (API calls) on one event loop. A user's function sees a group, as soon as it is
 complete. It has a deadline, and runs on a thread of its own, so that nothing else waits if it blocks.
+
+Of several processes that hold one model together, the first one asks the rewards, and all get the grades.
 """
 
 import asyncio
@@ -15,26 +17,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Group, Score
+from grpo.device.peers import Peers
 from rewards import custom
-from rewards.registry import NOT_A_REWARD, Reward, Say, usable
+from rewards.custom import MAX_NUMBER
+from rewards.registry import Reward, Say
 
 NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
 POLL_SECONDS = 0.002
 CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
 _BUILT_IN = ""  # the event loop of all built-in rewards
+NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
 START = custom.TrainerState()
 _log = logging.getLogger("rewards")
 
 
 class Scorer:
-    """The rewards of a run at work: `submit` each completion as it ends, then `collect` each group."""
+    """The rewards of a run at work: `submit` each completion as it ends, then `collect` each group.
 
-    def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None):
-        self.rewards = list(rewards)
+    All peers make the same calls in the same order.
+    """
+
+    def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
+        self.rewards, self.peers = list(rewards), peers or Peers()
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.slots = asyncio.Semaphore(NUM_THREADS)
@@ -51,6 +60,9 @@ class Scorer:
 
     def submit(self, group: Group, index: int, state: custom.TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
+        if self.peers.rank:
+            group.pending = [{}]
+            return
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
         if not group.pending:
@@ -64,13 +76,8 @@ class Scorer:
 
     def collect(self, group: Group) -> None:
         """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
-        for completion in group.completions:
-            completion.scores = {}
-        for reward in self.rewards:
-            scores = [_wait_for(futures[reward.name]) for futures in group.pending]
-            scores = reward.finish(scores) if reward.finish else scores
-            for completion, score in zip(group.completions, scores, strict=True):
-                completion.scores[reward.name] = self._usable(reward.name, score)
+        for completion, scores in zip(group.completions, self.peers.of_first(lambda: self._scores(group)), strict=True):
+            completion.scores = scores
         weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, weights)
@@ -94,7 +101,7 @@ class Scorer:
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
         for reward in self.rewards:
-            if reward.prepare:
+            if reward.prepare and self.peers.rank == 0:
                 reward.prepare(rows, say)
 
     def check_numbers(self) -> None:
@@ -105,14 +112,7 @@ class Scorer:
 
     def metrics(self) -> dict[str, float]:
         """Return what the rewards count: calls, look-ups, costs; the seconds of users' functions and what they log."""
-        metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
-        metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
-        self.logged = defaultdict(list)
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
-        for reward in self.rewards:
-            if reward.metrics:
-                metrics |= reward.metrics()
-        return metrics
+        return self.peers.of_first(self._metrics)
 
     def close(self) -> None:
         """Free what the rewards hold. Grades that are still under way are given up."""
@@ -129,6 +129,27 @@ class Scorer:
         for loop in set(self.loops.values()) - {ours}:
             loop.call_soon_threadsafe(loop.stop)
 
+    def _metrics(self) -> dict[str, float]:
+        metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
+        metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
+        self.logged = defaultdict(list)
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        for reward in self.rewards:
+            if reward.metrics:
+                metrics |= reward.metrics()
+        return metrics
+
+    def _scores(self, group: Group) -> list[dict[str, Score]]:
+        """Wait for a group's grades. Return for each completion: reward name -> score."""
+        scores: list[dict[str, Score]] = [{} for _ in group.completions]
+        for reward in self.rewards:
+            grades = [_wait_for(futures[reward.name]) for futures in group.pending]
+            grades = grades[0] if reward.function else grades  # a function grades the complete group
+            grades = reward.finish(grades) if reward.finish else grades
+            for of_completion, grade in zip(scores, grades, strict=True):
+                of_completion[reward.name] = self._usable(reward.name, grade)
+        return scores
+
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
             return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._loop(_BUILT_IN))
@@ -138,8 +159,8 @@ class Scorer:
         for reward in self.rewards:
             if reward.function is not None:
                 task = asyncio.run_coroutine_threadsafe(self._grade_group(reward, group, state), self._loop(_BUILT_IN))
-                for index, futures in enumerate(group.pending):
-                    futures[reward.name] = _Element(task, index)
+                for futures in group.pending:
+                    futures[reward.name] = task
 
     async def _grade_group(self, reward: Reward, group: Group, state: custom.TrainerState) -> list[Score]:
         """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
@@ -163,12 +184,13 @@ class Scorer:
 
     def _usable(self, name: str, score: Score) -> Score:
         """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""
-        used = usable(score)
-        if used is not score and name not in self.not_numbers:
+        if score.value is None or abs(score.value) <= MAX_NUMBER:
+            return score
+        if name not in self.not_numbers:
             self.not_numbers[name] = score.value
             what = f"the reward {name} returned {score.value}; {NOT_A_REWARD}"
             _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
-        return used
+        return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
     def _loop(self, name: str) -> asyncio.AbstractEventLoop:
         """Return the event loop of this name, on a thread of its own."""
@@ -184,20 +206,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         runner.get_loop().run_forever()
 
 
-class _Element:
-    """One entry of a list that is still being computed, with the two methods of a future that are used here."""
-
-    def __init__(self, task: Future, index: int):
-        self.task, self.index = task, index
-
-    def done(self) -> bool:
-        return self.task.done()
-
-    def result(self) -> Score:
-        return self.task.result()[self.index]
-
-
-def _wait_for(future: Future | _Element) -> Score:
+def _wait_for(future: Future) -> Any:
     """Wait for a grade. A signal interrupts this wait on every system, which a lock's would not."""
     while not future.done():
         time.sleep(POLL_SECONDS)

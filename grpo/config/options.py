@@ -347,9 +347,7 @@ class ApiKeys:
     api_deadline_s: float = key(120.0, "free", above=0)
     """Seconds for one item, including all retries. After that the item is unscorable."""
     api_requests_per_minute: int = key(0, "free", low=0)
-    """Maximum requests per minute, per endpoint. 0: no limit."""
-    api_tokens_per_minute: int = key(0, "free", low=0)
-    """Maximum tokens per minute, per endpoint. 0: no limit."""
+    """Maximum requests per minute, per endpoint, evenly spaced. 0: no limit."""
     api_cache: str | None = key(None, "local free")
     """SQLite file that caches replies. Unset: no cache."""
     max_unscored: float = key(0.2, "free", above=0, high=1)

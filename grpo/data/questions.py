@@ -18,7 +18,6 @@ from grpo.device.peers import Peers
 from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
-from rewards.shared import make_scorer
 
 KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
@@ -124,11 +123,11 @@ def prepare_rewards(
 ) -> Scorer:
     """Build the rewards, and check that their columns, services and knowledge base are there.
 
-    questions: those to grade; by default those to train on. peers: processes that share the grades (rewards/shared.py).
+    questions: those to grade; by default those to train on. peers: processes that share the grades (rewards/scorer.py).
     """
     config = data.config
     rewards = build_rewards(config.reward_funcs, asdict(config))
-    scorer = make_scorer(rewards, config.reward_weights, peers or Peers())
+    scorer = Scorer(rewards, config.reward_weights, peers)
     try:
         rows, _ = data.load(questions or Questions.to_train(config), scorer.rewards)
         scorer.prepare([row.columns for row in rows], say)
@@ -148,7 +147,7 @@ def held_out_scorer(data: QuestionData, scorer: Scorer, peers: Peers | None = No
     if not questions:
         return scorer
     if config.eval_reward_funcs:
-        scorer = make_scorer(build_rewards(config.eval_reward_funcs, asdict(config)), None, peers or Peers())
+        scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)), peers=peers)
     data.load(questions, scorer.rewards)
     return scorer
 

@@ -110,11 +110,9 @@ def cost(case: Case) -> str:
 
 
 def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
-    """Return the seconds of a step's calls, one per completion, as concurrency and the limits per minute allow them."""
+    """Return the seconds of a step's calls, one per completion, as concurrency and requests per minute allow them."""
     calls = rows_per_step(config)
     times = [ceil(calls / config.api_max_concurrency) * checkup.seconds]
     if config.api_requests_per_minute:
         times.append(calls / config.api_requests_per_minute * 60)
-    if config.api_tokens_per_minute:
-        times.append(calls * sum(checkup.tokens) / config.api_tokens_per_minute * 60)
     return max(times)

@@ -17,21 +17,19 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
-
-import openai
+from typing import Any, TypeVar
 
 from grpo.base.cache import DiskCache
-from grpo.base.errors import MIN_SECRET, PREFLIGHT, SERVICE, UserError
+from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from knowledge.sanitise import encodable
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage, excerpt, read_body, read_status
-from rewards.api.session import Clock, Limits, Session, Sleep
+from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, excerpt
+from rewards.api.session import Clock, Limits, Session, Sleep, Turns
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
+CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-CHARS_PER_TOKEN = 3  # gives an upper estimate of a prompt's tokens; what the endpoint reports corrects it
 DEFAULT_LIMITS = Limits()
 Result = TypeVar("Result")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
@@ -53,13 +51,13 @@ class ApiClient:
         clock: Clock = time.monotonic,
     ):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
-        self._sleep, self._clock = sleep, clock
         self._key = read_key(endpoint.name, endpoint.api_key_env)
+        self._turns, self._sleep = Turns(limits.requests_per_minute, sleep, clock), sleep
         self._counts: Counter[str] = Counter()
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
-        self._permanent: Permanent | None = None
-        self._closed = False
+        self._failure: tuple[str, str, str] | None = None  # that concerns every request
+        self._is_closed = False
 
     async def complete(
         self,
@@ -77,7 +75,7 @@ class ApiClient:
         concern every request, and after many questions in a row without a usable reply; such a client asks nothing any
         more.
         """
-        if self._closed:
+        if self._is_closed:
             return CLOSED
         model = self.endpoint.model
         key = cache_key(model, parameters_of(model, max_tokens), prompt_version, messages, nonce)
@@ -102,12 +100,8 @@ class ApiClient:
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
-            raise UserError(
-                f"the {self.endpoint.name} at {self.endpoint.base_url} gives no answer",
-                reply.reason,
-                f"check {self.endpoint.name}_base_url, and that the service is up",
-                PREFLIGHT,
-            )
+            fix = f"check {self.endpoint.name}_base_url, and that the service is up"
+            raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 
     def run_sync(self, ask: Callable[["ApiClient"], Awaitable[Result]]) -> Result:
@@ -130,31 +124,20 @@ class ApiClient:
         totals["cost"] = (prompt_cost + completion_cost) / 1e6
         return {f"{self.endpoint.name}/{name}": total for name, total in totals.items()}
 
-    async def aclose(self) -> None:
-        """End all questions under way as unscorable; close session and cache. Call it on the client's loop."""
-        self._closed = True
-        await self._disconnect()
-        if self.cache is not None:
-            self.cache.close()
-
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Run `aclose` from any thread but the event loop's own; also after that loop has been stopped."""
-        self._closed = True
+    def close(self) -> None:
+        """End all questions under way as unscorable, from any thread but the event loop's own; close the cache."""
+        self._is_closed = True
         loop = self._session.loop if self._session else None
         if loop is not None and loop.is_running():
             with contextlib.suppress(TimeoutError):  # the loop is stopping or stuck: sockets end with the process
-                asyncio.run_coroutine_threadsafe(self.aclose(), loop).result(timeout_s)
-        elif loop is not None and not loop.is_closed():
-            loop.run_until_complete(self.aclose())
-        elif self.cache is not None:
+                asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(CLOSE_S)
+        if self.cache is not None:
             self.cache.close()
 
     def _connect(self) -> Session:
-        """Return the session of the running event loop, which replaces that of an earlier loop."""
-        if self._session is None or self._session.loop is not asyncio.get_running_loop():
-            if self._session is not None and self._session.loop.is_running():
-                raise RuntimeError("an ApiClient is used from one event loop at a time")
-            self._session = Session(self.endpoint.base_url, self._key, self.limits, self._sleep, self._clock)
+        """Return the session, which belongs to the event loop that asks first."""
+        if self._session is None:
+            self._session = Session(self.endpoint.base_url, self._key, self.limits)
         return self._session
 
     async def _disconnect(self) -> None:
@@ -167,8 +150,7 @@ class ApiClient:
     ) -> ChatReply:
         reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and bool(accept(reply.text))
-        if reply.text is None:
-            self._counts["unscorable"] += 1
+        self._counts["unscorable"] += reply.text is None
         if is_usable and self.cache is not None:
             self.cache.put({key: (reply.text,)})
         self._look_for_death(reply, is_usable or bool(reply.cut))
@@ -180,14 +162,13 @@ class ApiClient:
         if self._num_unusable != self.limits.dead_after:
             return
         said = reply.reason if reply.text is None else f"it replied {excerpt(reply.text)!r}"
-        dead = Permanent(
-            f"{self._num_unusable} questions in a row had none; the last: {said}",
-            "repair the service, then go on with resume_from_checkpoint=true",
-            "gives no usable reply",
-        )
+        why = f"{self._num_unusable} questions in a row had none; the last: {said}"
+        fix = "repair the service, then go on with resume_from_checkpoint=true"
+        failure = ("gives no usable reply", why, fix)
+        error = self._error(*failure)
         if self.limits.is_fatal:
-            self._stop(dead)
-        error = self._error(dead)
+            self._failure = failure
+            raise error
         _log.warning("warning: %s: %s", error.what, error.why)
 
     async def _ask(self, messages: Messages, max_tokens: int, max_tries: float = float("inf")) -> ChatReply:
@@ -199,15 +180,13 @@ class ApiClient:
         num_replies, ends, reason = 0, None, ""
         async with session.slots:
             for num_tries in itertools.count(1):
-                size = sum(len(message["content"]) for message in messages) // CHARS_PER_TOKEN + max_tokens
-                sent = await session.rate.wait(size)
+                await self._turns.wait()
                 ends = ends or session.loop.time() + limits.deadline_s
                 timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
-                outcome, usage = await self._try(session, messages, max_tokens, timeout_s)
-                sent.tokens = usage.total or sent.tokens
+                outcome = await self._try(session, request_of(self.endpoint.model, messages, max_tokens), timeout_s)
                 if isinstance(outcome, ChatReply):
-                    return ChatReply(outcome.text, self._redact(outcome.reason))
-                before, reason = reason, self._redact(outcome.reason)
+                    return outcome
+                before, reason = reason, outcome.reason
                 num_replies += outcome.is_reply
                 if num_replies == limits.max_replies:
                     return ChatReply(None, reason, outcome.cut)
@@ -222,47 +201,20 @@ class ApiClient:
                 self._counts["retries"] += 1
                 await self._sleep(pause_s)
 
-    async def _try(
-        self, session: Session, messages: Messages, max_tokens: int, timeout_s: float
-    ) -> tuple[ChatReply | Trouble, Usage]:
-        """Send one request, and count it. Raise UserError (exit 4) on a permanent failure."""
-        if self._permanent is not None:
-            self._stop(self._permanent)
-        self._counts["calls"] += 1
-        request = request_of(self.endpoint.model, messages, max_tokens)
-        outcome, usage = await _send(session, request, timeout_s)
-        self._counts.update(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+    async def _try(self, session: Session, request: dict[str, Any], timeout_s: float) -> Outcome:
+        """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
+        if self._failure is not None:
+            raise self._error(*self._failure)
+        outcome, (prompt_tokens, completion_tokens) = await session.send(request, timeout_s)
+        self._counts.update(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         self._counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
-            self._stop(outcome)
-        return outcome, usage
+            self._failure = ("refuses the request", outcome.reason, outcome.fix)
+            raise self._error(*self._failure)
+        return outcome
 
-    def _stop(self, failure: Permanent) -> NoReturn:
-        """Raise UserError (exit 4), now and for all further questions."""
-        self._permanent = failure
-        raise self._error(failure)
-
-    def _error(self, failure: Permanent) -> UserError:
-        what = f"the {self.endpoint.name} at {self.endpoint.base_url} {failure.what}"
-        return UserError(what, self._redact(failure.why), failure.fix, SERVICE)
-
-    def _redact(self, text: str) -> str:
-        """Remove the key, and the parts of a key that some services quote."""
-        if len(self._key) >= MIN_SECRET:
-            text = text.replace(self._key, "[key]")
-        return re.sub(r"\b(sk|pk)-[\w*.-]{4,}", "[key]", text)
-
-
-async def _send(session: Session, request: dict[str, Any], timeout_s: float) -> tuple[Outcome, Usage]:
-    """Send one request. Whatever the endpoint does ends in an outcome, not in an exception."""
-    try:
-        return read_body(await session.post(request, timeout_s))
-    except openai.APIStatusError as error:
-        return read_status(error.status_code, error.response.headers, error.body), Usage()
-    except (openai.APITimeoutError, TimeoutError):
-        return Trouble(f"no answer within {timeout_s:g} s"), Usage()
-    except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
-        return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), Usage()
+    def _error(self, problem: str, why: str, fix: str, exit_code: int = SERVICE) -> UserError:
+        return UserError(f"the {self.endpoint.name} at {self.endpoint.base_url} {problem}", why, fix, exit_code)
 
 
 def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> None:
@@ -309,7 +261,6 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
         options["api_max_concurrency"],
         options["api_deadline_s"],
         options["api_requests_per_minute"],
-        options["api_tokens_per_minute"],
         is_fatal=options["max_unscored"] < 1,
     )
     cache = reply_cache(options["api_cache"]) if options["api_cache"] else None

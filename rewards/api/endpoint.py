@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, keep_secret
 
 OPENAI_URL = "https://api.openai.com/v1"
 URL_VARIABLES = {"judge": "OPENAI_API_BASE_JUDGE", "decomposer": "OPENAI_BASE_URL_FACTSCORE"}
@@ -23,10 +23,6 @@ MODEL_VARIABLES = {  # the first one that is set counts
     "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
     "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
 }
-PRIVATE_NETWORKS = [  # of homes, offices, clusters and VPNs
-    ipaddress.ip_network(network)
-    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-]
 _log = logging.getLogger("rewards")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,8 +32,8 @@ class Endpoint:
     """An OpenAI-compatible chat endpoint.
 
     name: the prefix of its metrics. prices: US dollars per million prompt and completion tokens. plain_http: it may be
-    on another machine of this network without TLS. Raises UserError (exit 2) for a URL that is not allowed (see
-    `check_url`), and for anything but a variable's name as api_key_env.
+    on another machine of this network without TLS. Raises UserError, which names all that is wrong: a URL that is not
+    allowed (see `check_url`), no model, no key (see `read_key`).
     """
 
     name: str
@@ -49,7 +45,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         check_all(
-            lambda: _check_variable(self.name, self.api_key_env),
+            lambda: read_key(self.name, self.api_key_env),
             self._check_model,
             lambda: check_url(f"{self.name}_base_url", self.base_url, self.plain_http),
             self._check_prices,
@@ -73,7 +69,13 @@ class Endpoint:
 
 def read_key(name: str, variable: str) -> str:
     """Return the key of the service `name`. Raise UserError (exit 3) if the variable holds none: no other counts."""
-    _check_variable(name, variable)
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):  # the value is not repeated: it may be a key
+        raise UserError(
+            f"{name}_api_key_env is no environment variable's name",
+            "a name consists of A-Z, 0-9 and _",
+            "put the key into a variable, and the variable's name here",
+            CONFIG,
+        )
     key = from_environment(variable)
     if not key:
         raise UserError(
@@ -89,22 +91,13 @@ def read_key(name: str, variable: str) -> str:
             "copy the key again",
             PREFLIGHT,
         )
+    keep_secret(variable)
     return key
-
-
-def _check_variable(name: str, variable: str) -> None:
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):  # the value is not repeated: it may be a key
-        raise UserError(
-            f"{name}_api_key_env is no environment variable's name",
-            "a name consists of A-Z, 0-9 and _",
-            "put the key into a variable, and the variable's name here",
-            CONFIG,
-        )
 
 
 def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
     """Read where the service `name` is from the configuration, else from KnowRL's environment variables."""
-    url = options[f"{name}_base_url"] or _url_in(URL_VARIABLES[name]) or OPENAI_URL
+    url = options[f"{name}_base_url"] or from_environment(URL_VARIABLES[name]) or OPENAI_URL
     return Endpoint(
         name,
         url.rstrip("/").removesuffix("/chat/completions"),  # which the SDK adds again
@@ -121,17 +114,20 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
     plain_http: http is also allowed to the private addresses of a local network, and to names that stand for nothing
     else now. The log says so.
     """
+    fix = "write it as https://host/v1 (Azure's as https://NAME.openai.azure.com/openai/v1)"
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for a port that is no number, or too large
     except ValueError as error:
-        raise UserError(f"{name} is no URL", str(error), "write it as https://host/v1", CONFIG) from None
+        raise UserError(f"{name} is no URL", str(error), fix, CONFIG) from None
     problem = _problem_with(parts)
     if problem:
-        is_azure = (parts.hostname or "").endswith(".azure.com")
-        fix = f"write it as https://{parts.hostname}/openai/v1" if is_azure else "write it as https://host/v1"
         raise UserError(f"{name} is not allowed", problem, fix, CONFIG)
-    if parts.scheme == "http" and not _is_loopback(parts.hostname) and not (plain_http and _is_private(parts.hostname)):
+    if parts.scheme == "https" or _is_loopback(parts.hostname):
+        return
+    addresses = _addresses(parts.hostname)
+    is_private = bool(addresses) and not any(address.is_global for address in addresses)
+    if not (plain_http and is_private):
         raise UserError(
             f"{name} is not allowed",
             "over plain http, others on the way could read the prompts and the key",
@@ -139,8 +135,7 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
             "as 192.168.0.7), set api_plain_http=true",
             CONFIG,
         )
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
-        _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
+    _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
 
 
 async def check_address(endpoint: Endpoint) -> None:
@@ -152,65 +147,43 @@ async def check_address(endpoint: Endpoint) -> None:
 
 
 def _problem_with(parts: SplitResult) -> str:
-    host = parts.hostname or ""
     if parts.scheme not in ("http", "https"):
         return "it is neither http nor https"
-    if not host:
+    if not parts.hostname:
         return "it names no host"
     if "@" in parts.netloc:
         return "it holds a user or a password"
     if parts.query or parts.fragment:
         return "it holds a query or a fragment"
-    if any(map(_is_forbidden, _addresses(host, socket.AI_NUMERICHOST))):
+    if any(map(_is_forbidden, _addresses(parts.hostname, socket.AI_NUMERICHOST))):
         return "link-local addresses serve a machine's own secrets"
     return ""
 
 
-def is_local(url: str) -> bool:
-    """Return whether a URL leads to this machine or, by plain http, to this network: no proxy may stand between."""
-    parts = urlsplit(url)
-    return parts.scheme == "http" or _is_loopback(parts.hostname or "")
-
-
 def _is_forbidden(address: Address) -> bool:
-    """Recognise link-local addresses, also written as IPv6, and addresses that stand for no host."""
-    address = getattr(address, "ipv4_mapped", None) or address
+    """Recognise link-local addresses, and addresses that stand for no host."""
     return address.is_link_local or address.is_unspecified or address.is_multicast
 
 
 def _is_loopback(host: str) -> bool:
+    """Tell whether a host is written as an address of this machine; other names may come to stand for another."""
     return host == "localhost" or any(address.is_loopback for address in _addresses(host, socket.AI_NUMERICHOST))
-
-
-def _is_private(host: str) -> bool:
-    """Tell whether a host is a private address, such as 10.0.0.5, 192.168.0.7 or fd00::7, or a name for such alone."""
-    found = _addresses(host)
-    return bool(found) and all(any(address in network for network in PRIVATE_NETWORKS) for address in found)
 
 
 def _addresses(host: str, flags: int = 0) -> list[Address]:
     """Return all addresses of a host, without the network that may be behind one (fe80::1%eth0); none if it has none.
 
-    AI_NUMERICHOST: only one that is written as a number, in any way the system understands: 2852039166, 0xa9.254.
+    The system understands numbers written in any way: 2852039166, 0xa9.254. AI_NUMERICHOST: it asks no name server.
     """
     try:
         found = socket.getaddrinfo(host.partition("%")[0], None, flags=flags)
     except (OSError, UnicodeError):
         return []
-    return [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
+    addresses = [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
+    return [getattr(address, "ipv4_mapped", None) or address for address in addresses]
 
 
 def from_environment(*names: str) -> str:
     """Return the first of these variables that is set; "" if none is."""
-    for name in names:
-        value = os.environ.get(name, "").strip()
-        if value:
-            return value
-    return ""
-
-
-def _url_in(name: str) -> str:
-    """Return the URL in a variable. KnowRL's README prints its train.sh with Markdown's links: `[URL](URL)`."""
-    value = from_environment(name)
-    link = re.fullmatch(r"\[[^\]]*\]\(([^()]*)\)", value)
-    return link[1] if link else value
+    values = [os.environ.get(name, "").strip() for name in names]
+    return next(filter(None, values), "")

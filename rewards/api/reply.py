@@ -28,10 +28,9 @@ REFUSED = {
     405: "check the base_url (does it end in /v1?)",
 }
 QUOTA_CODES = {"insufficient_quota", "402", "billing_hard_limit_reached", "budget_exceeded"}
-_TAG = re.compile(r"<(?:style|head)\b.*?</(?:style|head)>|</?[a-zA-Z!][^<>]{0,500}>", re.DOTALL)
 _IS_CUT = re.compile(r"length|max", re.IGNORECASE)  # these say why a reply ended, in the words of many servers
-_IS_FILTERED = re.compile(r"filter|safety|sensitive|blocked|recitation", re.IGNORECASE)
 _IS_COMPLETE = re.compile(r"stop|eos|end|complete|finish|call", re.IGNORECASE)
+_PART_OF_A_KEY = re.compile(r"\b(sk|pk)-[\w*.-]{4,}")  # some services quote it
 
 
 @dataclass(frozen=True)
@@ -64,24 +63,12 @@ class Trouble:
 class Permanent:
     """A failure that concerns every request, and that only the user can repair."""
 
-    why: str
+    reason: str
     fix: str
-    what: str = "refuses the request"
 
 
 Outcome = ChatReply | Trouble | Permanent
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The tokens that the endpoint says it charged for."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
+Usage = tuple[int, int]  # the tokens of prompt and completion that the endpoint says it charged for
 
 
 def read_body(body: bytes) -> tuple[Outcome, Usage]:
@@ -89,25 +76,28 @@ def read_body(body: bytes) -> tuple[Outcome, Usage]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
-        is_html = body.lstrip().startswith(b"<")
-        said = excerpt(body.decode(errors="replace"))
-        return Trouble("the body is HTML: its base_url leads to a web page" if is_html else f"no JSON: {said}"), Usage()
+        data = None
     if not isinstance(data, dict):
-        return Trouble(f"the body is no JSON object: {excerpt(data)}"), Usage()
-    counts = [_count(_within(data, "usage", key)) for key in ("prompt_tokens", "completion_tokens")]
-    return _read_data(data), Usage(*counts)
+        return Trouble(f"the body is no JSON object: {excerpt(body.decode(errors='replace'))}"), (0, 0)
+    prompt_tokens, completion_tokens = (_within(data, "usage", f"{kind}_tokens") for kind in ("prompt", "completion"))
+    return _read_data(data), (_count(prompt_tokens), _count(completion_tokens))
 
 
 def _read_data(data: Mapping[str, Any]) -> Outcome:
     if data.get("error"):
         code = str(_within(data, "error", "code"))
-        if re.fullmatch("[45][0-9][0-9]", code):  # a gateway's status, inside a body with status 200
-            return read_status(int(code), {}, data)
-        return _quota_failure(data) or Trouble(f"status 200 with the error {excerpt(data['error'])}")
+        is_status = re.fullmatch("[45][0-9][0-9]", code)  # a gateway's, inside a body with status 200
+        return read_status(int(code) if is_status else 200, {}, data)
     message = _within(data, "choices", 0, "message")
     if not isinstance(message, dict):
         return Trouble(f"the body has no choices: {excerpt(data)}")
-    return _read_message(message, _within(data, "choices", 0, "finish_reason"))
+    text = without_thoughts(encodable(_text(message.get("content"))))
+    ended = str(_within(data, "choices", 0, "finish_reason") or "stop")  # some servers do not say
+    if _IS_CUT.search(ended):
+        return Trouble(CUT, is_reply=True, cut=text)
+    if not _IS_COMPLETE.search(ended):
+        return Trouble(f"the reply is not complete: {excerpt(ended)}", is_reply=True, cut=text)
+    return ChatReply(text) if text else Trouble("the reply holds no text", is_reply=True)
 
 
 def _within(data: Any, *path: str | int) -> Any:
@@ -120,20 +110,6 @@ def _within(data: Any, *path: str | int) -> Any:
     return data
 
 
-def _read_message(message: Mapping[str, Any], finish_reason: Any) -> ChatReply | Trouble:
-    text = without_thoughts(encodable(_text(message.get("content"))))
-    ended = str(finish_reason or "stop")  # some servers do not say
-    if _IS_CUT.search(ended):
-        return Trouble(CUT, is_reply=True, cut=text)
-    if _IS_FILTERED.search(ended):
-        return Trouble("the endpoint's content filter stopped the reply", is_reply=True)
-    if not _IS_COMPLETE.search(ended):
-        return Trouble(f"the reply is not complete: {excerpt(ended)}", is_reply=True, cut=text)
-    if message.get("refusal"):
-        return Trouble(f"the model refused: {excerpt(message['refusal'])}", is_reply=True)
-    return ChatReply(text) if text else Trouble("the reply holds no text", is_reply=True)
-
-
 def _text(content: Any) -> str:
     """Return a content's text, which some endpoints send in parts; "" if it has none. Thoughts are other parts."""
     if isinstance(content, list):
@@ -144,19 +120,19 @@ def _text(content: Any) -> str:
 
 
 def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
-    """Read any other status. body: the decoded JSON, or whatever came instead."""
-    quota_failure = _quota_failure(body)
-    if quota_failure:
-        return quota_failure
+    """Read any other status, and 200 with an error. body: the decoded JSON, or whatever came instead."""
+    reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
+    error = _within(body, "error") or body
+    if QUOTA_CODES & {str(_within(error, "code")), str(_within(error, "type"))}:  # waiting does not repair it
+        return Permanent(f"quota: {reason}", "add credit, or use another key")
     if 300 <= status < 400:
         return Permanent(
             f"it answered with a redirect ({status}) to {excerpt(headers.get('location', 'nowhere'))}",
             "set its base_url to where the service is: a redirect is not followed, since it would get the prompts",
         )
-    reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     if status in REFUSED:
         return Permanent(reason, REFUSED[status])
-    if status not in BUSY and status < 500:
+    if 400 <= status < 500 and status not in BUSY:
         return ChatReply(None, reason)
     wait_s = retry_after_s(headers)
     if wait_s:
@@ -165,29 +141,20 @@ def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds that retry-after-ms or Retry-After asks for; 0 without a number."""
-    milliseconds = headers.get("retry-after-ms")
+    """Return the seconds that Retry-After asks for; 0 without a number."""
     try:
-        seconds = float(milliseconds) / 1000 if milliseconds else float(headers.get("retry-after", 0))
+        seconds = float(headers.get("retry-after", 0))
     except ValueError:
         return 0.0
     return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
 
 
 def excerpt(value: Any) -> str:
-    """Return the beginning of an untrusted value, printable and on one line."""
+    """Return the beginning of an untrusted value: printable, on one line, and without a secret or half of one."""
     value = _within(value, "error") or value
     value = _within(value, "message") or value
-    text = _TAG.sub(" ", redact(str(value))[: 10 * MAX_EXCERPT_CHARS])  # of a web page; no half of a secret
+    text = _PART_OF_A_KEY.sub("[key]", redact(str(value))[: 10 * MAX_EXCERPT_CHARS])
     return " ".join(printable(text).split())[:MAX_EXCERPT_CHARS]
-
-
-def _quota_failure(body: Any) -> Permanent | None:
-    """Recognise an exhausted quota: the one 429 (or 402) that waiting does not repair."""
-    error = _within(body, "error") or body
-    if QUOTA_CODES & {str(_within(error, "code")), str(_within(error, "type"))}:
-        return Permanent(f"quota: {excerpt(body)}", "add credit, or use another key")
-    return None
 
 
 def _count(value: Any) -> int:

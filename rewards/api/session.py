@@ -6,17 +6,13 @@ to whatever host is configured. Here only the headers in SENT leave, with the en
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 
-from rewards.api.endpoint import is_local
-
-if TYPE_CHECKING:
-    from rewards.api.reply import ChatReply
+from rewards.api.reply import ChatReply, Outcome, Trouble, Usage, excerpt, read_body, read_status
 
 SENT = {
     "host",
@@ -34,13 +30,13 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one process asks of an endpoint. 0 requests or tokens per minute: no limit.
+    """How much one process asks of an endpoint.
 
-    max_concurrency: questions under way.
+    max_concurrency: questions under way. requests_per_minute: evenly spaced; 0 is no limit.
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
     the question's first request, so waiting for its turn does not count.
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
-    max_replies: how often a question is asked whose reply is empty, cut or refused.
+    max_replies: how often a question is asked whose reply is empty or cut.
     preflight_tries: how often an endpoint is asked before the first step.
     dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
     """
@@ -48,7 +44,6 @@ class Limits:
     max_concurrency: int = 128
     deadline_s: float = 120.0
     requests_per_minute: int = 0
-    tokens_per_minute: int = 0
     backoff_s: float = 0.5
     max_backoff_s: float = 8.0
     max_replies: int = 2
@@ -57,76 +52,54 @@ class Limits:
     is_fatal: bool = True
 
 
-@dataclass
-class Sent:
-    """A request of the last minute: when it was sent, and its tokens, estimated until the endpoint reports them."""
+class Turns:
+    """Space requests evenly, first come, first served: no window of a minute holds more than `per_minute` (0: any)."""
 
-    at_s: float
-    tokens: int
-
-
-class RateLimit:
-    """Let at most so many requests and tokens through in any window of 60 s; 0 is no limit. First come, first served.
-
-    The window slides. A bucket that refills would let twice its limit through in its first minute.
-    """
-
-    WINDOW_S = 60.0
-
-    def __init__(
-        self,
-        requests: int,
-        tokens: int,
-        sleep: Sleep = asyncio.sleep,
-        clock: Clock = time.monotonic,
-    ):
-        self.max_requests = requests or float("inf")
-        self.max_tokens = tokens or float("inf")
+    def __init__(self, per_minute: int, sleep: Sleep = asyncio.sleep, clock: Clock = time.monotonic):
+        self._interval_s = 60 / per_minute if per_minute else 0.0
         self._sleep, self._clock = sleep, clock
-        self._turn = asyncio.Lock()
-        self._window: deque[Sent] = deque()
+        self._next_s = 0.0
 
-    async def wait(self, tokens: int) -> Sent:
-        """Wait until a request of `tokens` fits. One above the limit waits for an empty window."""
-        async with self._turn:
-            while self._is_full(tokens):
-                await self._sleep(self._window[0].at_s + self.WINDOW_S - self._clock())
-            sent = Sent(self._clock(), tokens)
-            self._window.append(sent)
-            return sent
-
-    def _is_full(self, tokens: int) -> bool:
-        while self._window and self._window[0].at_s <= self._clock() - self.WINDOW_S:
-            self._window.popleft()
-        num_tokens = tokens + sum(sent.tokens for sent in self._window)
-        return bool(self._window) and (len(self._window) >= self.max_requests or num_tokens > self.max_tokens)
+    async def wait(self) -> None:
+        """Wait for the next turn."""
+        now_s = self._clock()
+        turn_s = max(self._next_s, now_s)
+        self._next_s = turn_s + self._interval_s
+        if turn_s > now_s:
+            await self._sleep(turn_s - now_s)
 
 
 class Session:
     """Hold what belongs to the running event loop: the SDK's client, its limits, and the questions under way."""
 
-    def __init__(self, base_url: str, key: str, limits: Limits, sleep: Sleep, clock: Clock):
+    def __init__(self, base_url: str, key: str, limits: Limits):
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(limits.max_concurrency)
-        self.rate = RateLimit(limits.requests_per_minute, limits.tokens_per_minute, sleep, clock)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
         self._key = key
         http_client = openai.DefaultAsyncHttpxClient(
             follow_redirects=False,
-            trust_env=not is_local(base_url),  # the environment's proxies serve remote hosts only
+            trust_env=base_url.startswith("https:"),  # the environment's proxies do not serve this machine or network
             timeout=limits.deadline_s,
             event_hooks={"request": [self._send_our_headers_only]},
         )
         self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
-    async def post(self, request: dict[str, Any], timeout_s: float) -> bytes:
-        """Return the body of the endpoint's answer to a chat request. Raise what the SDK raises, and TimeoutError.
+    async def send(self, request: dict[str, Any], timeout_s: float) -> tuple[Outcome, Usage]:
+        """Send one chat request. Whatever the endpoint does ends in an outcome, not in an exception.
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
-        async with asyncio.timeout(timeout_s):
-            raw = await self._sdk.chat.completions.with_raw_response.create(**request)
-            return await raw.http_response.aread()
+        try:
+            async with asyncio.timeout(timeout_s):
+                raw = await self._sdk.chat.completions.with_raw_response.create(**request)
+                return read_body(await raw.http_response.aread())
+        except openai.APIStatusError as error:
+            return read_status(error.status_code, error.response.headers, error.body), (0, 0)
+        except (openai.APITimeoutError, TimeoutError):
+            return Trouble(f"no answer within {timeout_s:g} s"), (0, 0)
+        except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
+            return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), (0, 0)
 
     async def close(self) -> None:
         """Cancel the questions under way, and close all sockets."""

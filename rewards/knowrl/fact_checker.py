@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.schema import Score
 from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
@@ -14,7 +14,7 @@ from knowledge.facts.verdict import CachedVerifier, Verifier
 from knowledge.store.answers import Coverage
 from knowledge.store.base import KnowledgeBase
 from rewards.format import thoughts
-from rewards.knowrl.factuality import Factuality, FactualityMeter, Formula, joined_titles
+from rewards.knowrl.factuality import FactualityMeter, Formula, joined_titles
 from rewards.registry import Columns, Options, Say
 
 if TYPE_CHECKING:
@@ -53,11 +53,10 @@ class FactChecker:
             count_repeats=is_original,
         )
 
-    async def check(self, completion: str, columns: Columns) -> Factuality:
-        """Measure the think block, or the complete text if there is no such block."""
+    async def check(self, completion: str, columns: Columns) -> Score:
+        """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(completion)
-        found = await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"))
-        return replace(found, start=start)
+        return await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"), start)
 
     def prepare(self, rows: Sequence[Columns], say: Say) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""

@@ -1,9 +1,8 @@
-"""Measure factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
+"""Score factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
     meter = FactualityMeter(base, by_rules, SentenceMatcher())
     found = await meter.measure(think, "Where was Mira Tolan born?", "Mira Tolan")
-    found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted", (FactVerdict(...),)
-    str(found)                                      # the same with every fact, its verdict and its evidence
+    found.value, found.reason, found.facts          # 0.25, "1 of 1 facts supported, 0 refuted; Mira …", [{...}]
 
 Each fact of the text (see knowledge/facts) is compared with the five best passages for title and fact, in the
 documents of the title. What is said again, in part or in other words, counts once: a fact that follows from the facts
@@ -16,11 +15,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from grpo.base.schema import Score
 from knowledge.errors import KnowledgeBusy
-from knowledge.facts.claims import Claim, Decompose, Span
+from knowledge.facts.claims import Claim, Decompose
 from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
 from knowledge.sanitise import shortened
 from knowledge.store.answers import Lookup, Passage
@@ -31,6 +31,7 @@ NUM_THREADS = 4  # look-ups, searches and verdicts at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
+NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
 MissingTitle = Literal["zero", "unscored", "search"]
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
@@ -52,67 +53,31 @@ def _penalty(n: int) -> float:
 
 
 @dataclass(frozen=True)
-class FactVerdict:
-    """A fact of the text, what the knowledge base says of it, and where the sentences are that state it.
+class CheckedFact:
+    """A fact of the text, what the knowledge base says of it, and the passage that decided; if none did, the best one.
 
-    passage: the one that decided, or the best one if none did; None if there was none. is_new: whether it counts, as it
-    does not follow from the facts before it.
+    is_new: whether it counts, as it does not follow from the facts before it.
     """
 
-    fact: str
+    claim: Claim
     verdict: Verdict
     passage: Passage | None = None
-    sentences: tuple[Span, ...] = ()
     is_new: bool = True
 
     def __str__(self) -> str:
-        fact = shortened(self.fact, MAX_FACT_CHARS)
+        fact = shortened(self.claim.fact, MAX_FACT_CHARS)
         evidence = f" [{self.verdict.evidence}]" if self.verdict.evidence else ""
         return f"{fact} → {self.verdict.label}{evidence}{'' if self.is_new else ', said before'}"
 
     def record(self, text_start: int) -> dict[str, Any]:
-        """Return what a score holds about this fact; see grpo.base.schema.Score. text_start: see Factuality.start."""
+        """Return what a score holds about this fact; see grpo.base.schema.Score."""
         return {
-            "fact": self.fact,
+            "fact": self.claim.fact,
             "verdict": self.verdict.label,
             "passage": self.passage and self.passage.id,
             "text": self.passage and shortened(self.passage.text, MAX_PASSAGE_CHARS),
-            "sentences": [[text_start + start, text_start + end] for start, end in self.sentences],
+            "sentences": [[text_start + start, text_start + end] for start, end in self.claim.sentences],
         }
-
-
-@dataclass(frozen=True)
-class Factuality:
-    """What a text's facts are worth. value: 0 to 1; None if that cannot be told, and reason says why.
-
-    asked: see grpo.base.schema.Score. start: where the text starts in its completion.
-    """
-
-    value: float | None
-    facts: tuple[FactVerdict, ...] = ()
-    reason: str = ""
-    asked: dict[str, bool] = field(default_factory=dict)
-    start: int = 0
-
-    def count(self, label: Label) -> int:
-        """Count the facts with this verdict, each once."""
-        return sum(fact.is_new and fact.verdict.label == label for fact in self.facts)
-
-    def details(self) -> dict[str, float]:
-        """Return the numbers that a score logs; none if it is unscorable."""
-        if self.value is None:
-            return {}
-        facts = sum(fact.is_new for fact in self.facts)
-        counts = {"facts": facts, "supported": self.count("supported"), "refuted": self.count("refuted")}
-        return {"factuality": self.value, **counts}
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return what a score holds about each fact; see grpo.base.schema.Score."""
-        return [found.record(self.start) for found in self.facts]
-
-    def __str__(self) -> str:
-        """Return the reason with every fact, its verdict and the passage that decided."""
-        return "; ".join([self.reason, *map(str, self.facts)])
 
 
 def joined_titles(value: Any) -> str:
@@ -160,8 +125,11 @@ class FactualityMeter:
         if missing_title == "search":
             base.check_search()
 
-    async def measure(self, think: str, question: str, titles: Any) -> Factuality:
-        """Measure one text. titles: the row's title column (see `joined_titles`). Any strings are safe."""
+    async def measure(self, text: str, question: str, titles: Any, start: int = 0) -> Score:
+        """Measure one text. titles: the row's title column (see `joined_titles`). Any strings are safe.
+
+        start: where the text starts in its completion.
+        """
         title = joined_titles(titles)
         try:
             found = await self._look_up(title)
@@ -169,7 +137,7 @@ class FactualityMeter:
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
             subject = title.partition(" (")[0].strip() if is_about_title else ""
-            claims = await self.decompose(think, question, subject)
+            claims = await self.decompose(text, question, subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
             facts = await self._run(self._with_passages, claims.facts, found)
@@ -177,9 +145,9 @@ class FactualityMeter:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
         verdicts = await self._run(self.verifier.verify, facts)
         checked = []
-        for claim, (fact, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
-            checked.append(FactVerdict(fact, verdict, _deciding(verdict, passages), claim.sentences))
-        return self._factuality(checked if self.count_repeats else await self._marked(checked), found)
+        for claim, (_, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
+            checked.append(CheckedFact(claim, verdict, _deciding(verdict, passages)))
+        return self._score(checked if self.count_repeats else await self._marked(checked), found, start)
 
     def metrics(self) -> dict[str, float]:
         """Return the kb/* metrics of the completions since the last call, and start to count afresh."""
@@ -219,7 +187,7 @@ class FactualityMeter:
             facts.append((claim.fact, passages))
         return facts
 
-    async def _marked(self, facts: Sequence[FactVerdict]) -> list[FactVerdict]:
+    async def _marked(self, facts: Sequence[CheckedFact]) -> list[CheckedFact]:
         """Mark the facts that follow from those before them with the same verdict; unknown facts earn nothing.
 
         The verifier tells it: what was said before is its passage. So slices, restatements and conjunctions of some
@@ -230,14 +198,14 @@ class FactualityMeter:
         for place, found in enumerate(facts):
             before = said.get(found.verdict.label)
             if before:
-                repeats[place] = (found.fact, [Passage("", "", before, 0.0)])
+                repeats[place] = (found.claim.fact, [Passage("", "", before, 0.0)])
             if before is not None:
-                said[found.verdict.label] = f"{before}{found.fact.rstrip(' .。')}.\n"
+                said[found.verdict.label] = f"{before}{found.claim.fact.rstrip(' .。')}.\n"
         verdicts = await self._run(self.verifier.verify, list(repeats.values())) if repeats else []
         repeated = {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
         return [replace(found, is_new=place not in repeated) for place, found in enumerate(facts)]
 
-    def _factuality(self, facts: Sequence[FactVerdict], found: Lookup) -> Factuality:
+    def _score(self, facts: Sequence[CheckedFact], found: Lookup, start: int) -> Score:
         """Value the verdicts on a text's facts."""
         labels = [fact.verdict.label for fact in facts if fact.is_new]
         counts = {label: labels.count(label) for label in LABELS}
@@ -247,17 +215,23 @@ class FactualityMeter:
         if found.how == "search":
             reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
         value = self.formula(supported, refuted, len(labels))
-        return Factuality(value, tuple(facts), reason, {BASE: True, DECOMPOSER: True})
+        return Score(
+            value,
+            "; ".join([reason, *map(str, facts)]),
+            details={"factuality": value, "facts": len(labels), "supported": supported, "refuted": refuted},
+            asked={BASE: True, DECOMPOSER: True},
+            facts=[fact.record(start) for fact in facts],
+        )
 
-    def _without_document(self, title: str) -> Factuality:
+    def _without_document(self, title: str) -> Score:
         reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"
         if self.missing_title == "zero":
-            return Factuality(0.0, (), reason, {BASE: True})
+            return Score(0.0, reason, details=dict(NOTHING_FOUND), asked={BASE: True})
         return self._unscored(reason, {BASE: False})
 
-    def _unscored(self, reason: str, asked: dict[str, bool]) -> Factuality:
+    def _unscored(self, reason: str, asked: dict[str, bool]) -> Score:
         self._count({"unscored": 1})
-        return Factuality(None, (), reason, asked)
+        return Score(None, reason, asked=asked)
 
     def _count(self, counts: Mapping[str, int]) -> None:
         with self._lock:

@@ -16,12 +16,13 @@ asked.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from grpo.base.schema import Score
 from rewards.knowrl import v1
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.factuality import FORMULAS
-from rewards.outcome.correctness import KNOWRL, WRONG, Rules, Values, grader, strict_rules
+from rewards.outcome.correctness import KNOWRL, WRONG, Rules, Values, grader, no_rules, strict_rules
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward, Say
 
@@ -37,10 +38,13 @@ def _build(name: str, options: Options, rules: Rules, values: Values = KNOWRL, i
         if answer.value != WRONG:  # right, unscorable, or a refusal that is paid
             return answer
         found = await checker.check(completion, columns)
-        value = None if found.value is None else answer.value + found.value  # Eq. 15
-        asked = answer.asked | found.asked
-        reason = f"{answer.reason}; {found}"
-        return Score(value, reason, answer.outcome, found.details(), asked, facts=found.records())
+        return replace(
+            found,
+            value=None if found.value is None else answer.value + found.value,  # Eq. 15
+            reason=f"{answer.reason}; {found.reason}",
+            outcome=answer.outcome,
+            asked=answer.asked | found.asked,
+        )
 
     def prepare(rows: Sequence[Columns], say: Say) -> None:
         judge.check_sync()
@@ -65,13 +69,9 @@ def _facts_alone(name: str, options: Options, formula: str) -> Reward:
     """Build a reward of the reasoning's facts, whatever the answer."""
     checker = FactChecker(options, FORMULAS[formula])
 
-    async def grade(completion: str, columns: Columns) -> Score:
-        found = await checker.check(completion, columns)
-        return Score(found.value, str(found), None, found.details(), found.asked, facts=found.records())
-
     return Reward(
         name,
-        grade,
+        checker.check,
         needs=("title",),
         slow=_is_slow(options),
         prepare=checker.prepare,
@@ -93,7 +93,7 @@ def knowrl_v1(options: Options) -> Reward:
 
 
 def knowrl_v2(options: Options) -> Reward:
-    return _build("knowrl_v2", options, lambda case: None, is_original=True)
+    return _build("knowrl_v2", options, no_rules, is_original=True)
 
 
 def factuality_alone(options: Options) -> Reward:

@@ -8,7 +8,7 @@ original finds "red" in "scared".
 import re
 
 from knowledge.store.tokens import UNSPACED
-from rewards.outcome.correctness import Case
+from rewards.outcome.correctness import Answer
 from rewards.outcome.judge import Judgement
 from rewards.outcome.refusal import is_refusal
 
@@ -49,15 +49,15 @@ def matches_pattern(answer: str) -> bool:
     return any(pattern.search(answer) for pattern in _PATTERNS)
 
 
-def rules(case: Case) -> Judgement | None:
+def rules(answer: Answer) -> Judgement | None:
     """Judge an answer that earns nothing by these rules; None if a judge is to decide."""
-    if matches_pattern(case.answer):
+    if matches_pattern(answer.text):
         return Judgement("refused", "matches a refusal pattern")
-    for truth in case.truths:
+    for truth in answer.truths:
         has_digit = any(map(str.isdigit, truth))
-        if has_digit or shares_keyword(case.answer, truth):
+        if has_digit or shares_keyword(answer.text, truth):
             return None
-    return Judgement("refused" if is_refusal(case.answer) else "wrong", "has no word in common with the truth")
+    return Judgement("refused" if is_refusal(answer.text) else "wrong", "has no word in common with the truth")
 
 
 def shares_keyword(answer: str, truth: str) -> bool:

@@ -17,7 +17,7 @@ wrong answer; and 2 for any reply that holds the article "a".)
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from grpo.base.schema import Outcome, Score
 from rewards.exact import equals_one, truths
@@ -32,32 +32,101 @@ TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV 
 NO_ANSWER = "This question has no known answer."
 Values = Mapping[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
+SIMPLEQA: Values = {"correct": 1.0, "refused": 0.0, "wrong": 0.0}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
-Grader = Callable[[Judge], GradeAnswer]
 FinishGroup = Callable[[Sequence[Score]], list[Score]]
 
 
 @dataclass(frozen=True)
-class Case:
-    """What is graded: an answer, and what its row asks and accepts."""
+class Answer:
+    """An answer to be graded, and what its row asks and accepts."""
 
+    text: str
+    is_well_tagged: bool  # see rewards/format.py
     question: str
-    answer: str
     truths: list[str]
     falsehoods: list[str]  # known wrong answers, of the column incorrect_answers
     is_unanswerable: bool  # of the column unanswerable: to decline is right
-    is_well_tagged: bool  # see rewards/format.py
 
 
-Rules = Callable[[Case], Judgement | None]  # a judgement where no judge is needed
+Rules = Callable[[Answer], Judgement | None]  # a judgement where no judge is needed
 
 
-def judged_reward(name: str, options: Options, grader: Grader, finish: FinishGroup | None = None) -> Reward:
-    """Build a reward that needs the judge and nothing else. grader: makes its `grade` from the judge."""
+def no_rules(answer: Answer) -> None:
+    """Leave every answer to the judge."""
+
+
+def strict_rules(answer: Answer) -> Judgement | None:
+    """Judge an answer for which no judge is needed; None if a judge is to decide."""
+    if not answer.is_well_tagged:
+        return Judgement("wrong", "not exactly one think block and one answer block")
+    if not any(char.isalnum() for char in answer.text):
+        return Judgement("wrong", "the answer holds neither letter nor digit")
+    if equals_one(answer.text, answer.truths):
+        return None  # such an answer is neither a refusal nor a list, even if it is "Unknown" or "Trick or Treat"
+    if is_refusal(answer.text):
+        return Judgement("refused", "declines to answer")
+    kind = lists_alternatives(answer.text, answer.truths)
+    if kind:
+        return Judgement("wrong", f"lists alternatives ({kind})")
+    num_right = max(num_candidates(answer.question, truth) for truth in answer.truths)
+    if num_candidates(answer.question, answer.text) > max(num_right, 1):
+        return Judgement("wrong", "lists candidates of the question")
+    return None
+
+
+def grader(judge: Judge, rules: Rules = strict_rules, values: Values = KNOWRL, needs_block: bool = True) -> GradeAnswer:
+    """Grade by the rules, else by the judge.
+
+    needs_block: without an answer block, a completion is wrong; else what follows the thoughts is its answer.
+    """
+
+    async def grade(completion: str, columns: Columns) -> Score:
+        parsed = parse(completion)
+        text = parsed.answer if needs_block else final_text(completion)
+        if not text:
+            outcome = "wrong" if needs_block else "refused"
+            return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
+        answer = read_answer(text, parsed.is_well_tagged, columns)
+        if isinstance(answer, str):
+            return Score(None, answer)
+        judgement, asked = rules(answer), {}
+        if judgement is None:
+            judgement = await judge.judge(answer.question, answer.text, answer.truths, answer.falsehoods)
+            asked = {"judge": judgement.outcome is not None}
+        is_right = answer.is_unanswerable and judgement.outcome == "refused"
+        outcome = "correct" if is_right else judgement.outcome
+        return Score(values.get(outcome), judgement.reason, outcome, asked=asked)
+
+    return grade
+
+
+def read_answer(text: str, is_well_tagged: bool, columns: Columns) -> Answer | str:
+    """Collect what is graded; or say what the row lacks."""
+    question = str(columns.get("question") or "").strip()
+    if not question:
+        return "the row has no question"
+    is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE
+    accepted = truths(columns.get("answer")) or ([NO_ANSWER] if is_unanswerable else [])
+    if not accepted:
+        return "the row has no answer to compare with"
+    falsehoods = truths(columns.get("incorrect_answers"))
+    return Answer(text, is_well_tagged, question, accepted, falsehoods, is_unanswerable)
+
+
+def judged_reward(
+    name: str,
+    options: Options,
+    rules: Rules = strict_rules,
+    values: Values = KNOWRL,
+    needs_block: bool = True,
+    finish: FinishGroup | None = None,
+) -> Reward:
+    """Build a reward that needs the judge and nothing else; see `grader`."""
     judge = build_judge(options)
     return Reward(
         name,
-        grader(judge),
+        grader(judge, rules, values, needs_block),
         needs=("answer",),
         slow=options["judge"] == "api",
         prepare=lambda rows, say: judge.check_sync(),
@@ -69,7 +138,7 @@ def judged_reward(name: str, options: Options, grader: Grader, finish: FinishGro
 
 def build(options: Options) -> Reward:
     """Build the reward `correctness`."""
-    return judged_reward("correctness", options, grader)
+    return judged_reward("correctness", options)
 
 
 def simpleqa(options: Options) -> Reward:
@@ -77,76 +146,4 @@ def simpleqa(options: Options) -> Reward:
 
     It asks for no format: without an answer block, the text after the thoughts is judged.
     """
-
-    def grader(judge: Judge) -> GradeAnswer:
-        async def grade(completion: str, columns: Columns) -> Score:
-            text = final_text(completion)
-            if not text:
-                return Score(0.0, "nothing follows the thoughts", "refused")
-            case = read_case(text, columns)
-            if isinstance(case, Score):
-                return case
-            return await _ask(judge, case, {"correct": 1.0, "refused": 0.0, "wrong": 0.0})
-
-        return grade
-
-    return judged_reward("simpleqa", options, grader)
-
-
-def strict_rules(case: Case) -> Judgement | None:
-    """Judge an answer for which no judge is needed; None if a judge is to decide."""
-    if not case.is_well_tagged:
-        return Judgement("wrong", "not exactly one think block and one answer block")
-    if not any(char.isalnum() for char in case.answer):
-        return Judgement("wrong", "the answer holds neither letter nor digit")
-    if equals_one(case.answer, case.truths):
-        return None  # such an answer is neither a refusal nor a list, even if it is "Unknown" or "Trick or Treat"
-    if is_refusal(case.answer):
-        return Judgement("refused", "declines to answer")
-    kind = lists_alternatives(case.answer, case.truths)
-    if kind:
-        return Judgement("wrong", f"lists alternatives ({kind})")
-    num_right = max(num_candidates(case.question, truth) for truth in case.truths)
-    if num_candidates(case.question, case.answer) > max(num_right, 1):
-        return Judgement("wrong", "lists candidates of the question")
-    return None
-
-
-def grader(judge: Judge, rules: Rules = strict_rules, values: Values = KNOWRL) -> GradeAnswer:
-    """Grade by the rules, else by the judge."""
-
-    async def grade(completion: str, columns: Columns) -> Score:
-        parsed = parse(completion)
-        if not parsed.answer:
-            reason = "no answer block" if parsed.answer is None else "the answer block is empty"
-            return Score(values["wrong"], reason, "wrong")
-        case = read_case(parsed.answer, columns, parsed.is_well_tagged)
-        if isinstance(case, Score):
-            return case
-        judgement = rules(case)
-        return _score(case, judgement, values) if judgement else await _ask(judge, case, values)
-
-    return grade
-
-
-async def _ask(judge: Judge, case: Case, values: Values) -> Score:
-    judgement = await judge.judge(case.question, case.answer, case.truths, case.falsehoods)
-    return replace(_score(case, judgement, values), asked={"judge": judgement.outcome is not None})
-
-
-def _score(case: Case, judgement: Judgement, values: Values) -> Score:
-    outcome = "correct" if case.is_unanswerable and judgement.outcome == "refused" else judgement.outcome
-    return Score(values.get(outcome), judgement.reason, outcome)
-
-
-def read_case(answer: str, columns: Columns, is_well_tagged: bool = True) -> Case | Score:
-    """Collect what is graded; or say that the row holds too little to grade it."""
-    question = str(columns.get("question") or "").strip()
-    if not question:
-        return Score(None, "the row has no question")
-    is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE
-    accepted = truths(columns.get("answer")) or ([NO_ANSWER] if is_unanswerable else [])
-    if not accepted:
-        return Score(None, "the row has no answer to compare with")
-    falsehoods = truths(columns.get("incorrect_answers"))
-    return Case(question, answer, accepted, falsehoods, is_unanswerable, is_well_tagged)
+    return judged_reward("simpleqa", options, no_rules, SIMPLEQA, needs_block=False)

@@ -22,44 +22,40 @@ from dataclasses import replace
 
 from grpo.base.schema import Score
 from rewards.format import stated_confidence
-from rewards.outcome.correctness import FinishGroup, GradeAnswer, Values, grader, judged_reward
-from rewards.outcome.judge import Judge
+from rewards.outcome.correctness import Values, judged_reward
 from rewards.registry import Columns, Options, Reward
 
 TERNARY: Values = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
 
 
 def truthrl(options: Options) -> Reward:
-    return _build("truthrl", options, TERNARY)
+    return judged_reward("truthrl", options, values=TERNARY)
 
 
 def abstention(options: Options) -> Reward:
     """Build the reward under which answering pays above the probability abstention_threshold."""
-    return _build("abstention", options, with_threshold(options["abstention_threshold"]))
+    return judged_reward("abstention", options, values=with_threshold(options["abstention_threshold"]))
 
 
 def karl(options: Options) -> Reward:
     """Build the reward that pays a refusal only where the group found no right answer."""
-    return _build("karl", options, TERNARY, finish_karl)
+    return judged_reward("karl", options, values=TERNARY, finish=finish_karl)
 
 
 def tiar(options: Options) -> Reward:
     """Build the reward that moves a refusal's advantage by how often the group is right."""
-    return _build("tiar", options, TERNARY, lambda scores: finish_tiar(scores, options["tiar_lambda"]))
+    weight = options["tiar_lambda"]
+    return judged_reward("tiar", options, values=TERNARY, finish=lambda scores: finish_tiar(scores, weight))
 
 
 def rlcr(options: Options) -> Reward:
     """Build the reward that also scores the stated confidence."""
+    reward = judged_reward("rlcr", options)
 
-    def confident(judge: Judge) -> GradeAnswer:
-        grade_answer = grader(judge)
+    async def grade(completion: str, columns: Columns) -> Score:
+        return value_confidence(await reward.grade(completion, columns), completion)
 
-        async def grade(completion: str, columns: Columns) -> Score:
-            return value_confidence(await grade_answer(completion, columns), completion)
-
-        return grade
-
-    return judged_reward("rlcr", options, confident)
+    return replace(reward, grade=grade)
 
 
 def with_threshold(threshold: float) -> Values:
@@ -101,7 +97,3 @@ def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
 
 def _change_refusals(scores: Sequence[Score], **changes: float) -> list[Score]:
     return [replace(score, **changes) if score.outcome == "refused" else score for score in scores]
-
-
-def _build(name: str, options: Options, values: Values, finish: FinishGroup | None = None) -> Reward:
-    return judged_reward(name, options, lambda judge: grader(judge, values=values), finish)

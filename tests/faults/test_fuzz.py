@@ -141,7 +141,7 @@ BODY = b'{"choices": [{"finish_reason": "stop", "message": {"content": "A"}}], "
 def test_api_body_reader(body):
     TRIED["judge-reply parser"] += 1
     outcome, usage = read_body(body)
-    assert not isinstance(outcome, int | float) and usage.prompt_tokens >= 0
+    assert not isinstance(outcome, int | float) and min(usage) >= 0
     assert getattr(outcome, "text", "") is not False
 
 

@@ -62,13 +62,14 @@ def check(client: ApiClient) -> ChatReply:
 def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
     """All texts at once, then closes the client."""
 
-    async def run():
-        try:
-            return await asyncio.gather(*[complete(client, text) for text in texts])
-        finally:
-            await client.aclose()
+    try:
+        return client.run_sync(lambda client: complete_all(client, *texts))
+    finally:
+        client.close()
 
-    return asyncio.run(run())
+
+async def complete_all(client: ApiClient, *texts: str) -> list[ChatReply]:
+    return await asyncio.gather(*[complete(client, text) for text in texts])
 
 
 def until(condition: Callable[[], object]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
-from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, until
+from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, complete_all, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
 from rewards.api.reply import ChatReply
@@ -28,20 +28,12 @@ PERMANENT = {
 def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(name):
     with ApiServer(default=PERMANENT[name]) as server:
         client = client_of(server)
-
-        async def run():
-            codes = []
-            for text in ("one", "two"):
-                with pytest.raises(UserError) as caught:
-                    await complete(client, text)
-                codes.append(caught.value.exit_code)
-            await client.aclose()
-            return codes, str(caught.value)
-
-        codes, message = asyncio.run(run())
-        assert codes == [SERVICE, SERVICE]
+        for text in ("one", "two"):
+            with pytest.raises(UserError) as caught:
+                client.run_sync(lambda client, text=text: complete(client, text))
+            assert caught.value.exit_code == SERVICE
         assert len(server.requests) == 1  # the second question was not even sent
-        assert ("quota" in message) == name.startswith("quota")
+        assert ("quota" in str(caught.value)) == name.startswith("quota")
         with pytest.raises(UserError) as caught:
             check(client_of(server))
         assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
@@ -85,27 +77,18 @@ def test_a_lasting_failure_is_tried_until_the_deadline_and_never_a_number(behavi
         assert 0.4 * pace <= time.monotonic() - start < 1.5 * pace
 
 
-@pytest.fixture
-def deaf():
-    """A server on a port where nobody listens and that nobody else is given."""
+@at_any_pace
+def test_a_refused_connection_is_retried_and_then_unscorable_and_before_the_first_step_it_ends_with_exit_code_3(pace):
     server = ApiServer()
-    with socket.socket() as taken:
+    with socket.socket() as taken:  # a port where nobody listens and that nobody else is given
         taken.bind(("127.0.0.1", 0))
         server.port = taken.getsockname()[1]
-        yield server
-
-
-@at_any_pace
-def test_a_refused_connection_is_retried_and_then_unscorable(deaf, pace):
-    client = client_of(deaf, replace(FAST, deadline_s=0.3 * pace))
-    (reply,) = ask(client, "question")
-    assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
-
-
-def test_an_unreachable_endpoint_before_the_first_step_has_exit_code_3(deaf):
-    with pytest.raises(UserError) as caught:
-        check(client_of(deaf))
-    assert caught.value.exit_code == PREFLIGHT
+        client = client_of(server, replace(FAST, deadline_s=0.3 * pace))
+        (reply,) = ask(client, "question")
+        assert reply.text is None and "reached" in reply.reason and client.metrics()["judge/calls"] > 1
+        with pytest.raises(UserError) as caught:
+            check(client_of(server))
+        assert caught.value.exit_code == PREFLIGHT
 
 
 def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch):
@@ -168,16 +151,16 @@ def held() -> tuple[int, int]:
 def test_a_thousand_calls_leak_no_thread_and_no_socket():
     with ApiServer() as server:
 
-        async def run():
-            client, sizes = client_of(server, Limits(max_concurrency=16)), []
+        async def run(client):
+            sizes = []
             for number in range(5):
-                await asyncio.gather(*[complete(client, f"{number} {i}") for i in range(200)])
+                await complete_all(client, *[f"{number} {i}" for i in range(200)])
                 sizes.append(held())
-            await client.aclose()
             return sizes
 
         before_files, before_threads = held()
-        files, threads = (max(kind) for kind in zip(*asyncio.run(run()), strict=True))
+        sizes = client_of(server, Limits(max_concurrency=16)).run_sync(run)
+        files, threads = (max(kind) for kind in zip(*sizes, strict=True))
         assert files <= before_files + 2 * 16 + 8  # both ends of a connection are in this process
         assert threads <= before_threads + 16
         assert server.connections <= 32 and len(server.requests) == 1000
@@ -186,7 +169,7 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
 
 
 @at_any_pace
-def test_close_ends_hanging_calls_at_once_as_unscorable(pace):
+def test_close_ends_hanging_calls_at_once_as_unscorable(pace, monkeypatch):
     """Calls hang on an event loop in a daemon thread, more of them than there are slots; close comes from the main
     thread."""
     with ApiServer(default=hangs) as server:
@@ -197,22 +180,14 @@ def test_close_ends_hanging_calls_at_once_as_unscorable(pace):
         futures = [asyncio.run_coroutine_threadsafe(complete(client, f"question {i}"), loop) for i in range(8)]
         assert until(lambda: len(server.requests) == 4)
         start = time.monotonic()
-        client.close(timeout_s=2.0 * pace)
+        monkeypatch.setattr("rewards.api.client.CLOSE_S", 2.0 * pace)
+        client.close()
         assert [future.result(PATIENCE_S) for future in futures] == [ChatReply(None, "the client was closed")] * 8
         assert time.monotonic() - start < 0.5 * pace  # waiting for the loop in vain would take 2 s
         assert asyncio.run_coroutine_threadsafe(complete(client, "later"), loop).result(PATIENCE_S).text is None
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE_S)
         client.close()  # twice is fine, and so is a stopped loop
-
-
-def test_close_after_the_loop_was_stopped_closes_the_sockets():
-    with ApiServer() as server:
-        loop, client = asyncio.new_event_loop(), client_of(server)
-        assert loop.run_until_complete(complete(client, "question")) == ChatReply("A")
-        client.close()
-        assert until(lambda: server.open_connections == 0)
-        loop.close()
 
 
 def test_a_caller_that_is_cancelled_leaves_the_others_alone():
@@ -224,33 +199,13 @@ def test_a_caller_that_is_cancelled_leaves_the_others_alone():
         await says("A")(server, request, writer)
 
     with ApiServer(default=waits) as server:
-        client = client_of(server)
 
-        async def run():
+        async def run(client):
             first, second = (asyncio.create_task(complete(client, "same")) for _ in range(2))
             await asyncio.sleep(0.05)
             first.cancel()
             may_answer.set()
             reply = await second
-            await client.aclose()
             return first.cancelled(), reply
 
-        assert asyncio.run(run()) == (True, ChatReply("A"))
-
-
-def test_a_client_serves_one_loop_after_another_but_not_two_at_once():
-    with ApiServer() as server:
-        client = client_of(server)
-        first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
-        assert first.run_until_complete(complete(client, "one")).text == "A"
-        assert second.run_until_complete(complete(client, "two")).text == "A"
-        thread = threading.Thread(target=second.run_forever, daemon=True)
-        thread.start()
-        assert until(second.is_running)
-        with pytest.raises(RuntimeError, match="one event loop"):
-            first.run_until_complete(complete(client, "three"))
-        client.close()
-        second.call_soon_threadsafe(second.stop)
-        thread.join(PATIENCE_S)
-        first.close()
-        second.close()
+        assert client_of(server).run_sync(run) == (True, ChatReply("A"))

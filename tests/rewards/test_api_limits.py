@@ -13,7 +13,7 @@ from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complet
 from grpo.base.errors import SERVICE, UserError
 from rewards.api.client import cache_key, reply_cache
 from rewards.api.reply import ChatReply, retry_after_s
-from rewards.api.session import Limits, RateLimit
+from rewards.api.session import Limits, Turns
 
 
 def test_retry_after_is_obeyed_within_the_deadline():
@@ -29,7 +29,6 @@ def test_retry_after_is_obeyed_within_the_deadline():
 
 def test_retry_after_is_read_in_all_its_forms():
     assert retry_after_s({"retry-after": "7"}) == 7
-    assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
     for odd in ("-4", "nan", "inf", "soon", "", "9e999", "99999999999999999999:", "Wed, 99 Foo"):
         assert retry_after_s({"retry-after": odd}) == 0
 
@@ -79,7 +78,7 @@ def quicker(limits: Limits, factor: float) -> Limits:
 def test_96_of_96_are_answered_by_a_server_that_takes_5_at_once_and_1_s_each(status, pace):
     """With the default limits, but 10 times as quick: 96 calls take 1.92 s at least, the deadline is 12 s."""
     with BusyServer(5, 0.1 * pace, fails(status)) as server:
-        client = client_of(server, quicker(Limits(), 0.1 * pace))
+        client = client_of(server, quicker(Limits(is_fatal=False), 0.1 * pace))
         start = time.monotonic()
         assert ask(client, *[f"question {i}" for i in range(96)]) == [ChatReply("A")] * 96
         assert time.monotonic() - start < 9 * pace
@@ -99,17 +98,14 @@ def test_no_more_questions_are_under_way_than_allowed():
         assert ask(client_of(server, limits), *[f"question {i}" for i in range(12)]) == [ChatReply("A")] * 12
 
 
-def dead_client(server: ApiServer, is_fatal: bool, accept=bool):
+def ask_dead_client(server: ApiServer, is_fatal: bool, accept=bool) -> list[ChatReply]:
     limits = replace(FAST, dead_after=5, is_fatal=is_fatal)
     client = client_of(server, limits)
 
-    async def run():
-        try:
-            return [await complete(client, f"question {i}", accept=accept) for i in range(8)]
-        finally:
-            await client.aclose()
+    async def run(client):
+        return [await complete(client, f"question {i}", accept=accept) for i in range(8)]
 
-    return run()
+    return client.run_sync(run)
 
 
 DEAD = {
@@ -123,14 +119,14 @@ DEAD = {
 def test_a_service_without_a_usable_reply_ends_the_run_at_once_with_the_reason(name):
     behaviour, accept, word = DEAD[name]
     with ApiServer(default=behaviour) as server, pytest.raises(UserError) as caught:
-        asyncio.run(dead_client(server, True, accept))
+        ask_dead_client(server, True, accept)
     assert caught.value.exit_code == SERVICE and word in str(caught.value)
     assert "judge" in caught.value.what and "5 questions in a row" in caught.value.why
 
 
 def test_a_dead_service_is_only_announced_where_the_run_shall_go_on(caplog):
     with ApiServer(default=fails(400)) as server:
-        replies = asyncio.run(dead_client(server, False))
+        replies = ask_dead_client(server, False)
     assert [reply.text for reply in replies] == [None] * 8
     (record,) = caplog.records
     assert "5 questions in a row" in record.getMessage() and "400" in record.getMessage()
@@ -138,7 +134,7 @@ def test_a_dead_service_is_only_announced_where_the_run_shall_go_on(caplog):
 
 def test_one_usable_reply_in_between_is_a_sign_of_life():
     with ApiServer(*[fails(400)] * 4, says("A"), default=fails(400)) as server:
-        replies = asyncio.run(dead_client(server, True))
+        replies = ask_dead_client(server, True)
     assert [reply.text for reply in replies] == [None] * 4 + ["A"] + [None] * 3
 
 
@@ -156,51 +152,6 @@ class Minutes:
         await asyncio.sleep(0)  # whoever else waits goes on
 
 
-def starts_of(requests: int, tokens: int, *steps: int | tuple[int, int]) -> list[float]:
-    """When requests of these tokens are sent, one after the other. (estimate, used): it used other tokens."""
-    clock, found = Minutes(), []
-
-    async def run():
-        rate = RateLimit(requests, tokens, clock.sleep, clock)
-        for step in steps:
-            estimate, used = step if isinstance(step, tuple) else (step, step)
-            sent = await rate.wait(estimate)
-            sent.tokens = used
-            found.append(sent.at_s - 100.0)
-
-    asyncio.run(run())
-    return found
-
-
-def test_a_window_of_a_minute_never_holds_more_than_the_limits():
-    assert starts_of(3, 0, *[1] * 7) == [0, 0, 0, 60, 60, 60, 120]
-    assert starts_of(0, 100, 60, 60, 40, 40) == [0, 60, 60, 120]
-    assert starts_of(2, 100, 1, 1, 1, 99, 1) == [0, 0, 60, 60, 120]
-    assert starts_of(0, 100, 1, 5000, 1) == [0, 60, 120]  # above the limit by itself: an empty window, not for ever
-
-
-def test_tokens_per_minute_count_what_was_really_used():
-    assert starts_of(0, 100, (60, 10), 90, 1) == [0, 0, 60]
-    assert starts_of(0, 100, (10, 90), 10, 1) == [0, 0, 60]  # more than estimated
-    assert starts_of(0, 100, (60, 10), 90, 100, 1) == [0, 0, 60, 120]  # neither 50 more nor 50 less in the next window
-
-
-def test_nobody_overtakes_whoever_waits():
-    clock, order = Minutes(), []
-
-    async def run():
-        rate = RateLimit(0, 100, clock.sleep, clock)
-
-        async def wait(tokens):
-            await rate.wait(tokens)
-            order.append(tokens)
-
-        await asyncio.gather(wait(60), wait(61), wait(5))
-
-    asyncio.run(run())
-    assert order == [60, 61, 5]
-
-
 def test_the_client_keeps_to_requests_per_minute():
     clock = Minutes()
     with ApiServer() as server:
@@ -208,13 +159,23 @@ def test_the_client_keeps_to_requests_per_minute():
         assert ask(client, "a", "b", "c", "d", "e") == [ChatReply("A")] * 5 and clock.now == 220
 
 
-def test_what_the_endpoint_reports_corrects_the_estimate_of_the_next_request():
-    """Each is estimated at 7 tokens and takes 12, so the third has no room in the first minute."""
-    clock = Minutes()
-    with ApiServer() as server:
-        limits = Limits(tokens_per_minute=24, max_concurrency=1)
-        client = client_of(server, limits, sleep=clock.sleep, clock=clock)
-        assert ask(client, "question a", "question b", "question c") == [ChatReply("A")] * 3 and clock.now == 160
+def test_requests_are_spaced_evenly_in_the_order_in_which_they_came():
+    clock, sent = Minutes(), []
+
+    async def run():
+        turns = Turns(6, clock.sleep, clock)
+
+        async def wait(name):
+            await turns.wait()
+            sent.append((name, clock.now - 100.0))
+
+        await asyncio.gather(*map(wait, "abc"))
+        clock.now += 100  # nobody asks meanwhile, and nothing is saved up
+        await wait("d")
+        await wait("e")
+
+    asyncio.run(run())
+    assert [name for name, _ in sent] == list("abcde") and sent[-1][1] - sent[-2][1] == 10
 
 
 def test_equal_questions_under_way_are_asked_once():
@@ -247,12 +208,10 @@ def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
     with ApiServer(says("nonsense"), says("A")) as server:
         client = client_of(server, cache=reply_cache(tmp_path / "c"))
 
-        async def run():
-            found = [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
-            await client.aclose()
-            return found
+        async def run(client):
+            return [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
 
-        assert [reply.text for reply in asyncio.run(run())] == ["nonsense", "A", "A"] and len(server.requests) == 2
+        assert [reply.text for reply in client.run_sync(run)] == ["nonsense", "A", "A"] and len(server.requests) == 2
 
 
 def _fill(path: str, start: int) -> None:

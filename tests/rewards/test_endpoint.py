@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, fails, says, sends
-from asking import FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
+from asking import FACTS_KEY_NAME, FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
 from cells import cells
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
@@ -21,7 +21,6 @@ OPTIONS = dict.fromkeys([*KEYS, "api_cache"]) | {
     "api_max_concurrency": 128,
     "api_deadline_s": 120.0,
     "api_requests_per_minute": 0,
-    "api_tokens_per_minute": 0,
     "api_plain_http": False,
     "max_unscored": 0.2,
 }
@@ -29,7 +28,7 @@ OPTIONS = dict.fromkeys([*KEYS, "api_cache"]) | {
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """No settings but the judge's key."""
+    """No settings but the keys."""
     for name in [name for name in os.environ if name.startswith("OPENAI_")] + [
         "FACTSCORE_MODEL",
         "LLM_EVAL_MODEL",
@@ -37,6 +36,7 @@ def environment(monkeypatch):
     ]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(KEY_NAME, KEY)
+    monkeypatch.setenv(FACTS_KEY_NAME, KEY)
 
 
 def test_without_its_own_key_the_client_refuses_and_never_takes_openai_api_key(monkeypatch):
@@ -171,7 +171,7 @@ def test_the_key_allows_a_name_that_stands_for_private_addresses_alone(monkeypat
     "addresses", [["169.254.169.254"], ["93.184.216.34", "169.254.169.254"], ["93.184.216.34", "fe80::1%eth0"]]
 )
 def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch, addresses):
-    client = ApiClient(Endpoint("judge", "https://example.org/v1", "OPENAI_API_KEY_JUDGE", "m"), FAST)
+    client = ApiClient(Endpoint("judge", "https://example.org/v1", KEY_NAME, "m"), FAST)
     names(monkeypatch, **{"example.org": addresses})
     with pytest.raises(UserError, match="not allowed") as caught:
         check(client)
@@ -206,16 +206,6 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
     client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_requests_per_minute": 7})
     assert client.limits.requests_per_minute == 7 and client.cache is not None
     assert client_for("decomposer", OPTIONS).metrics()["decomposer/calls"] == 0
-
-
-def test_a_url_may_be_copied_from_the_readme_with_its_link(monkeypatch):
-    """KnowRL's README prints train.sh so. The URL is checked like any other."""
-    monkeypatch.setenv("LLM_EVAL_MODEL", "m")
-    monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](https://judge.example/v1)")
-    assert read_endpoint("judge", OPTIONS).base_url == "https://judge.example/v1"
-    monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "[https://judge.example/v1](http://judge.example/v1)")
-    with pytest.raises(UserError, match="is not allowed"):
-        read_endpoint("judge", OPTIONS)
 
 
 def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):

@@ -14,13 +14,14 @@ import pytest
 from making import build_base
 
 from grpo.base.errors import UserError
+from grpo.base.schema import Score
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.verdict import Verdict
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.tokens import tokens
-from rewards.knowrl.factuality import MAX_FACT_CHARS, FactualityMeter, FactVerdict, joined_titles
+from rewards.knowrl.factuality import MAX_FACT_CHARS, CheckedFact, FactualityMeter, joined_titles
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
@@ -61,6 +62,16 @@ def judge_all(judge: FactualityMeter, *rows: tuple):
     return asyncio.run(run())
 
 
+def labels(score: Score) -> list[str]:
+    """The verdicts on the facts of a text, in order."""
+    return [fact["verdict"] for fact in score.facts]
+
+
+def counts(score: Score) -> list[float]:
+    """How many facts count, and how many of these are supported and refuted."""
+    return [score.details[name] for name in ("facts", "supported", "refuted")]
+
+
 def test_a_supported_and_a_refuted_text(make):
     good, bad, mixed = judge_all(
         make(),
@@ -68,26 +79,25 @@ def test_a_supported_and_a_refuted_text(make):
         (BAD, "Who is Mira Tolan?", "Mira Tolan"),
         (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"),
     )
-    assert good.value == 1 / 4 and good.reason == "1 of 1 facts supported, 0 refuted"
-    assert [(fact.fact, fact.verdict.label, fact.verdict.evidence) for fact in good.facts] == [
+    assert good.value == 1 / 4 and good.reason.startswith("1 of 1 facts supported, 0 refuted; ")
+    assert [(fact["fact"], fact["verdict"], fact["passage"]) for fact in good.facts] == [
         (GOOD.rstrip("."), S, "Mira Tolan#0")
     ]
-    assert bad.value == 0 and bad.count(R) == 1
-    assert [fact.verdict.label for fact in mixed.facts] == [S, R, U] and mixed.value == 0
-    assert [mixed.count(label) for label in (S, R, U)] == [1, 1, 1]
+    assert bad.value == 0 and counts(bad) == [1, 0, 1]
+    assert labels(mixed) == [S, R, U] and mixed.value == 0 and counts(mixed) == [3, 1, 1]
 
 
 def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
     [found] = judge_all(make(), (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"))
-    assert str(found) == (
+    assert found.reason == (
         "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
         "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
     )
-    unknown = found.records()[2]
+    unknown = found.facts[2]
     assert unknown["verdict"] == U and unknown["passage"] == "Mira Tolan#0" and unknown["text"].startswith("Mira Tolan")
-    long = str(FactVerdict("x" * 1000, Verdict(U, None, 0.0, 0.0, "")))
+    long = str(CheckedFact(Claim("x" * 1000), Verdict(U, None, 0.0, 0.0, "")))
     assert len(long) < 150 and long.endswith("x… → unknown")
-    whole = str(FactVerdict("x" * MAX_FACT_CHARS, Verdict(U, None, 0.0, 0.0, "")))
+    whole = str(CheckedFact(Claim("x" * MAX_FACT_CHARS), Verdict(U, None, 0.0, 0.0, "")))
     assert whole == "x" * MAX_FACT_CHARS + " → unknown"
 
 
@@ -126,7 +136,7 @@ def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(mak
     for evidence, shown in (("b#0", ("b#0", "second text")), (None, ("a#0", "first text"))):
         Second.evidence = evidence
         [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
-        assert [(record["passage"], record["text"]) for record in found.records()] == [shown]
+        assert [(fact["passage"], fact["text"]) for fact in found.facts] == [shown]
 
 
 def test_search_as_the_policy_for_missing_titles(make):
@@ -149,7 +159,7 @@ def test_a_title_may_be_a_number_a_list_or_nonsense(make):
     values = (1984, ["1984", None], "1984", True, 0, {"a": 1}, [None], [], None)
     assert [joined_titles(value) for value in values] == ["1984", "1984", "1984", "True", "0", "{'a': 1}", "", "", ""]
     found = judge_all(make(), *(("Jon Orn wrote 1984. 1984 was written by Jon Orn.", "", value) for value in values))
-    assert found[0].count(S) and found[0] == found[1] == found[2]
+    assert found[0].details["supported"] and found[0] == found[1] == found[2]
     assert [one.value for one in found[3:]] == [0.0] * 6
 
 
@@ -167,7 +177,7 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
 
 def test_a_text_without_facts_scores_zero(make):
     found = judge_all(make(), ("I am not sure.", "", "Mira Tolan"), ("", "", "Mira Tolan"))
-    assert [(one.value, one.facts, one.reason) for one in found] == [(0.0, (), "no facts stated")] * 2
+    assert [(one.value, one.facts, one.reason) for one in found] == [(0.0, [], "no facts stated")] * 2
 
 
 def test_repeating_the_question_or_a_fact_does_not_pay(make):
@@ -214,21 +224,21 @@ def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_f
     ]
     sliced, wrong, both, plain = judge_all(judge, *rows)
     assert plain.value == 1 / 2 and 1 / 4 <= sliced.value <= plain.value
-    assert 1 <= sliced.count(S) <= 3 and 1 <= wrong.count(R) <= 3 and wrong.count(S) == 0
-    assert both.count(S) == sliced.count(S) and both.count(R) == wrong.count(R)
-    assert sliced.details()["facts"] == sliced.count(S) < len(sliced.records())
+    (facts, num_true, _), (_, none, num_false) = counts(sliced), counts(wrong)
+    assert 1 <= num_true <= 3 and 1 <= num_false <= 3 and none == 0
+    assert counts(both)[1:] == [num_true, num_false]
+    assert facts == num_true < len(sliced.facts)
     assert judge_all(original, rows[0])[0].value == 7 / 10  # as in KnowRL's own rewards
 
 
 def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     text = "Mira Tolan was born in Tane and lived in Orun\nMira Tolan lived in Orun\nMira Tolan works"
     [found] = judge_all(make(_lines, Contains()), (text, "", "Mira Tolan"))
-    assert [(fact.verdict.label, fact.is_new) for fact in found.facts] == [(R, True), (S, True), (S, True)]
+    assert labels(found) == [R, S, S] and counts(found) == [3, 2, 1]
     [found] = judge_all(make(_lines, Contains()), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
-    assert [fact.is_new for fact in found.facts] == [True, False] and found.value == 1 / 4
-    assert found.reason == "1 of 1 facts supported, 0 refuted" and str(found).endswith(
-        "Mira Tolan works → supported, said before"
-    )
+    assert labels(found) == [S, S] and counts(found) == [1, 1, 0] and found.value == 1 / 4
+    assert found.reason.startswith("1 of 1 facts supported, 0 refuted; ")
+    assert found.reason.endswith("Mira Tolan works → supported, said before")
 
 
 async def _lines(text, question, subject):
@@ -247,13 +257,14 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
 
     class Echo:
         name = "echo/1"
-        verify = staticmethod(noted(lambda facts: [Verdict(S, None, 1.0, 0.0, fact) for fact, _ in facts]))
+        verify = staticmethod(noted(lambda facts: [Verdict(S, fact, 1.0, 0.0, "") for fact, _ in facts]))
 
     judge = make(verifier=Echo(), count_repeats=True)
     judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)
     found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):
-        assert [fact.verdict.reason for fact in one.facts] == [GOOD.rstrip("."), f"Mira Tolan has {i} cats"]
+        facts = GOOD.rstrip("."), f"Mira Tolan has {i} cats"
+        assert one.reason.endswith("; ".join(f"{fact} → supported [{fact}]" for fact in facts))
     assert workers and all(name.startswith("knowledge") for name in workers)
 
 
@@ -330,7 +341,7 @@ def test_evidence_is_sought_with_all_titles_that_were_found(make):
     judge.base.search = lambda query, k, titles: asked.append((query, k, titles)) or []
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan;Nobody;Jon Orn"))
     assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 5, ("Mira Tolan", "Jon Orn"))]
-    assert found.reason == "0 of 1 facts supported, 0 refuted"
+    assert found.reason.startswith("0 of 1 facts supported, 0 refuted; ")
 
 
 def test_a_search_for_missing_titles_needs_an_index(make, tmp_path):

@@ -1,6 +1,5 @@
 """The judge: which replies are verdicts, what its prompt lets through, and what it does when a reply is none."""
 
-import asyncio
 import json
 
 import pytest
@@ -14,12 +13,12 @@ from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
 
 def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
-    async def run():
-        found = [await judge.judge(*case) for case in cases]
-        await judge.client.aclose()
-        return found
+    async def run(client):
+        return [await judge.judge(*case) for case in cases]
 
-    return asyncio.run(run())
+    found = judge.client.run_sync(run)
+    judge.close()
+    return found
 
 
 def test_a_reply_that_is_no_verdict_is_asked_for_once_more():

@@ -10,13 +10,14 @@ from asking import SetJudge
 from making import build_base, fill, grade_groups, make_answers, of_each
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.schema import Score
 from grpo.config.load import load_config
 from grpo.run.metrics import completion_metrics
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
 from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import FORMULAS, Factuality, FactualityMeter
+from rewards.knowrl.factuality import FORMULAS, FactualityMeter
 from rewards.registry import build_rewards
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -105,9 +106,9 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
     checker, judged = FactChecker(options(base), FORMULAS["knowrl"]), []
 
-    async def judge(text, question, titles):
+    async def judge(text, question, titles, start):
         judged.append((text, question, titles))
-        return Factuality(0.0)
+        return Score(0.0)
 
     checker.meter.measure = judge
     for question in (ROW["question"], None):
