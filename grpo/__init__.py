@@ -1,6 +1,6 @@
 """GRPO from scratch in PyTorch.
 
-README.md draws the way of the data from a config to a checkpoint.
+README.md shows how the data flows from a config to a checkpoint.
 
 Read in this order, together with MATH.md:
 

@@ -54,10 +54,10 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
 
 
 def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> list[float]:
-    """Return what the rewards of one group add to the four sums of `refusal_shift`.
+    """Return what the rewards of one group add to the four sums of `refusal_shift`: D S - A T, D A, D, and D + A.
 
-    D completions decline, with rewards that add up to T; A answer, with S. What has no reward or no outcome, as without
-    the answer block, is left out. The sums: D S - A T, D A, D, and D + A.
+    D completions decline, and their rewards add up to T. A completions answer, and theirs add up to S. Completions
+    without a reward or an outcome are left out, such as those without an answer block.
 
     >>> refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None])
     [0.0, 2, 1, 3]
@@ -73,8 +73,9 @@ def refusal_shift(counts: Sequence[float], target: float) -> float:
     """Return what is added to the reward of declining in a step (Eq. 20).
 
     counts: `refusal_counts`, summed over the groups of the step. With the first term alone, the advantages of all
-    completions that decline add up to 0: the step says which questions to decline, and not how many. The others are
-    the log-odds that are missing to the target; half an answer more on both sides keeps them finite.
+    completions that decline add up to 0: the step teaches which questions to decline, and not how many. The second term
+    is how far the log-odds of declining are below those of the target. It counts half an answer more on both sides, so
+    that it is finite.
 
     >>> refusal_shift([1.0, 2.0, 2.0, 4.0], target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
     0.5

@@ -1,6 +1,6 @@
 """Where each trained parameter lies in one flat buffer, and the buffer that one process would have for all shards."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -10,43 +10,57 @@ from grpo.model.slices import PARTIAL, SAME, Share
 
 
 class FlatLayout:
-    """The order of parameters in a buffer: matrices, then vectors; in both, by how the shards share them.
+    """The order of parameters in a buffer: matrices first, then vectors; in both SAME ones, PARTIAL ones, cut ones.
 
-    Without shards, it is the order of `parameters`, which is that of files. num_parts: it divides the buffer's length.
+    So weight decay applies to one slice, and an operation on one kind of share to two slices at most.
+
+    parameters: matrices before vectors, which is the order of files. Without shards the buffer has the same order.
+    shares: how the shards share each parameter; a parameter that is not there is SAME.
+    num_parts: the buffer's length is a multiple of it.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], shares: Mapping[nn.Parameter, Share], num_parts: int):
         self.shapes = [parameter.shape for parameter in parameters]
-        found = [shares.get(parameter, SAME) for parameter in parameters]
-        self.cuts = [share if isinstance(share, Cut) else None for share in found]
-        kinds = [2 if isinstance(share, Cut) else (SAME, PARTIAL).index(share) for share in found]
-        order = sorted(range(len(parameters)), key=lambda number: (len(self.shapes[number]) < 2, kinds[number]))
-        self.starts, self.size, self.decayed = [0] * len(order), 0, 0
-        self.alike, self.summed, self.cut = [], [], []  # where SAME parameters lie; with PARTIAL ones; and cut ones
-        for number in order:
-            shape = self.shapes[number]
-            place = slice(self.size, self.size + shape.numel())
-            self.starts[number], self.size = place.start, place.stop
-            self.decayed += shape.numel() * (len(shape) >= 2)
-            for kind, places in enumerate((self.alike, self.summed, self.cut)):
-                if kind == kinds[number] or (kind, kinds[number]) == (1, 0):
-                    _extend(places, place)
+        self.shares = [shares.get(parameter, SAME) for parameter in parameters]
+        self.cuts = [share if isinstance(share, Cut) else None for share in self.shares]
+        self.starts = [0] * len(self.shapes)
+        self.size = 0
+        self.decayed = 0  # numbers in matrices: weight decay applies to them alone
+        self.alike: list[slice] = []  # places of SAME parameters
+        self.summed: list[slice] = []  # places of SAME and PARTIAL parameters
+        self.cut: list[slice] = []  # places of cut parameters
+        for number in sorted(range(len(self.shapes)), key=self._sort_key):
+            self._append(number)
         self.size += -self.size % num_parts
 
-    def flatten(self, parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    def _sort_key(self, number: int) -> tuple[bool, bool, bool]:
+        is_vector = len(self.shapes[number]) < 2
+        share = self.shares[number]
+        return is_vector, isinstance(share, Cut), share == PARTIAL
+
+    def _append(self, number: int) -> None:
+        """Give a parameter the next place in the buffer."""
+        shape, share = self.shapes[number], self.shares[number]
+        place = slice(self.size, self.size + shape.numel())
+        self.starts[number] = place.start
+        self.size = place.stop
+        if len(shape) >= 2:
+            self.decayed = place.stop
+        if share == SAME:
+            _extend(self.alike, place)
+        _extend(self.cut if isinstance(share, Cut) else self.summed, place)
+
+    def flatten(self, parameters: Sequence[nn.Parameter]) -> torch.Tensor:
         """Return a buffer with the values of the parameters."""
-        parameters = list(parameters)
         flat = parameters[0].data.new_zeros(self.size)
         for view, parameter in zip(self.views(flat), parameters, strict=True):
             view.copy_(parameter.data)
         return flat
 
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return the part of a buffer that belongs to each parameter, in the parameter's shape."""
-        return [
-            flat[start : start + shape.numel()].view(shape)
-            for start, shape in zip(self.starts, self.shapes, strict=True)
-        ]
+    def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the part of a buffer that belongs to each parameter, in the parameter's shape."""
+        for start, shape in zip(self.starts, self.shapes, strict=True):
+            yield flat[start : start + shape.numel()].view(shape)
 
     def join(self, flat: torch.Tensor, shard: Shard) -> torch.Tensor | None:
         """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
@@ -58,19 +72,20 @@ class FlatLayout:
         return torch.cat(joined) if joined else None
 
     def groups(self, shard: Shard) -> list[slice]:
-        """Return where, in the buffer of one process, matrices and vectors lie: what decays, and what does not."""
-        sizes = [[0], [0]]
-        for shape in self._whole_shapes(shard):
-            sizes[len(shape) < 2].append(shape.numel())
-        decayed, others = map(sum, sizes)
-        return [part for part in (slice(0, decayed), slice(decayed, decayed + others)) if part.start < part.stop]
+        """Return where matrices and vectors lie in the buffer of one process. A kind that is missing has no slice."""
+        shapes = self._whole_shapes(shard)
+        size = sum(shape.numel() for shape in shapes)
+        decayed = sum(shape.numel() for shape in shapes if len(shape) >= 2)
+        places = slice(0, decayed), slice(decayed, size)
+        return [place for place in places if place.start < place.stop]
 
     def take(self, whole: torch.Tensor, shard: Shard) -> torch.Tensor:
         """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
         if shard.world == 1 and len(whole) == self.size:
             return whole
-        shapes, flat = self._whole_shapes(shard), whole.new_zeros(self.size)
+        shapes = self._whole_shapes(shard)
         pieces = whole.split([shape.numel() for shape in shapes])
+        flat = whole.new_zeros(self.size)
         for view, piece, shape, cut in zip(self.views(flat), pieces, shapes, self.cuts, strict=True):
             view.copy_(shard.take(piece.view(shape), cut))
         return flat
@@ -80,7 +95,7 @@ class FlatLayout:
 
 
 def _extend(places: list[slice], place: slice) -> None:
-    """Add a place to a list of places, in which neighbours are one."""
+    """Add a place to a list of places. If it begins where the last one ends, the two become one."""
     if places and places[-1].stop == place.start:
         place = slice(places.pop().start, place.stop)
     places.append(place)
@@ -89,4 +104,5 @@ def _extend(places: list[slice], place: slice) -> None:
 def overlap(a: slice, b: slice) -> slice:
     """Return where two places overlap; an empty place if they do not."""
     start = max(a.start, b.start)
-    return slice(start, max(start, min(a.stop, b.stop)))
+    stop = min(a.stop, b.stop)
+    return slice(start, max(start, stop))

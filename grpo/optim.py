@@ -27,8 +27,8 @@ class Optimizer:
 
     Norm weights and biases (fewer than two axes) do not decay.
 
-    replicas: the processes that train the same parameters on other data. shard, shares: the processes that hold the
-    model together, and how they share each parameter (model/slices.py). All of them make the same calls.
+    replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
+    together. shares: how those share each parameter (model/slices.py). All processes make the same calls.
 
     scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
     multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
@@ -98,7 +98,7 @@ class Optimizer:
 
         Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
         """
-        self.num_updates += 1  # first, for an update that fails halfway must not be done again
+        self.num_updates += 1  # before anything else: an update that fails halfway must not be repeated
         grad = self._sum_gradient()
         norm = self._norm() / self.scale
         if math.isfinite(norm):
@@ -118,7 +118,8 @@ class Optimizer:
     def _sum_gradient(self) -> torch.Tensor:
         """Sum the gradient of the part that is updated here, over replicas and shards, and return it.
 
-        Of a gradient that all shards have computed alike, the first shard's counts, so that they never drift apart.
+        All shards have computed the gradient of SAME parameters. Only the first shard's is used, so that the shards'
+        weights stay equal bit for bit.
         """
         grad = self.grad[self.own]
         if self.replicas.world > 1:
@@ -159,9 +160,9 @@ class Optimizer:
             self.scale *= 2
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return everything that a resumed run needs to go on bit for bit, as one process would hold it.
+        """Return everything that a resumed run needs to go on bit for bit, in the layout of one process.
 
-        Of several processes, all must call it, and it returns that on the first one, {} on the others.
+        All processes must call it. The first one gets the state, the others get {}.
         """
         step = next(iter(self.adamw.state.values()))["step"]
         buffers = {MASTER: self.flat, **self.moments}

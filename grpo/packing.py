@@ -1,4 +1,4 @@
-"""Groups to micro-batches, without padding and with shared prompts; the loss weights, filled once per step.
+"""Pack groups into micro-batches, without padding and with shared prompts; set the loss weights, once per step.
 
 Micro-batches only limit memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of the
 complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
@@ -56,7 +56,7 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
 
 
 def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
-    """Return the trained completions of each micro-batch of bnpo."""
+    """Return the trained completions, by the micro-batches of bnpo (see `set_loss_weights`)."""
     completions, size = completions_of(groups), config.per_device_train_batch_size
     micro_batches = [completions[start : start + size] for start in range(0, len(completions), size)]
     return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]

@@ -37,9 +37,8 @@ class Rollout:
         self.order = Order(len(self.prompts), config.seed, config.shuffle_dataset)
         completions_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.groups_per_replica = completions_per_replica // config.num_generations
-        self.total_steps = num_steps(
-            config, len(self.prompts), self.groups_per_replica * self.replicas.world
-        )  # of the run
+        groups_per_step = self.groups_per_replica * self.replicas.world
+        self.total_steps = num_steps(config, len(self.prompts), groups_per_step)  # of the run
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
@@ -53,7 +52,7 @@ class Rollout:
         self.totals = Totals(0, 0, 0)
         self.is_graded = False
         self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
-        self.refusal_shift: float | None = None  # what declining earns more (Eq. 20), once they have
+        self.refusal_shift: float | None = None  # added to the reward of declining (Eq. 20), once the ranks have met
 
     def reserve(self, num_sequences: int) -> None:
         """Decode at most this many sequences together; on a GPU, allocate their cache now."""
@@ -110,7 +109,7 @@ class Rollout:
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.run.ranks.is_main)
         rows = self.order.take(self.groups_per_replica * replicas.world)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [None] * G) for row in rows]
-        # A completion's seed depends on its place among those of all replicas: N of them sample what one would.
+        # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
         # The 0 has no meaning; without it, recorded runs would draw other tokens.
         seeds = []
         for number in range(len(groups)):
@@ -130,7 +129,7 @@ class Rollout:
     def graded(self, batches: Sequence[PackedBatch]) -> Iterator[PackedBatch]:
         """Yield the micro-batches with their advantages; with slow rewards, in the order in which these arrive.
 
-        Only in the first iteration can the wait be interrupted: later ones find every reward there.
+        The wait can be interrupted only in the first iteration. Later ones find all rewards there.
         """
         waiting = list(batches)
         while waiting:
@@ -173,9 +172,8 @@ class Rollout:
             self.batch_std = self._std_over_ranks()
         for group in groups:
             self._collect(group)
-            advantages = group_advantages(
-                self._rewards_of(group), self.config.scale_rewards, self.batch_std
-            )  # Eq. 1, 2
+            rewards = self._rewards_of(group)
+            advantages = group_advantages(rewards, self.config.scale_rewards, self.batch_std)  # Eq. 1, 2
             weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
                 bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
@@ -208,7 +206,7 @@ class Rollout:
         return completion.reward + self.refusal_shift
 
     def _shift_over_ranks(self) -> float:
-        """Wait for all rewards of the step; return what declining earns more in it. Every rank must call it."""
+        """Wait for all rewards of the step; return what is added to those of declining. Every rank must call it."""
         if self.config.refusal_target is None:
             return 0.0
         counts = [0.0] * 4

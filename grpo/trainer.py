@@ -31,7 +31,7 @@ from grpo.run.run import Run
 
 
 def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
-    """Load the policy of a run, and its optimizer, which takes the memory that it needs now."""
+    """Load the policy of a run and its optimizer, which allocates now all the memory that it will need."""
     policy = load_policy(config, device, shard=ranks.shard)
     optimizer = Optimizer(
         policy.model.parameters(),
@@ -49,10 +49,11 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
 class Trainer:
     """Policy and optimizer of one run. A subclass adds `train_step`, and `summarise_step`, which returns its metrics.
 
-    The constructor chooses micro-batches that fit into the memory that is still free. longest: tokens of the longest
-    prompt with its completion. temperature: of the distribution whose log-probs are trained. num_iterations: updates
-    per step. max_unscored: share of the completions that rewards may fail to score. reference: the frozen policy of
-    step 0, for the KL penalty.
+    The constructor chooses micro-batches that fit into the memory that is still free.
+
+    longest: tokens of the longest sequence, prompt and completion. temperature: of the distribution whose log-probs are
+    trained. num_iterations: updates per step. max_unscored: share of the completions that rewards may fail to score.
+    reference: the frozen policy of step 0, for the KL penalty.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Trainer:
         num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
         if self.ranks.world > 1:
             other_parts = (num_replicas - 1) * optimizer.grad.nbytes / num_replicas
-            sent = 2 * other_parts / 1e6  # of the gradient to be summed, and of the new weights
+            sent = 2 * other_parts / 1e6  # parts of the gradient, then parts of the new weights
             shared = f" ({num_replicas} x {num_shards} that share a model)" if num_shards > 1 else ""
             run.say(f"{self.ranks.world} processes{shared}; each sends {sent:.1f} MB per update to other replicas")
         size = memory.loaded_bytes(self.model, reference, num_replicas) + memory.free_bytes(run.device)

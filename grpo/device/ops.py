@@ -14,14 +14,12 @@ from grpo.device.products import Room, linear
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
-FEW_ROWS = (
-    256  # for which a product with a weight in 8 bits is bound by reading it; for more, dequantising costs little
-)
+FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
 Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
 class Settings:
-    """What the configuration says, once per process: whether kernels/ may be used, and whether bits must repeat."""
+    """Settings of this process, from the configuration: whether kernels/ may be used, and whether bits must repeat."""
 
     kernels, repeatable = True, False
 
@@ -188,7 +186,7 @@ def dequantise(
 ) -> torch.Tensor:
     """Return [scale q | tail] in the dtype of the tail, in the memory of `scratch` if there is some.
 
-    A CPU does it by parts, since torch would first convert all of q.
+    On a CPU it works on parts of q, since torch would first convert all of it.
     """
     (O, I), dtype = q_OI.shape, tail_OR.dtype
     shape = O, I + tail_OR.shape[1]
@@ -289,7 +287,7 @@ def _log_softmax(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalise over the vocabulary, or over what the cut leaves of it. Return free memory, and the log-softmax.
 
-    scratch_2XV: memory for both.
+    scratch_2XV: holds both.
     """
     scaled_XV, logp_XV = scratch_2XV[:, : len(logits_XV)]
     scaled_XV.copy_(logits_XV)

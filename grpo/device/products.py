@@ -14,9 +14,9 @@ import os
 import torch
 import torch.nn.functional as F
 
-# oneDNN compiles each shape of a product, some 0.25 MB, and keeps 1,024 of them; torch keeps as many more. With lengths
-# that vary, nearly every step brings new shapes, and the old ones lie between tensors that come and go. A step's own
-# layers share far fewer. Both caches read these variables at their first product.
+# oneDNN compiles code for each shape of a product, some 0.25 MB, and keeps it for 1,024 shapes; torch keeps as many
+# again. With lengths that vary, nearly every step brings new shapes, and the old code fragments the memory. The layers
+# of one step share far fewer shapes than 128. Both caches read these variables at their first product.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 
@@ -50,7 +50,7 @@ def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
 
 
 def _by_onednn(weight_OI: torch.Tensor) -> bool:
-    """Return whether to use oneDNN for this matrix. If there are gaps between its rows, oneDNN is slow."""
+    """Return whether to use oneDNN for this matrix. With gaps between the rows, oneDNN would be slow."""
     return (
         weight_OI.dtype in ONEDNN
         and weight_OI.device.type == "cpu"

@@ -39,7 +39,7 @@ class Shard(Peers):
         return slice(min(size, self.rank * width), min(size, (self.rank + 1) * width))
 
     def width(self, size: int) -> int:
-        """Return the size of a part, with the zeros beyond the end."""
+        """Return the size of a part of a block of this size, including zeros beyond its end."""
         return -(-size // self.world)
 
     def take(self, whole: torch.Tensor, cut: Cut | None) -> torch.Tensor:
@@ -57,7 +57,7 @@ class Shard(Peers):
         return torch.cat(parts, dim=cut.dim)
 
     def index(self, shape: torch.Size, cut: Cut) -> tuple[slice, ...]:
-        """Return where, in a tensor of this shape and one block, this shard's part lies."""
+        """Return where this shard's part lies in a tensor of this shape, which is one block."""
         return tuple(self.part(size) if dim == cut.dim else slice(size) for dim, size in enumerate(shape))
 
     def join(self, part: torch.Tensor, cut: Cut | None) -> torch.Tensor:

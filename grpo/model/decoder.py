@@ -32,10 +32,11 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.T
 
 @dataclass(frozen=True)
 class Family:
-    """What sets the checkpoints of one `model_type` apart: what their config.json means, and leaves out.
+    """What the config.json of one `model_type` implies without saying it.
 
-    qkv_bias, o_bias: None if `attention_bias` says it. qk_norm: whether queries and keys are normed. window: tokens
-    that one attends to if `sliding_window` is missing; None if a window needs `use_sliding_window`.
+    qkv_bias, o_bias: whether there are biases; None if `attention_bias` says it. qk_norm: whether queries and keys are
+    normalised. window: how many tokens a token attends to if `sliding_window` is missing; None if there is a window
+    only with `use_sliding_window`.
     """
 
     qkv_bias: bool | None = None
@@ -186,7 +187,10 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (2305.13245); `attend` does what lies between the projections. A shard has some heads."""
+    """Grouped-query attention (2305.13245). `attend` computes what lies between the projections.
+
+    A shard has some of the heads.
+    """
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
@@ -318,7 +322,7 @@ class Decoder(nn.Module):
         return self.build.shard.join(ops.exact_logits(hidden_XD, head_VD), Cut(1, (self.config.vocab_size,)))
 
     def _embed(self, ids_T: torch.Tensor) -> torch.Tensor:
-        """Look up the embeddings of tokens. A shard has some of them, and takes 0 for the others before all add up."""
+        """Look up the embeddings of tokens. A shard has some of them, and 0 for the others; then all shards add up."""
         shard = self.build.shard
         if shard.world == 1:
             return F.embedding(ids_T, self.embedding())
@@ -332,9 +336,10 @@ class Decoder(nn.Module):
 
     @contextmanager
     def prepacked(self) -> Iterator[torch.Tensor]:
-        """Keep all weights prepacked inside the `with` block, where they must not change. Yield the prepacked head.
+        """Prepack all weights for the `with` block, in which they must not change. Yield the prepacked head.
 
-        Frozen weights stay prepacked; the others are packed anew each time.
+        Frozen weights without an adapter stay prepacked afterwards. The others are packed anew each time; in float32 on
+        a CPU, those with an adapter are merged with it (lora.py).
         """
         head = self.untied_head or self.embedding
         try:

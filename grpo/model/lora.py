@@ -3,13 +3,14 @@
     y = x Wᵀ + s (x Aᵀ) Bᵀ + b   =   [x | x Aᵀ] [W | s B]ᵀ + b                                    Eq. 12
 
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
-The usual form rounds both terms to bf16 first, and merging rounds W + sBA: both lose most of an update while it is
-small. The price is R more columns. In return, sampling and training run the same arithmetic, and the reference policy
-is a view, `weight[:, :I]`.
+In bf16, the left-hand form rounds both terms before it adds them, and merging rounds W + s B A. Both lose most of an
+update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view,
+`weight[:, :I]`.
 
-float32 has the digits to merge: W + s B A is rounded by 2^-24 of it at most. So on a CPU, decoding in float32
-multiplies by a merged copy, made anew whenever weights are prepacked. It saves x Aᵀ and a copy of x per product, with
-thin layers a tenth of generation. Its sums differ from the trainer's by float32 rounding.
+Training uses the right-hand form. So does sampling, with one exception: in float32 on a CPU, it uses a merged copy,
+W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation
+if the layers are thin. Log-probs of sampler and trainer then differ by float32 rounding. The copy is made when sampling
+begins, and freed when it ends (`Decoder.prepacked`). Weights in 8 bits (`base_weights: int8`) are never merged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,7 +68,7 @@ POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 class Build:
     """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device.
 
-    int8: whether the projections' own weights, which are then frozen, are held in 8 bits.
+    int8: whether the projections' own weights are held in 8 bits. They are then frozen.
     shard: the part of the model to build. Sizes given to modules are those of the part.
     """
 
@@ -86,7 +87,7 @@ class Build:
         return replace(self, lora=None)
 
     def sharing_inputs(self, sizes: Iterable[str]) -> Shard:
-        """Return who shares the inputs of these projections, whose outputs are then summed."""
+        """Return the processes that share the inputs of these projections. Their outputs are then summed."""
         return self.shard if set(sizes) <= set(CUT_BY_INPUTS) else ALONE
 
     def weight(self, *shape: int) -> MasterWeight:
@@ -101,9 +102,9 @@ class Build:
 
 
 class Linear(nn.Module):
-    """Projections of one input, called parts, as one product. sizes: the number of outputs of each part.
+    """One product for several projections of one input, called parts. sizes: the number of outputs of each part.
 
-    inputs: the processes that share its inputs; the first one adds the bias.
+    inputs: the processes that share the inputs. The first one of them adds the bias.
     """
 
     room: Room | None = None  # see LoraLinear
@@ -142,11 +143,11 @@ class Linear(nn.Module):
 class LoraLinear(nn.Module):
     """`Linear` with frozen weights and an adapter on some of its parts.
 
-    A: [R, I], the adapted parts below one another. B: one [O_part, r] per adapted part.
-    weight: [O, I + R], a tensor or an Int8Weight; the columns from I on hold s B, one block per adapted part and zeros
-    elsewhere.
-    apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ; weight is [O, I + r], without
-    zeros.
+    A: [R, I], with the rows of all adapted parts, one part after the other. B: one [O_part, r] per adapted part.
+    weight: [O, I + R], a tensor or an Int8Weight. The columns from I on hold s B: a block for each adapted part, and
+    zeros elsewhere.
+    apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ. Then weight is [O, I + r], and
+    has no zeros.
     inputs: as in Linear.
     """
 
@@ -174,7 +175,7 @@ class LoraLinear(nn.Module):
             self.B[part] = nn.Parameter(B_OR)
         self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
         self.prepacked: tuple[torch.Tensor, list[torch.Tensor]] | None = None  # A and weights: see Decoder.prepacked
-        self.merged: torch.Tensor | None = None  # takes the place of `prepacked` in float32 on a CPU
+        self.merged: torch.Tensor | None = None  # W + s B A, in place of `prepacked` in float32 on a CPU
 
     @property
     def room(self) -> Room | None:
@@ -227,8 +228,17 @@ class LoraLinear(nn.Module):
         return None if self.inputs.rank else self.bias
 
     def dropped(self, x_TI: torch.Tensor, seed: int | None) -> torch.Tensor:
-        """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout."""
-        return _dropped(x_TI, self.lora.dropout, seed, self.inputs)
+        """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout.
+
+        Processes that share the inputs apply their parts of one mask.
+        """
+        if seed is None:
+            return x_TI
+        probability, width = self.lora.dropout, x_TI.shape[1] * self.inputs.world
+        generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
+        drawn_TI = torch.rand(len(x_TI), width, generator=generator, device=x_TI.device)
+        keep_TI = drawn_TI[:, self.inputs.part(width)] >= probability
+        return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
     def split_h(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the part of x Aᵀ that each product takes."""
@@ -239,6 +249,7 @@ class LoraLinear(nn.Module):
         return [self.weight[rows] for rows in self.product_rows]
 
     def prepack(self) -> None:
+        """Prepare for sampling: pack A and each [W | s B]; in float32 on a CPU, pack the merged weight instead."""
         weights = self.weights()
         if isinstance(self.weight, torch.Tensor):
             if self.weight.dtype == torch.float32 and self.weight.device.type == "cpu":
@@ -248,7 +259,7 @@ class LoraLinear(nn.Module):
         self.prepacked = prepack(self.A.value), weights
 
     def _merge(self) -> torch.Tensor:
-        """Return W + s B A, [O, I]."""
+        """Return W + s B A, [O, I], for all products together."""
         base_OI, sB_OX = self.weight.split([self.in_features, self.num_columns], dim=-1)
         merged_OI = torch.empty_like(base_OI, memory_format=torch.contiguous_format)
         for rows, A_XI in zip(self.product_rows, self.A.value.split(self.num_columns), strict=True):
@@ -320,17 +331,6 @@ class _AugmentedLinear(torch.autograd.Function):
         return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
-def _dropped(x_TI: torch.Tensor, probability: float, seed: int | None, inputs: Shard = ALONE) -> torch.Tensor:
-    """Apply the dropout mask of this seed; the processes that share the inputs have their parts of the same mask."""
-    if seed is None:
-        return x_TI
-    generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
-    width = x_TI.shape[1] * inputs.world
-    drawn_TI = torch.rand(len(x_TI), width, generator=generator, device=x_TI.device)
-    keep_TI = drawn_TI[:, inputs.part(width)] >= probability
-    return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
-
-
 def make_linear(
     in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False
 ) -> Linear | LoraLinear:
@@ -341,10 +341,11 @@ def make_linear(
 
 
 class JointLinear(nn.Module):
-    """Several projections of one input: as one product if the zeros in s B waste little.
+    """Several projections of one input. They are one product if the zeros in s B waste little.
 
-    Otherwise each adapted projection is a product of its own (but all share one x Aᵀ), and those without an adapter are
-    a module of their own. Either way the masters are laid out in the same order, so checkpoints do not depend on it.
+    Otherwise each adapted projection is a product of its own, though all of them share one x Aᵀ. The projections
+    without an adapter are then another module. Either way the masters have the same order, so checkpoints do not depend
+    on it.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):

@@ -37,10 +37,10 @@ class Log:
     """Writes the metrics of one run; only rank 0 has one.
 
     metrics.jsonl gets every step. The trackers get the means of every logging_steps steps; so does the terminal if
-    these are several, or if it shows no bar. completions/ gets the first step, the last one, and one of every
-    logging_steps.
+    logging_steps is more than 1, or if there is no progress bar. completions/ gets the first step, the last one, and
+    every one whose number logging_steps divides.
 
-    If the disk is full or a tracker fails, lines are lost, with one warning for each, and training continues.
+    If the disk is full or a tracker fails, lines are lost and training continues. Each file and tracker warns once.
     """
 
     def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
@@ -55,7 +55,7 @@ class Log:
             initial=first_step,
             bar_format=BAR,
             dynamic_ncols=True,
-            smoothing=0,  # the time left is by the mean of all steps
+            smoothing=0,  # the time left follows from the mean of all steps
             mininterval=0,
             disable=config.disable_tqdm or None,  # None: unless stderr is a terminal
         )

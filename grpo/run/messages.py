@@ -1,4 +1,4 @@
-"""What a run tells its user: lines on stderr, and debug.log. Writing that fails there stops no run."""
+"""What a run tells its user: lines on stderr, and debug.log. If writing there fails, the run goes on."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def tolerated(name: str, warned: set[str], kinds: Kinds = OSError) -> Iterator[None]:
-    """Go on if what the code inside writes to `name` is lost. Warn about it once: `warned` holds the names so far."""
+    """Go on if the code inside fails to write to `name`. Warn about it once: `warned` holds the names so far."""
     try:
         yield
     except kinds as error:

@@ -110,7 +110,7 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
 
 
 def _compared(config: AnyConfig, num_replicas: int) -> Json:
-    """Return the keys to compare. The batch of a step counts, and how it is divided only in a mean over batches."""
+    """Return the keys to compare: the batch size of a step in place of its factors, which matter to bnpo alone."""
     keys = _written(config)
     sizes = [keys.pop(name) for name in BATCH] + [num_replicas]
     divided = f", {' x '.join(map(str, sizes))}" if keys.get("loss_type") == "bnpo" else ""

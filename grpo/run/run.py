@@ -35,7 +35,7 @@ from grpo.run.trackers import check_trackers
 
 
 class Run:
-    """Holds the output directory, and records at the end how the run ended: `with Run(config) as run:`.
+    """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
     notices: lines to show at the start. ranks: those of the run that this one is part of, if any.
     """
@@ -162,7 +162,7 @@ class Run:
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
 
-        origin: what it was made from, which is written as well (see origin.py).
+        origin: what it was made from, which is written as well (`provenance.origin_of`).
         """
         self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
@@ -183,7 +183,7 @@ class Run:
                 write_json(folder / file, note)
 
     def _contribute(self, policy: Policy) -> None:
-        """Give rank 0 what this one has of the policy that it writes."""
+        """Send rank 0 this rank's part of the policy. Rank 0 writes it."""
         if self.ranks.replicas.rank == 0:
             policy.save(None)
 
@@ -199,9 +199,9 @@ class Run:
     def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
         """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.
 
-        An existing checkpoint of this step is kept only if this run wrote it or resumed from it: otherwise it is
+        An existing checkpoint of this step is kept only if this run wrote it or resumed from it. Otherwise it is
         damaged, or the run was resumed from an earlier one.
-        UserError (exit 5) instead if some weight is not finite.
+        UserError (exit 5) if some weight is not finite; then nothing is written.
         """
         optimizer.check_finite()
         random_states = self.ranks.replicas.gather(checkpoint.random_state())

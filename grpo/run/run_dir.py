@@ -141,14 +141,14 @@ class RunDir:
             old.mkdir(exist_ok=True)
             if not (old / entry.name).exists():
                 entry.rename(old / entry.name)
-            elif entry.is_dir():  # what is there is of the run that this one was to replace
+            elif entry.is_dir():  # old-run/ already holds the one of an earlier run that has not been replaced yet
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
             failpoint("replace-moving")
 
     def drop_old_run(self) -> None:
-        """Remove the run that was set aside, now that its successor has a checkpoint."""
+        """Remove the run in old-run/, now that its successor has a checkpoint."""
         shutil.rmtree(self.path / OLD_RUN, ignore_errors=True)
 
     def update(self, **changes) -> None:

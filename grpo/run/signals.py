@@ -1,7 +1,7 @@
-"""How a signal ends a run: with the step that is under way, or, after a grace, in the middle of its rollout.
+"""How a signal ends a run: after the step that is under way, or, after a grace period, in the middle of its rollout.
 
-Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter for the call;
-it happens as soon as Python code runs in the main thread again.
+Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter to call the
+handler. The interpreter does so as soon as Python code runs in the main thread again.
 """
 
 import _thread
@@ -36,7 +36,7 @@ class Signals:
         self.is_closed = threading.Event()
 
     def open(self, ranks: Ranks) -> None:
-        """Take the place of the handlers that are there."""
+        """Install the handlers, and keep the ones that they replace."""
         self.ranks = ranks
         self.before = {ALARM: signal.signal(ALARM, self._on_alarm)}
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -45,7 +45,7 @@ class Signals:
                 self.before[number] = signal.signal(number, self._on_signal)
 
     def close(self) -> None:
-        """Stop the alarm, and bring back the handlers."""
+        """Stop the alarm, and install the former handlers again."""
         self.is_closed.set()
         if HAS_TIMER:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -91,8 +91,8 @@ class Signals:
     def interruptible(self, together: bool = False) -> Iterator[None]:
         """Let a signal whose grace is over interrupt the code inside.
 
-        together: all ranks run this code, so all of them stop as soon as one does. Elsewhere, with several ranks, the
-        code is not interrupted: the others wait for this rank until the end of the step.
+        together: all ranks run this code, so all of them stop as soon as one does. Without it, several ranks are not
+        interrupted, since the others wait for this rank until the end of the step.
         """
         if self.ranks.world > 1 and not together:
             yield

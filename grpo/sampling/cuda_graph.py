@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
 
-So the host checks only once in several steps which sequences have ended. A row of a bucket without a sequence counts as
-ended. Where shards share a model, graphs hold their collectives (NCCL): all shards replay the same graphs in
-the same order; the runs before a capture connect them. This is untried.
+Between two checks for ended sequences, the host only replays graphs, several in a row. A row of a bucket that has no
+sequence counts as ended. If shards share a model, the graphs contain their collectives (NCCL). Then all shards replay
+the same graphs in the same order, and the warm-up runs before a capture connect them. That has never been tried.
 """
 
 from collections.abc import Sequence

@@ -47,11 +47,11 @@ class Sampler:
         self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
-        self.check_every = 16 if self.on_cuda else 1  # decode steps between two looks, which wait for the device
-        self.uses_graphs = self.on_cuda  # keeps the slots from one call to the next
+        self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
+        self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
-        self.between: Callable[[], None] = lambda: None  # called before each look
+        self.between: Callable[[], None] = lambda: None  # called before each check
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -210,7 +210,7 @@ class _Running:
         self.used += [len(ids)] * len(entering)
 
     def decode(self, steps: int) -> None:
-        """Generate `steps` tokens for every live sequence, fewer if it ends before."""
+        """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
         if not self.live:
             return
         if self.graphs:
@@ -229,7 +229,7 @@ class _Running:
         self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
-        """Remove and return the sequences that have ended; the last live slot moves into each gap."""
+        """Remove and return the sequences that have ended. The last live slot moves into each gap."""
         finished = []
         for slot in reversed(self.slots.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
             finished.append((self.live[slot], self._completion(slot)))
