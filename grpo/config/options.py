@@ -357,7 +357,7 @@ class ApiKeys:
     decomposer_max_tokens: int = key(4096, "free", low=1)
     """Maximum tokens of a decomposer's reply, including thoughts."""
     api_plain_http: bool = key(False, "free")
-    """Allow http without encryption to addresses that are not public. Prompts, answers, keys are readable on the way."""
+    """Allow plain http to addresses that are not public. Prompts, answers and keys are readable on the way."""
 
 
 @dataclass(frozen=True)
