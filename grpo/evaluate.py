@@ -6,7 +6,7 @@
 MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
 questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and GSM8K are
 recognised by their columns and need no --reward. Prints JSON: accuracy with its 95 % interval, the shares of wrong and
-of declined answers, pass@k; and a table on stderr. A and B are models, or the --output files of two evaluations.
+of declined answers, pass@k; and a table on stderr. A and B are the --output files of two evaluations.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
-from grpo.evaluation.compare import collect, compare, comparison_text, read_answers
+from grpo.evaluation.compare import compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import result_table
@@ -42,7 +42,6 @@ from rewards.scorer import Scorer
 MANY = 0.2  # of the answers
 MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unless --output names another file
-Result = tuple[dict[str, Any], list[dict[str, Any]]]  # numbers, and a record per answer
 
 
 def evaluate(task: Task, n: int, temperature: float, rescue: Path) -> list[Group]:
@@ -124,34 +123,22 @@ def say(text: str) -> None:
     print(escape(text), file=sys.stderr)
 
 
-def compare_two(a: str, b: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compare two models, or the answers in the files of two evaluations."""
-    found = []
-    for label, name in (("a", a), ("b", b)):
-        if Path(name).suffix in (".json", ".jsonl"):
-            found.append(read_answers(Path(name)))
-        else:
-            say(f"{label}: {name}")
-            output = arguments.output and arguments.output.with_suffix(f".{label}.json")
-            _, records = evaluate_model(name, arguments, output)
-            found.append(collect(records, name))
-    comparison = compare(*found)
+def compare_two(a: str, b: str) -> dict[str, Any]:
+    """Compare the answers in the files of two evaluations."""
+    comparison = compare(*(read_answers(Path(name)) for name in (a, b)))
     say(comparison_text(comparison, a, b))
     return {"a": a, "b": b, **asdict(comparison)}
 
 
-def evaluate_model(model: str, arguments: argparse.Namespace, output: Path | None) -> Result:
-    """Evaluate one model; write the result to `output`, and the answers to a file next to it."""
-    task = make_task(model, arguments, say)
+def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Evaluate a model; write the answers to a file next to `--output`."""
+    task, output = make_task(arguments.model, arguments, say), arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
     groups = evaluate(task, arguments.n, arguments.temperature, rescue)
-    result, records = _summarise(task.config, groups), completion_records(groups)
-    if task.benchmark:
-        result = {"benchmark": task.benchmark.name, **result}
+    result = _summarise(task.config, groups)
     if output:
-        write_lines(output.with_suffix(".jsonl"), records)
-        write_json(output, result)
-    return result, records
+        write_lines(output.with_suffix(".jsonl"), completion_records(groups))
+    return {"benchmark": task.benchmark.name, **result} if task.benchmark else result
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -159,7 +146,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a checkpoint, an adapter, a run's directory, or a hub id"
     )
-    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two models, or the --output of two evaluations")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="the --output of two evaluations")
     parser.add_argument("--data", metavar="FILE", help="questions, as JSON, JSONL, CSV or Parquet")
     parser.add_argument(
         "--reward", metavar="NAME", help="reward that knows right from wrong, such as math, exact or simpleqa"
@@ -196,20 +183,16 @@ def main(argv: list[str]) -> None:
     parser = make_parser()
     arguments = parser.parse_intermixed_args(argv)
     check(arguments)
-    if arguments.compare:
-        if arguments.model:  # there is none; argparse took the first override for it
-            arguments.overrides.insert(0, arguments.model)
-        result = compare_two(*arguments.compare, arguments)
-        if arguments.output:
-            write_json(arguments.output, result)
-    elif arguments.model:
-        result, _ = evaluate_model(arguments.model, arguments, arguments.output)
-    else:
+    if bool(arguments.compare) == bool(arguments.model):
         parser.error("name a MODEL, or --compare A B")
+    result = compare_two(*arguments.compare) if arguments.compare else evaluate_model(arguments)
+    if arguments.output:
+        write_json(arguments.output, result)
     print(json.dumps(result, indent=2))
     where = arguments.output or "the JSON above; --output F.json keeps it, with every answer"
-    model = arguments.compare[1] if arguments.compare else arguments.model
-    say_next(where, ["grpo.evaluate", "--compare", model, "OTHER"], ["grpo.generate", "MODEL"])
+    say_next(
+        where, ["grpo.evaluate", "--compare", arguments.output or "F.json", "OTHER.json"], ["grpo.generate", "MODEL"]
+    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from grpo.optim import Optimizer, scheduled_rate
 from grpo.packing import pack_batch, split_into_micro_batches
 from grpo.run.checkpoint import check_disk
 from grpo.run.metrics import Clock, TokenMeter
-from grpo.run.provenance import check_inputs, inputs_of
+from grpo.run.provenance import hidden_values, inputs_of
+from grpo.run.resume import check_inputs
 from grpo.run.run import Run
 
 
@@ -80,7 +81,7 @@ class Trainer:
         self.order, self.total_steps, self.longest = order, total_steps, longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
-        self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None))
+        self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None)) | hidden_values(config)
         self.ranks.agree(self.inputs)
         if warning := slow_dtype(self.model.build.dtype, run.device):
             run.say(warning)
@@ -203,7 +204,6 @@ class Trainer:
         self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
-        self.run.set_others_aside(self.step)
         if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
             self.save()
         return counters

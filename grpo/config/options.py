@@ -19,6 +19,7 @@ from grpo.config.values import describe_limits
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
+MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
@@ -139,7 +140,8 @@ class RunKeys:
     overwrite_output_dir: bool = key(False, "once free")
     """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has a checkpoint."""
     resume_from_checkpoint: bool | str = key(False, "first once free")
-    """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint."""
+    """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
+    run, or from an older one, in an output_dir of its own."""
     allow_changes: list[str] = key((), "once")
     """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
     logging_steps: int = key(1, "free", low=1)
@@ -147,7 +149,7 @@ class RunKeys:
     save_steps: int = key(50, "first free", low=0)
     """Steps between checkpoints. 0: save only at the end."""
     save_total_limit: int = key(3, "free", low=0)
-    """Checkpoints to keep, and as many of those that were set aside. 0: all."""
+    """Checkpoints to keep. 0: all."""
     report_to: list[str] = key(("tensorboard",), "free")
     """Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none."""
     run_name: str | None = key(None, "free")
@@ -295,7 +297,7 @@ class RewardKeys:
     """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
-    reward_timeout_s: float = key(120.0, "free", above=0)
+    reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
     """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
     expression cannot be interrupted."""
     eval_reward_funcs: list[str] | None = key(None)
@@ -344,7 +346,7 @@ class ApiKeys:
     """US dollars per million prompt tokens and per million completion tokens, for the metric decomposer/cost."""
     api_max_concurrency: int = key(128, "free", low=1)
     """Maximum concurrent requests, per endpoint."""
-    api_deadline_s: float = key(120.0, "free", above=0)
+    api_deadline_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
     """Seconds for one item, including all retries. After that the item is unscorable."""
     api_requests_per_minute: int = key(0, "free", low=0)
     """Maximum requests per minute, per endpoint, evenly spaced. 0: no limit."""

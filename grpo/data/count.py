@@ -13,7 +13,7 @@ class RowCount:
     """The rows of one data set: how many were read, and how many are left out, by reason.
 
     left_out: reason -> rows, such as {"without an answer": 3}. notes: what else its reader should know, and how often,
-    such as {"answers cut at 512 tokens": 2}. A run writes it to data.json as {"data", "rows", "left_out", "notes"}.
+    such as {"answers cut at 512 tokens": 2}. run_state.json holds it as {"data", "rows", "left_out", "notes"}.
 
     >>> count = RowCount("train.jsonl", rows=40)
     >>> count.left_out["without an answer"] += 3
@@ -27,7 +27,7 @@ class RowCount:
     notes: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> Json:
-        """Return the count as data.json holds it."""
+        """Return the count as run_state.json holds it."""
         return {"data": self.data, "rows": self.rows, "left_out": dict(+self.left_out), "notes": dict(+self.notes)}
 
     def __str__(self) -> str:

@@ -17,7 +17,6 @@ from grpo.diagnosis.reader import is_number, read_document, read_lines
 from grpo.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
-DATA_FILE = "data.json"  # use of a data set -> its rows (see grpo/data/count.py)
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 MAX_STEP = 10**9
 
@@ -49,14 +48,13 @@ class Answer:
 class Record:
     """A run directory.
 
-    data: what data.json holds. steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
+    steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
     num_damaged: the lines that cannot be read, by file, such as the last one of a killed run.
     """
 
     path: Path
     config: Json = field(default_factory=dict)
     state: Json = field(default_factory=dict)
-    data: Json = field(default_factory=dict)
     steps: list[Metrics] = field(default_factory=list)
     evaluations: list[Metrics] = field(default_factory=list)
     summaries: dict[str, dict[str, Metrics]] = field(default_factory=dict)
@@ -95,7 +93,6 @@ def read_record(path: str | Path) -> Record:
         path,
         read_document(path / CONFIG_FILE),
         read_document(path / STATE_FILE),
-        read_document(path / DATA_FILE),
         steps,
         evaluations,
         _summaries(read_document(path / "evaluation.json")),

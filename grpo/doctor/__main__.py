@@ -1,6 +1,6 @@
 """Check everything that can fail later in a run, without training.
 
-  python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]
+  python -m grpo.doctor CONFIG [key=value ...] [--json] [--memory-gb N]
 
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
 the data of both stages, the checkpoint, the tokenizer, each reward, each service (by asking it a question), memory and
@@ -12,7 +12,6 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from grpo.base.errors import CONFIG, redact, run_main
 from grpo.base.progress import command_parser, say_next
@@ -79,19 +78,17 @@ def _gigabytes(text: str) -> float:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    usage = "%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N] [--missing-titles FILE]"
+    usage = "%(prog)s CONFIG [key=value ...] [--json] [--memory-gb N]"
     parser = command_parser("grpo.doctor", __doc__, usage=usage, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print all findings as JSON")
     parser.add_argument("--memory-gb", type=_gigabytes, metavar="N", help="count memory for a GPU of N GB")
-    titles = "write the titles that are not in the knowledge base"
-    parser.add_argument("--missing-titles", type=Path, metavar="FILE", help=titles)
     return parser
 
 
 def main(argv: list[str]) -> int:
     arguments, rest = make_parser().parse_known_args(argv)
     config, findings = read_either_stage(*split_arguments(rest))
-    case = Case(config, arguments.memory_gb, arguments.missing_titles)
+    case = Case(config, arguments.memory_gb)
     findings += [make_finding(name, check, case) for name, check in checks(case)]
     if arguments.json:
         print(redact(json.dumps([asdict(finding) for finding in findings])))

@@ -29,12 +29,11 @@ Value = TypeVar("Value")
 class Case:
     """A configuration, and what the checks have found so far; None: not found, or not yet.
 
-    memory_gb: of the GPU to plan for, if it is not in this machine. missing_titles: the file to write them to.
+    memory_gb: of the GPU to plan for, if it is not in this machine.
     """
 
     config: AnyConfig
     memory_gb: float | None = None
-    missing_titles: Path | None = None
     start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: list[Row] | None = None  # of these, to train on

@@ -10,8 +10,8 @@ import torch
 from grpo.base.errors import STORAGE, UserError
 from grpo.device import ops
 from grpo.doctor.case import Case, need_key
-from grpo.run.checkpoint import existing_part, find_checkpoint
-from grpo.run.provenance import check_changes
+from grpo.run.checkpoint import existing_part
+from grpo.run.resume import check_changes, continues_a_run, find_checkpoint
 from grpo.run.run_dir import refuse_a_run
 
 
@@ -25,7 +25,7 @@ def machine(case: Case) -> str:
 
 def output(case: Case) -> str:
     path = Path(need_key(case.config, "output_dir"))
-    if not (case.config.resume_from_checkpoint or case.config.overwrite_output_dir):
+    if not (continues_a_run(case.config) or case.config.overwrite_output_dir):
         refuse_a_run(path)
     existing = existing_part(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -41,8 +41,9 @@ def output(case: Case) -> str:
 def resume(case: Case) -> str:
     """Find the checkpoint to resume from, and compare its run with this one."""
     config, wanted = case.config, case.config.resume_from_checkpoint
-    run_dir = Path("unused" if isinstance(wanted, str) else need_key(config, "output_dir"))
-    folder, notices = find_checkpoint(run_dir, wanted)
+    if wanted is True:
+        need_key(config, "output_dir")
+    folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
     if folder is None:
         return "; ".join(notices)
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares

@@ -10,6 +10,7 @@ from grpo.config.load import examine_config
 from grpo.config.options import SftConfig, keys_that
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
+from grpo.device.products import slow_dtype
 from grpo.device.shard import Shard
 from grpo.doctor.case import Case, NotChecked, need, need_key
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
@@ -62,10 +63,12 @@ def model(case: Case) -> str:
     num_weights = sum(tensor.numel() for tensor in named_tensors(decoder).values())
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
     share = num_trained / (num_weights + num_trained) if lora else 1.0
-    return (
-        f"{decoder.config.family}, {rounded(num_weights)} weights, {rounded(num_trained)} trained ({share:.2%}); "
-        f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB"
-    )
+    found = [
+        f"{decoder.config.family}, {rounded(num_weights)} weights, {rounded(num_trained)} trained ({share:.2%})",
+        f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB",
+        slow_dtype(dtype, case.device),
+    ]
+    return "; ".join(filter(None, found))
 
 
 def rounded(number: float) -> str:

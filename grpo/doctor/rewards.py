@@ -45,18 +45,14 @@ def service(case: Case, name: str) -> str:
 
 
 def titles(case: Case) -> str:
-    """Look up all titles of the data; write the missing ones to a file if one is named."""
+    """Look up all titles of the data."""
     rows = need(case.rows, "the data")
     need(case.checkups.get("knowledge base"), "the knowledge base")
     with KnowledgeBase.open(knowledge_base_path(case.options)) as base:
         found = base.coverage([joined_titles(row.columns.get("title")) for row in rows])
     text = str(found)
-    if case.missing_titles is not None:
-        case.missing_titles.write_text("".join(f"{title}\n" for title in found.missing), encoding="utf-8")
-        text += f"; written to {case.missing_titles}"
-    elif found.missing:
-        shown = ", ".join(found.missing[:MAX_SHOWN])
-        text += f", such as {shown} (--missing-titles FILE writes all of them)"
+    if found.missing:
+        text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"
     if found.found < LOWEST_COVERAGE:
         text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
     return text

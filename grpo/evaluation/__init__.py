@@ -6,5 +6,5 @@ measures.py    graded answers to numbers: accuracy with its interval, the measur
 confidence.py  stated confidences compared with outcomes: ECE, Brier score, risk-coverage curve
 table.py       these numbers as text
 held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
-compare.py     two models on the same questions: McNemar's test, bootstrap interval
+compare.py     two models on the same questions: exchange test, bootstrap interval
 """

@@ -2,13 +2,10 @@
 
 - The interval of a difference is a bootstrap interval (Efron, 1979): questions are resampled together with both models'
   answers, so that the difficulty of a question cancels. Percentiles of 10,000 resamples with a fixed seed.
-- p of a rate, with one answer per question: McNemar's exact test (1947). Of the questions where the models differ, each
-  model is ahead equally often by chance alone; p is the two-sided binomial probability.
-- p of any other mean: the share of 10,000 random exchanges of the two models' answers to each question after which the
-  means differ at least as much (Fisher, 1935).
+- p: the share of 10,000 random exchanges of the two models' answers to each question after which the means differ at
+  least as much (Fisher, 1935). For a rate, with one answer per question, this is McNemar's test (1947).
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -74,20 +71,8 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
     """Compare a measure of two models. a, b: the values of the answers to each question."""
     pairs = list(zip(a, b, strict=True))
     changes = np.array([fmean(after) - fmean(before) for before, after in pairs])
-    is_rate = all(len(values) == 1 and values[0] in (0.0, 1.0) for pair in pairs for values in pair)
-    if is_rate:
-        p = mcnemar_exact(int((changes < 0).sum()), int((changes > 0).sum()))
-    else:
-        p = exchange_test(changes)
     means = [fmean(map(fmean, of_model)) for of_model in zip(*pairs, strict=True)]
-    return Difference(*means, means[1] - means[0], *bootstrap_interval(changes), p)
-
-
-def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Return the two-sided p-value. only_a, only_b: numbers of questions that only this model answers right."""
-    n, fewer = only_a + only_b, min(only_a, only_b)
-    ways = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(fewer + 1))
-    return min(1.0, 2 * math.fsum(math.exp(log_ways - n * math.log(2)) for log_ways in ways))
+    return Difference(*means, means[1] - means[0], *bootstrap_interval(changes), exchange_test(changes))
 
 
 def exchange_test(changes: np.ndarray) -> float:
@@ -118,7 +103,7 @@ def read_answers(path: Path) -> Measured:
         raise UserError(
             f"cannot compare {path}",
             f"there is no file {answers if path.exists() else path}",
-            "give a model, or a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
+            "give a file that `python -m grpo.evaluate ... --output FILE.json` has written; "
             "the answers are next to it, in FILE.jsonl",
             PREFLIGHT,
         )

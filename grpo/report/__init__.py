@@ -1,4 +1,4 @@
-"""A run as one page: `python -m grpo.report RUN [RUN2]`, made at the end of every run too.
+"""A run as one page: `python -m grpo.report RUN`, made at the end of every run too.
 
 page.py gathers what the page shows, and page.html lays it out: grpo/explain.py says what went wrong and when,
 before_after.py what training has changed on held-out questions, charts.py draws the curves, and answers.py picks

@@ -1,6 +1,6 @@
-"""Make one page of a run, or of two side by side: what was trained, what happened, curves, completions.
+"""Make one page of a run: what was trained, what happened, curves, completions.
 
-  python -m grpo.report RUN [RUN2] [--output FILE.html]
+  python -m grpo.report RUN [--output FILE.html]
 
 RUN is the output_dir of a run, which may be under way or may have been killed. The page is written to RUN/report.html;
 it needs no network.
@@ -17,7 +17,6 @@ from grpo.report.page import write_report
 def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("grpo.report", __doc__)
     parser.add_argument("run", metavar="RUN", help="the output_dir of a run")
-    parser.add_argument("other", metavar="RUN2", nargs="?", help="a run to compare it with")
     parser.add_argument("--output", type=Path, metavar="FILE.html", help="the page (default: RUN/report.html)")
     return parser
 
@@ -26,7 +25,7 @@ def main(argv: list[str]) -> None:
     arguments = make_parser().parse_args(argv)
     if arguments.output:
         check_output(arguments.output)
-    page = write_report(arguments.run, arguments.other, arguments.output)
+    page = write_report(arguments.run, arguments.output)
     say_next(f"{page}, to open in a browser", ["grpo.explain", arguments.run], ["grpo.evaluate", arguments.run])
 
 

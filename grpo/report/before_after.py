@@ -1,6 +1,5 @@
 """The gains of a run on held-out questions: one sentence, and each measure before and after with its 95 % interval."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.diagnosis.glossary import Metrics
@@ -24,7 +23,7 @@ class Value:
     high: float | None = None
 
 
-QuestionSets = dict[str, dict[str, list[Value | None]]]  # title -> measure -> its value in each measurement
+QuestionSets = dict[str, dict[str, list[Value | None]]]  # title -> measure -> its value before, and after
 
 
 def headline(record: Record) -> str:
@@ -50,13 +49,9 @@ def _compare(record: Record) -> Comparison | None:
     return compare(first, last) if any(first[name].keys() & last.get(name, {}).keys() for name in first) else None
 
 
-def before_and_after(records: Sequence[Record]) -> tuple[list[str], QuestionSets]:
-    """Return the column headers (before and after, for each run), and the measures of each set of questions."""
-    headers, columns = [], []
-    for record in records:
-        for moment, summaries in record.summaries.items():
-            headers.append(moment if len(records) == 1 else f"{record.name}, {moment}")
-            columns.append(summaries)
+def before_and_after(record: Record) -> QuestionSets:
+    """Return the measures of each set of held-out questions."""
+    columns = list(record.summaries.values())
     question_sets = {}
     for name in dict.fromkeys(name for column in columns for name in column):
         summaries = [column.get(name, {}) for column in columns]
@@ -65,7 +60,7 @@ def before_and_after(records: Sequence[Record]) -> tuple[list[str], QuestionSets
             measure: [_with_interval(summary, measure) for summary in summaries]
             for measure in shown_measures(SHOWN_OF_PART if name else SHOWN, *summaries)
         }
-    return headers, question_sets
+    return question_sets
 
 
 def _with_interval(summary: Metrics, name: str) -> Value | None:

@@ -67,14 +67,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, as the data of an SVG path. kind: its class in the style sheet: "", "dashed" or "pale".
+    """A curve, as the data of an SVG path. is_pale: it lies under its running mean.
 
     spots: x, y and value of points to point at. has_dots: they can be seen.
     """
 
     path: str
     colour: int
-    kind: str
+    is_pale: bool
     spots: list[tuple[float, float, str]]
     has_dots: bool = False
 
@@ -91,15 +91,14 @@ class Chart:
     meanings: list[tuple[str, str]]
 
 
-def draw_charts(records: Sequence[Record]) -> list[Chart]:
-    """Draw all metrics that any of the runs has, at most NUM_COLOURS of them in a plot."""
-    runs = [_curves(record) for record in records]
-    names = list(dict.fromkeys(name for run in runs for name in run))
+def draw_charts(record: Record) -> list[Chart]:
+    """Draw all metrics that a run has, at most NUM_COLOURS of them in a plot."""
+    curves = _curves(record)
     charts = []
     for title, patterns in CHARTS.items():
-        shown = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)][:MAX_CURVES]
+        shown = [name for pattern in patterns for name in curves if fnmatchcase(name, pattern)][:MAX_CURVES]
         for start in range(0, len(shown), NUM_COLOURS):
-            charts.append(_draw(title, shown[start : start + NUM_COLOURS], runs))
+            charts.append(_draw(title, {name: curves[name] for name in shown[start : start + NUM_COLOURS]}))
     return charts
 
 
@@ -113,26 +112,24 @@ def _curves(record: Record) -> dict[str, Points]:
     return {name: thin(curve) for name, curve in points.items() if len(curve) > 1 and any(y for _, y in curve)}
 
 
-def _draw(title: str, names: Sequence[str], runs: Sequence[dict[str, Points]]) -> Chart:
-    """Draw the curves of these names: those of a second run dashed, and noisy ones pale under their running mean."""
-    curves = [(number, name, run[name]) for number, run in enumerate(runs) for name in names if name in run]
-    xs, ys = zip(*[point for _, _, points in curves for point in points], strict=True)
+def _draw(title: str, curves: dict[str, Points]) -> Chart:
+    """Draw curves, noisy ones pale under their running mean."""
+    xs, ys = zip(*[point for points in curves.values() for point in points], strict=True)
     is_percent = title in OF_SHARES
     x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
     y = make_axis(*((0, 1) if is_percent else (min(ys), max(ys))), BOTTOM, TOP)
-    chart = Chart(title, x, y, [], is_percent, [(name, meaning(name)) for name in names])
-    for number, name, points in curves:
-        colour, kind = names.index(name), "dashed" if number else ""
+    chart = Chart(title, x, y, [], is_percent, [(name, meaning(name)) for name in curves])
+    for colour, points in enumerate(curves.values()):
         mean = points
         if len(points) >= SMOOTH_FROM and title not in EXACT:
-            chart.lines.append(Line(_path(points, chart), colour, "pale", []))
+            chart.lines.append(Line(_path(points, chart), colour, True, []))
             steps, values = zip(*points, strict=True)
             mean = list(zip(steps, running_mean(values, max(2, len(values) // 20)), strict=True))
         spots = [
             (x.place(step), y.place(value), f"step {step:.0f}: {value:{'.1%' if is_percent else '.4g'}}")
             for step, value in points[:: math.ceil(len(points) / MAX_SPOTS)]
         ]
-        chart.lines.append(Line(_path(mean, chart), colour, kind, spots, len(points) <= MAX_DOTS and not number))
+        chart.lines.append(Line(_path(mean, chart), colour, False, spots, len(points) <= MAX_DOTS))
     return chart
 
 

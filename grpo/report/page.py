@@ -1,7 +1,7 @@
-"""What the page shows of one run, or of two side by side."""
+"""What the page shows of a run."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
-from grpo.base.storage import Json, write_atomically
+from grpo.base.storage import write_atomically
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, as_yaml
 from grpo.diagnosis.reader import is_number
@@ -24,23 +24,30 @@ from grpo.report.charts import draw_charts, show_tick
 FILE_NAME = "report.html"
 
 
-def write_report(path: str | Path, other: str | Path | None = None, output: str | Path | None = None) -> Path:
-    """Write report.html into a run's directory, and return its path. other: a run to compare it with."""
-    records = [read_record(run) for run in (path, other) if run]
+def write_report(path: str | Path, output: str | Path | None = None) -> Path:
+    """Write report.html into a run's directory, or to `output`; return its path."""
     output = Path(output or Path(path) / FILE_NAME)
-    write_atomically(output, render(records))
+    write_atomically(output, render(read_record(path)))
     return output
 
 
-def render(records: Sequence[Record]) -> str:
+def render(record: Record) -> str:
     """Return the page: one HTML text that needs nothing else. Texts of models and data are escaped by the template."""
-    headers, question_sets = before_and_after(records)
+    step = max(record.answer_steps(), default=0)
+    shown, (changed, outcomes) = examples(record, step), changes(record)
     page = _template().render(
-        runs=[_run_page(record) for record in records],
-        headers=headers,
-        question_sets=question_sets,
-        charts=draw_charts(records),
-        keys=changed_keys(records),
+        name=record.name,
+        headline=headline(record),
+        overview=_overview(record),
+        keys=changed_keys(record),
+        question_sets=before_and_after(record),
+        moments=list(record.summaries),
+        charts=draw_charts(record),
+        examples_step=step,
+        examples=shown,
+        changes=changed,
+        outcomes=outcomes,
+        remarks=explain(record),  # after all files have been read, so that it knows which lines could not
     )
     return redact(page)
 
@@ -59,22 +66,6 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _run_page(record: Record) -> Json:
-    """Return the part of the page that is about one run alone, by the names that the template has for it."""
-    step = max(record.answer_steps(), default=0)
-    shown, (changed, outcomes) = examples(record, step), changes(record)
-    return {
-        "name": record.name,
-        "headline": headline(record),
-        "overview": _overview(record),
-        "examples_step": step,
-        "examples": shown,
-        "changes": changed,
-        "outcomes": outcomes,
-        "remarks": explain(record),  # after all files have been read, so that it knows which lines could not
-    }
-
-
 def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
     config, state = record.config, record.state
@@ -86,7 +77,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": config.get("model_name_or_path"),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
-        **dict(_rows(record.data)),
+        **dict(_rows(state.get("data"))),
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
@@ -96,9 +87,9 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def _rows(data: Json) -> Iterator[tuple[str, str]]:
+def _rows(data: Any) -> Iterator[tuple[str, str]]:
     """Yield each use of a data set, with how many of its rows are used and why the others are not."""
-    for use, count in data.items():
+    for use, count in data.items() if isinstance(data, dict) else ():
         if isinstance(count, dict) and is_number(count.get("rows")):
             tables = [count[name] if isinstance(count.get(name), dict) else {} for name in ("left_out", "notes")]
             reasons, notes = ({text: n for text, n in table.items() if is_number(n)} for table in tables)
@@ -106,15 +97,15 @@ def _rows(data: Json) -> Iterator[tuple[str, str]]:
             yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
 
 
-def changed_keys(records: Sequence[Record]) -> dict[str, list[str]]:
-    """Return the keys that differ from their default in any run, or between the runs: values, then the default."""
+def changed_keys(record: Record) -> dict[str, tuple[str, str]]:
+    """Return the keys that differ from their default: the value, and the default."""
     defaults = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
     keys = {}
-    for name in dict.fromkeys(name for record in records for name in record.config):
+    for name, value in record.config.items():
         if name in defaults and "once" not in defaults[name].metadata["facts"]:
-            values = [as_yaml(value) for value in (*(r.config.get(name) for r in records), defaults[name].default)]
-            if len(set(values)) > 1:
-                keys[name] = values
+            value, default = as_yaml(value), as_yaml(defaults[name].default)
+            if value != default:
+                keys[name] = value, default
     return keys
 
 

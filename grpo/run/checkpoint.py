@@ -4,14 +4,11 @@ A folder that does not match its manifest is not a checkpoint. Files are safeten
 """
 
 import json
-import math
-import os
 import random
 import re
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +19,7 @@ from safetensors.torch import load_file
 from grpo.base import folders
 from grpo.base.errors import STORAGE, UserError, explained, reason
 from grpo.base.folders import MANIFEST_FILE, write_folder
-from grpo.base.storage import Json, failpoint, read_json, read_mapping, save_tensors
+from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.model.decoder import Decoder
 from grpo.model.slices import whole_parameters
@@ -85,8 +82,6 @@ def problem_with(folder: Path) -> str:
     for name in (STATE_FILE, COUNTERS_FILE):
         if name not in manifest["files"]:
             return f"{MANIFEST_FILE} does not list {name}"
-    if not isinstance(manifest.get("hidden_values", {}), dict):
-        return f"{MANIFEST_FILE} holds hidden_values that are none"
     try:
         with safe_open(folder / STATE_FILE, "pt") as state:
             is_finite = all_finite(state.get_tensor(f"{PREFIX}{MASTER}"))
@@ -106,43 +101,6 @@ def step_of(folder: Path) -> int:
     return int(_NAME.fullmatch(folder.name)[1])
 
 
-def models(run_dir: Path) -> dict[Path, float]:
-    """Return the folders of a run that hold a model, and the step of that model: infinity if it is not known.
-
-    They are the checkpoints, best/, and final/, which has the step of the newest checkpoint.
-    """
-    steps: dict[Path, float] = {folder: step_of(folder) for folder in checkpoints(run_dir)}
-    steps[run_dir / "final"] = max(steps.values(), default=math.inf)
-    step = read_mapping(run_dir / "best" / BEST_FILE).get("step")
-    steps[run_dir / "best"] = step if isinstance(step, int) else math.inf
-    return {folder: step for folder, step in steps.items() if folder.is_dir()}
-
-
-def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
-    """Return the checkpoint to resume from, and notices.
-
-    wanted: True for the newest valid checkpoint (None if there is none); or the path of one, which must be valid
-    (else exit 6).
-    """
-    if isinstance(wanted, str):
-        problem = problem_with(Path(wanted))
-        if problem:
-            raise UserError(
-                f"{wanted} is not a valid checkpoint",
-                problem,
-                "name another one, or use resume_from_checkpoint=true",
-                STORAGE,
-            )
-        return Path(wanted), []
-    notices = []
-    for folder in checkpoints(run_dir):
-        problem = problem_with(folder)
-        if not problem:
-            return folder, notices
-        notices.append(f"{folder.name} is not used: {problem}")
-    return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
-
-
 def recover(run_dir: Path) -> None:
     """Finish the checkpoints and policies that a killed run had written completely; remove those it had only begun."""
     for folder in run_dir.glob(f"*{folders.UNFINISHED}"):
@@ -152,7 +110,7 @@ def recover(run_dir: Path) -> None:
 
 
 def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
-    """Remove old checkpoints and old folders set aside: the last `keep` of each kind stay (0: all).
+    """Remove old checkpoints: the last `keep` stay (0: all).
 
     newest: the step of the checkpoint just written. Checkpoints of later steps must be damaged, since the run was not
     resumed from them; they are kept and not counted.
@@ -162,18 +120,6 @@ def remove_old(run_dir: Path, keep: int, newest: int | None = None) -> None:
     found = [folder for folder in checkpoints(run_dir) if newest is None or step_of(folder) <= newest]
     for folder in found[keep:]:
         folders.remove(folder)
-    for name in ("checkpoint-*", *POLICIES):
-        aside = sorted(run_dir.glob(f"{name}.aside-*"), key=os.path.getmtime, reverse=True)
-        for folder in aside[keep:]:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def set_aside(folder: Path) -> Path:
-    """Rename a folder, so that it is kept but no longer belongs to the run; return its new path."""
-    for number in count(1):
-        target = folder.with_name(f"{folder.name}.aside-{number}")
-        if not target.exists():
-            return folder.rename(target)
 
 
 def random_state() -> Json:

@@ -82,7 +82,7 @@ class Log:
             return
         is_bad = not math.isfinite(metrics.get("grad_norm", 0.0))
         if is_bad or (self.config.log_completions and (is_due or step == 1)):
-            self.write_completions(step, groups, self.config.num_completions_to_print)
+            self._write_completions(step, groups)
 
     def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of an evaluation."""
@@ -113,12 +113,12 @@ class Log:
             with tolerated(name, self.warned, Exception):
                 tracker.log(dict(metrics), step=step)
 
-    def write_completions(self, step: int, groups: Sequence[Group], num_to_show: int) -> None:
+    def _write_completions(self, step: int, groups: Sequence[Group]) -> None:
         """Write completions/step-N.jsonl: each completion with its rewards, reasons and advantage."""
         records = completion_records(groups)
         with tolerated("completions/", self.warned):
             write_lines(self.completions / f"step-{step:06d}.jsonl", records)
-        for record in records[:num_to_show]:
+        for record in records[: self.config.num_completions_to_print]:
             tell(f"--- step {step}, reward {record['reward']}\n{record['prompt']}\n>>> {record['completion']}")
 
     def close(self) -> None:

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from grpo.attention import select
-from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
-from grpo.base.folders import MANIFEST_FILE, sha256, write_folder
+from grpo.base.errors import STORAGE, Interrupted, describe, explained, redact
+from grpo.base.folders import write_folder
 from grpo.base.schema import Group
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.device.distributed import TIMEOUT, Ranks, choose_device
+from grpo.device.distributed import Ranks, choose_device
 from grpo.diagnosis.glossary import Metrics
 from grpo.model.policy import Policy
 from grpo.optim import Optimizer
@@ -28,8 +28,9 @@ from grpo.report.page import write_report
 from grpo.run import checkpoint
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import ORIGIN_FILE, check_changes, environment, hidden_values
-from grpo.run.run_dir import CONFIG_FILE, DATA_FILE, RunDir
+from grpo.run.provenance import ORIGIN_FILE, environment
+from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
+from grpo.run.run_dir import CONFIG_FILE, RunDir
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -50,33 +51,22 @@ class Run:
         self.signals = Signals(ranks)
         self.saved_step: int | None = None
         self.remark = ""  # on a run that is done
-        self.data: Json = {}  # the rows of each data set, as data.json holds them
         self.debug = DebugLog(self.path / "debug.log")
 
     def __enter__(self) -> "Run":
-        self._check_deadline()
         self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
         if self.ranks.is_main:
             check_trackers(self.config)
-            may_resume = bool(self.config.resume_from_checkpoint or self.ranks.is_restart)
-            self.dir = RunDir(self.path, may_resume, self.config.overwrite_output_dir)
+            continues = self.ranks.is_restart or continues_a_run(self.config)
+            self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
         self.signals.open(self.ranks)
         return self
-
-    def _check_deadline(self) -> None:
-        """Raise UserError (exit 2) if rewards may take longer than the ranks wait for each other."""
-        patience = TIMEOUT.total_seconds()
-        for name in ("api_deadline_s", "reward_timeout_s"):
-            deadline = getattr(self.config, name, 0)
-            if deadline >= patience:
-                why = f"the other processes give up after waiting {patience:g} s"
-                raise UserError(f"{name} is {deadline:g}", why, f"lower {name}", CONFIG)
 
     def configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
@@ -188,11 +178,10 @@ class Run:
             policy.save(None)
 
     def report_data(self, use: str, count: RowCount) -> None:
-        """Say how many rows of a data set are used, and why the others are not; write it to data.json by their use."""
+        """Say how many rows of a data set are used, and why the others are not; record both by the use."""
         self.say(f"{use}: {count}")
         if self.dir is not None:
-            self.data[use] = count.to_json()
-            write_json(self.path / DATA_FILE, self.data)
+            self.dir.update(data={**self.dir.state["data"], use: count.to_json()})
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -204,14 +193,14 @@ class Run:
         UserError (exit 5) if some weight is not finite; then nothing is written.
         """
         optimizer.check_finite()
+        if self.saved_step == step:
+            return
         random_states = self.ranks.replicas.gather(checkpoint.random_state())
         has_adapter = policy.model.build.lora is not None
-        state = optimizer.state() if self.saved_step != step else {}
-        if self.saved_step != step and not self.ranks.is_main and has_adapter:
-            self._contribute(policy)
-        if self.saved_step != step and self.ranks.is_main:
+        state = optimizer.state()
+        if self.ranks.is_main:
             self.dir.keep_lock()
-            about = {"world_size": self.ranks.replicas.world, "hidden_values": hidden_values(self.config)}
+            about = {"world_size": self.ranks.replicas.world}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -223,12 +212,14 @@ class Run:
             self.dir.drop_old_run()
             checkpoint.remove_old(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
+        elif has_adapter:
+            self._contribute(policy)
         self.saved_step = step
         self.ranks.barrier()
 
     def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
         """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
-        folder = self._find_checkpoint()
+        folder = agree_on_checkpoint(self.config, self.ranks, self.say)
         if folder is None:
             if self.ranks.is_main:
                 self.dir.update(step=0, last_checkpoint=None)
@@ -241,61 +232,9 @@ class Run:
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
         policy.model.refresh()
-        if folder.resolve() in [own.resolve() for own in checkpoint.checkpoints(self.path)]:
+        if is_own(folder, self.path):
             self.saved_step = counters["step"]
             if self.ranks.is_main:
                 self.dir.update(step=counters["step"], last_checkpoint=folder.name)
         self.say(f"resuming from {folder} at step {counters['step']}")
         return counters
-
-    def set_others_aside(self, step: int) -> None:
-        """Rename later models of an abandoned branch, if the run resumes from an older checkpoint or from elsewhere.
-
-        Otherwise resume_from_checkpoint=true would take them for checkpoints of this run, and commands would take
-        final/ for its result. step: of the checkpoint to resume from.
-        """
-        if not self.ranks.is_main or not isinstance(self.config.resume_from_checkpoint, str):
-            return
-        is_own = self.saved_step is not None
-        for folder, made_after in checkpoint.models(self.path).items():
-            if not is_own or made_after > step:
-                aside = checkpoint.set_aside(folder)
-                self.say(f"note: {folder.name} does not belong to the run that continues here; renamed to {aside.name}")
-
-    def _find_checkpoint(self) -> Path | None:
-        """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""
-        chosen = self.ranks.of_main(self._choose_checkpoint() if self.ranks.is_main else None)
-        if chosen is None:
-            return None
-        name, is_own, manifest = chosen
-        seen = self.path / name if is_own else Path(self.config.resume_from_checkpoint)
-        if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
-            raise UserError(
-                f"rank {self.ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",
-                "all machines read the checkpoint that rank 0 has written",
-                "set output_dir to a folder of storage that all machines share",
-                STORAGE,
-            )
-        return seen
-
-    def _choose_checkpoint(self) -> tuple[str, bool, str] | None:
-        """Choose the checkpoint to resume from; return its name, whether it is of this directory, and a hash of it."""
-        wanted = self.config.resume_from_checkpoint
-        if self.ranks.is_restart and (not wanted or checkpoint.checkpoints(self.path)):
-            wanted = True
-        if not wanted:
-            return None
-        folder, notices = checkpoint.find_checkpoint(self.path, wanted)
-        for notice in notices:
-            self.say(f"note: {notice}")
-        if folder is None and (self.path / "final").is_dir():
-            raise UserError(
-                f"the run in {self.path} has a result, and no checkpoint to continue from",
-                "; ".join(notices[:-1]) or "its checkpoints were removed; to start from step 0 would replace final/",
-                f"use {self.path}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
-                STORAGE,
-            )
-        if folder is None:
-            return None
-        is_own = folder.resolve().parent == self.path.resolve()
-        return folder.name, is_own, sha256(folder / MANIFEST_FILE)

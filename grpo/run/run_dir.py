@@ -12,14 +12,14 @@ from pathlib import Path
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
-from grpo.diagnosis.record import CONFIG_FILE, DATA_FILE, METRICS_FILE, STATE_FILE
+from grpo.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.checkpoint import recover
 from grpo.run.messages import now, tell, tolerated
 
 OLD_RUN = "old-run"  # holds a run that is overwritten, until its successor has a checkpoint
-OWN_FILES = (CONFIG_FILE, METRICS_FILE, DATA_FILE, "loss.png", "evaluation.json", "report.html")
+OWN_FILES = (CONFIG_FILE, METRICS_FILE, "loss.png", "evaluation.json", "report.html")
 OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
-BEFORE_FIRST_STEP = {CONFIG_FILE, DATA_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
+BEFORE_FIRST_STEP = {CONFIG_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 
@@ -35,7 +35,7 @@ def own_entries(path: Path) -> list[Path]:
     """Return what a run has written into its directory, and nothing else."""
 
     def is_own(entry: Path) -> bool:
-        name = re.split(rf"\.aside-|{re.escape(UNFINISHED)}", entry.name)[0]
+        name = entry.name.removesuffix(UNFINISHED)
         if name in OWN_FOLDERS or name.startswith("checkpoint-"):
             return entry.is_dir() and not entry.is_symlink()
         return entry.name in OWN_FILES or entry.name.startswith("run_state.")
@@ -87,6 +87,7 @@ class RunDir:
             "reason": "",
             "step": earlier.get("step", 0),
             "last_checkpoint": earlier.get("last_checkpoint"),
+            "data": {},  # use of a data set -> its rows (see grpo/data/count.py)
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started": now(),

@@ -17,6 +17,7 @@ from grpo.model.adapter import is_adapter
 from grpo.model.policy import Policy, load_for_inference, load_policy
 from grpo.optim import Optimizer
 from grpo.run import checkpoint
+from grpo.run.resume import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
@@ -65,7 +66,7 @@ def find_saved(name: str) -> SavedModel:
         return _checked(SavedModel(name, config_path if is_of_run else None), problem)
     if (folder / "final").is_dir():
         return find_saved(str(folder / "final"))
-    newest, notices = checkpoint.find_checkpoint(folder, wanted=True)
+    newest, notices = find_checkpoint(folder, wanted=True)
     if newest is None:
         raise UserError(
             f"the run in {folder} has written no model yet",

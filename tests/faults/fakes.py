@@ -48,11 +48,9 @@ def not_finite(prompts, completions, **columns):
     """NaN or Inf for the groups that the environment numbers."""
     not_finite.calls += 1
     bad = {int(n) for n in os.environ["BAD_GROUPS"].split(",")}
-    return (
-        [float(os.environ["BAD_VALUE"])] * len(completions)
-        if not_finite.calls in bad
-        else early_letters(prompts, completions, **columns)
-    )
+    if not_finite.calls in bad:
+        return [float(os.environ["BAD_VALUE"])] * len(completions)
+    return early_letters(prompts, completions, **columns)
 
 
 not_finite.calls = 0
@@ -66,18 +64,14 @@ def gauge(prompts, completions, **columns):
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # another thread may close one meanwhile
             files.append(os.readlink(f"/proc/self/fd/{name}"))
+    held = {
+        "rss_mb": int(found["VmRSS"].split()[0]) / 1024,
+        "threads": int(found["Threads"]) - pooled,
+        "files": len(files),
+        "sockets": sum(name.startswith("socket") for name in files),
+    }
     with open(os.environ["GAUGE"], "a") as file:
-        file.write(
-            json.dumps(
-                {
-                    "rss_mb": int(found["VmRSS"].split()[0]) / 1024,
-                    "threads": int(found["Threads"]) - pooled,
-                    "files": len(files),
-                    "sockets": sum(name.startswith("socket") for name in files),
-                }
-            )
-            + "\n"
-        )
+        file.write(json.dumps(held) + "\n")
     return [0.0] * len(completions)
 
 
@@ -88,10 +82,8 @@ def mixed_on_rank_0(prompts, completions, **columns):
 
 def mixed(prompts, completions, **columns):
     """Differs within each group, and from question to question, even if all completions are equal."""
-    return [
-        (place + len(columns["answer"][0])) % 3 + 0.1 * int(columns["answer"][0]) * place
-        for place in range(len(completions))
-    ]
+    answer = columns["answer"][0]
+    return [(place + len(answer)) % 3 + 0.1 * int(answer) * place for place in range(len(completions))]
 
 
 def fails_on_rank_1(prompts, completions, **columns):
@@ -387,24 +379,21 @@ def counts_what_is_sent() -> None:
     from grpo.device import peers
     from grpo.run.run import Run
 
-    reduce, gather, report, sent = dist.all_reduce, dist.all_gather_object, Run.report_step, []
-    scatter, join = peers.reduce_scatter_flat, peers.all_gather_flat
+    report, sent = Run.report_step, []
 
-    def counted_reduce(tensor, **options):
-        sent.append(tensor.nbytes)
-        return reduce(tensor, **options)
+    def counted(module, name, size_of) -> None:
+        send = getattr(module, name)
 
-    def counted_gather(values, value, **options):
-        sent.append(len(pickle.dumps(value)))
-        return gather(values, value, **options)
+        def counting(*arguments, **options):
+            sent.append(size_of(*arguments))
+            return send(*arguments, **options)
 
-    def counted_scatter(part, tensor, **options):
-        sent.append(tensor.nbytes)
-        return scatter(part, tensor, **options)
+        setattr(module, name, counting)
 
-    def counted_join(tensor, part, **options):
-        sent.append(tensor.nbytes)
-        return join(tensor, part, **options)
+    counted(dist, "all_reduce", lambda tensor: tensor.nbytes)
+    counted(dist, "all_gather_object", lambda values, value: len(pickle.dumps(value)))
+    counted(peers, "reduce_scatter_flat", lambda part, tensor: tensor.nbytes)
+    counted(peers, "all_gather_flat", lambda tensor, part: tensor.nbytes)
 
     def written(self, step, metrics, *arguments):
         if self.ranks.is_main:
@@ -413,5 +402,4 @@ def counts_what_is_sent() -> None:
         sent.clear()
         return report(self, step, metrics, *arguments)
 
-    dist.all_reduce, dist.all_gather_object, Run.report_step = counted_reduce, counted_gather, written
-    peers.reduce_scatter_flat, peers.all_gather_flat = counted_scatter, counted_join
+    Run.report_step = written

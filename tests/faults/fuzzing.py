@@ -11,7 +11,7 @@ from grpo.base.errors import UserError
 
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", 250))
-quick = settings(max_examples=EXAMPLES, derandomize="FUZZ_EXAMPLES" not in os.environ)
+quick = settings(max_examples=EXAMPLES, derandomize="FUZZ_EXAMPLES" not in os.environ, deadline=None)
 
 WORDS = (
     r"""<think> </think> <answer> </answer> \boxed{ } { [ ] " ' \ AND NEAR( title: * ^ -- 1e999 nan null true &a *a """

@@ -10,12 +10,14 @@ calls first.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve().parent
@@ -89,19 +91,9 @@ class Processes:
     def __init__(self, folder: Path, checkpoint: Path):
         self.folder, self.count = folder, 0
         warm_up = write_config(folder, checkpoint, "warm_up", max_steps=1)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(PATHS),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-        self.parent = subprocess.Popen(
-            [sys.executable, str(HERE / "running.py"), str(warm_up)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        shared = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        command, pipe = [sys.executable, str(HERE / "running.py"), str(warm_up)], subprocess.PIPE
+        self.parent = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | shared)
 
     def __enter__(self) -> "Processes":
         return self
@@ -121,18 +113,9 @@ class Processes:
         """`python -m module arguments`. limit_bytes: no file may grow beyond it, as on a full disk."""
         self.count += 1
         out, err = (self.folder / f"{self.count}.{name}" for name in ("out", "err"))
-        pid = self.ask(
-            {
-                "module": module,
-                "arguments": [str(a) for a in arguments],
-                "setup": setup,
-                "environment": environment,
-                "stdout": str(out),
-                "stderr": str(err),
-                "limit_bytes": limit_bytes,
-            }
-        )
-        return Child(self, pid, out, err)
+        request = {"module": module, "arguments": [str(a) for a in arguments], "setup": setup}
+        request |= {"environment": environment, "stdout": str(out), "stderr": str(err), "limit_bytes": limit_bytes}
+        return Child(self, self.ask(request), out, err)
 
     def train(self, config: Path, *overrides: str, **more) -> Child:
         """A run of stage 2 to its end."""
@@ -146,15 +129,9 @@ def write_config(folder: Path, checkpoint: Path, name: str = "run", **keys) -> P
     data = folder / "questions.jsonl"
     if not data.exists():
         data.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
-    keys = {
-        **KEYS,
-        "model_name_or_path": str(checkpoint),
-        "dataset_id_or_path": str(data),
-        "output_dir": str(folder / name),
-        **keys,
-    }
+    paths = {"model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(folder / name)}
     path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(keys))
+    path.write_text(json.dumps(KEYS | paths | keys))
     return path
 
 
@@ -166,15 +143,26 @@ def weights(run_dir: Path) -> dict:
     return load_file(run_dir / "final" / "adapter_model.safetensors")
 
 
+def same_weights(run_dir: Path, other: Path) -> bool:
+    """Whether two runs have ended in the same adapter, bit for bit."""
+    first, second = weights(run_dir), weights(other)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def differ_by_rounding(run_dir: Path, other: Path) -> bool:
+    """Whether two runs that have trained have ended in nearly the same adapter."""
+    first, second = weights(run_dir), weights(other)
+    moved = max(value.abs().max() for name, value in first.items() if "lora_B" in name)
+    return moved > 1e-3 and max((first[name] - second[name]).abs().max() for name in first) < 1e-5
+
+
 def lines(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line]
 
 
 def is_message(text: str) -> bool:
     """Three lines: what, why, fix; no traceback."""
-    starts = [
-        line.partition(":")[0] for line in text.strip().splitlines() if line.startswith(("error:", "why:", "fix:"))
-    ]
+    starts = re.findall("^(error|why|fix):", text.strip(), re.MULTILINE)
     return starts == ["error", "why", "fix"] and "Traceback" not in text
 
 

@@ -41,9 +41,8 @@ def test_a_step_that_is_not_finite_is_skipped_whole_and_put_on_record(processes,
         assert torch.equal(value, master(run_dir, 2)[name]), name
     assert not torch.equal(master(run_dir, 2)["optimizer.master"], master(run_dir, 3)["optimizer.master"])
     assert all(bool(value.isfinite().all()) for value in master(run_dir, 4).values())
-    assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"] and len(
-        rows_of(run_dir, 2)
-    ) == 8
+    assert [path.name for path in (run_dir / "completions").iterdir()] == ["step-000002.jsonl"]
+    assert len(rows_of(run_dir, 2)) == 8
 
 
 def test_three_such_steps_in_a_row_end_the_run_with_exit_5(processes, chat_checkpoint, tmp_path):
@@ -98,11 +97,8 @@ def test_answers_of_a_model_whose_logits_are_not_finite_are_no_result(
 
 
 def framed(server, chat_checkpoint, tmp_path, **keys):
-    return write_config(
-        tmp_path,
-        chat_checkpoint,
-        **{"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url, "save_steps": 0, **keys},
-    )
+    judged = {"reward_funcs": ["correctness"], "judge_model": "m", "judge_base_url": server.url, "save_steps": 0}
+    return write_config(tmp_path, chat_checkpoint, **judged | keys)
 
 
 QUOTA = fails(429, code="insufficient_quota")
@@ -123,12 +119,8 @@ def test_what_only_the_user_can_mend_saves_and_ends_with_exit_4(processes, chat_
     assert found["last_checkpoint"] == f"checkpoint-{found['step']}" and 1 <= found["step"] < 4
     assert not checkpoint.problem_with(tmp_path / "run" / found["last_checkpoint"])
     with ApiServer(default=says("A")) as server:
-        assert (
-            processes.train(
-                tmp_path / "run.yaml", "resume_from_checkpoint=true", f"judge_base_url={server.url}", **key
-            ).code
-            == 0
-        )
+        where = f"judge_base_url={server.url}"
+        assert processes.train(tmp_path / "run.yaml", "resume_from_checkpoint=true", where, **key).code == 0
     told = lines(tmp_path / "run")
     assert [row["step"] for row in told] == [1, 2, 3, 4]
     assert [row["epoch"] for row in told] == pytest.approx([told[0]["epoch"] * step for step in (1, 2, 3, 4)])
@@ -148,20 +140,15 @@ def test_an_outage_is_no_reward_and_ends_the_run_after_three_steps(processes, ch
     """The service fails for good after step 1: every later row is unscorable with the reason, has advantage 0, and is
     in no mean."""
     with ApiServer(default=good_until_step_1_is_on_record(tmp_path / "run")) as server:
-        child = processes.train(
-            framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0),
-            OPENAI_API_KEY_JUDGE="canary-key",
-            setup="talkative",
-        )
+        config = framed(server, chat_checkpoint, tmp_path, max_steps=9, beta=0.0)
+        child = processes.train(config, OPENAI_API_KEY_JUDGE="canary-key", setup="talkative")
     assert child.code == 4 and is_message(child.stderr) and "unscored_frac was above 20%" in child.stderr
     rows = [row for step in (2, 3, 4) for row in rows_of(tmp_path / "run", step)]
-    assert len(rows) == 24 and all(
-        row["reward"] is None and row["advantage"] == 0 and "400" in row["reasons"]["correctness"] for row in rows
-    )
+    assert len(rows) == 24 and all("400" in row["reasons"]["correctness"] for row in rows)
+    assert all(row["reward"] is None and row["advantage"] == 0 for row in rows)
     found = lines(tmp_path / "run")
-    assert [row["step"] for row in found] == [1, 2, 3, 4] and all(
-        row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:]
-    )
+    assert [row["step"] for row in found] == [1, 2, 3, 4]
+    assert all(row["grad_norm"] == row["advantage_abs_mean"] == 0 for row in found[1:])
     assert all(not {"reward", "rewards/correctness/mean"} & set(row) for row in found[1:])
     assert state(tmp_path / "run")["last_checkpoint"] == "checkpoint-4"
 

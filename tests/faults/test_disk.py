@@ -8,11 +8,11 @@ import signal
 import pytest
 import torch
 from making import TEMPLATE
-from running import is_message, lines, state, weights, write_config
+from running import is_message, lines, same_weights, state, write_config
 from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
-from grpo.run import checkpoint
+from grpo.run import checkpoint, resume
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,11 @@ def test_a_full_disk_during_a_save(processes, chat_checkpoint, finished, tmp_pat
     full = processes.train(config, "resume_from_checkpoint=true", limit_bytes=room)
     assert full.code == 6 and is_message(full.stderr), full.stderr
     assert "GB free" in full.stderr and "needs" in full.stderr and "checkpoint-2" in full.stderr
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before and not checkpoint.problem_with(
-        tmp_path / "run" / "checkpoint-1"
-    )
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+    assert not checkpoint.problem_with(tmp_path / "run" / "checkpoint-1")
     assert state(tmp_path / "run")["exit_code"] == 6 and state(tmp_path / "run")["last_checkpoint"] == "checkpoint-1"
     assert processes.train(config, "resume_from_checkpoint=true").code == 0
-    saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
-    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    assert same_weights(tmp_path / "run", finished / "run")
 
 
 def test_a_full_disk_under_the_tokenizer(processes, chat_checkpoint, tmp_path):
@@ -88,8 +86,7 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(processes, c
     for name in ("metrics.jsonl", "debug.log", "completions/", "tensorboard"):
         assert sum(name in line for line in warnings) == 1, (name, child.stderr)
     assert "Traceback" not in child.stderr
-    saved, wanted = weights(tmp_path / "run"), weights(finished / "run")
-    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    assert same_weights(tmp_path / "run", finished / "run")
     assert [line["step"] for line in lines(tmp_path / "run")] == [1]  # whole lines or none
 
 
@@ -108,11 +105,8 @@ def test_a_full_disk_under_run_state_does_not_stop_training(processes, chat_chec
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run_state.json.tmp").mkdir()  # cannot be written
     child = processes.train(config, "resume_from_checkpoint=true")
-    assert (
-        child.code == 0
-        and child.stderr.count("warning: writing to run_state.json") == 1
-        and (tmp_path / "run" / "final").exists()
-    )
+    assert child.code == 0 and (tmp_path / "run" / "final").exists()
+    assert child.stderr.count("warning: writing to run_state.json") == 1
 
 
 # --- damaged checkpoints -------------------------------------------------------------------------------------------
@@ -142,7 +136,7 @@ def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
         if damaged == original:
             continue
         path.write_bytes(damaged)
-        found, notices = checkpoint.find_checkpoint(run_dir, True)
+        found, notices = resume.find_checkpoint(run_dir, True)
         assert found.name == "checkpoint-3" and notices[0].startswith(f"checkpoint-4 is not used: {name} ")
         tried += 1
     assert tried >= 44
@@ -155,59 +149,30 @@ def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(proces
     (run_dir / "checkpoint-3" / "manifest.json").unlink()
     child = processes.train(config, "resume_from_checkpoint=true", "save_total_limit=1")
     assert child.code == 0, child.stderr
-    assert (
-        "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr
-        and "checkpoint-3 is not used: manifest.json is missing" in child.stderr
-    )
+    assert "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr
+    assert "checkpoint-3 is not used: manifest.json is missing" in child.stderr
     assert "resuming from" in child.stderr and "checkpoint-2 at step 2" in child.stderr
-    saved, wanted = weights(run_dir), weights(finished / "run")
-    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    assert same_weights(run_dir, finished / "run")
     found = checkpoint.checkpoints(run_dir)
-    assert [folder.name for folder in found] == ["checkpoint-4"] and not checkpoint.problem_with(
-        found[0]
-    )  # the damaged one was replaced
+    assert [folder.name for folder in found] == ["checkpoint-4"]
+    assert not checkpoint.problem_with(found[0])  # the damaged one was replaced
 
 
-def test_what_a_run_leaves_behind_that_goes_on_from_an_older_checkpoint_is_never_taken_for_its_own(processes, copy):
-    """The later checkpoints stay under another name. Killed before its first save, the run goes on from the old one."""
+def test_a_run_that_begins_with_anothers_checkpoint_has_one_of_its_own_at_once(processes, copy, finished, tmp_path):
     config, run_dir = copy
-    explicit = f"resume_from_checkpoint={run_dir / 'checkpoint-2'}"
-    keys = ("save_total_limit=0", "learning_rate=0.004")
-    assert processes.train(config, explicit, *keys, "num_generations=2").code == 2  # a refused resume moves nothing
-    assert [folder.name for folder in checkpoint.checkpoints(run_dir)] == [f"checkpoint-{n}" for n in (4, 3, 2, 1)]
-    old = {n: (run_dir / f"checkpoint-{n}" / "manifest.json").read_bytes() for n in (3, 4)}
-    killed = processes.train(config, explicit, *keys, FAILPOINT="step-sampled:1")
-    assert killed.code == -signal.SIGKILL
-    for number, manifest in old.items():
-        assert f"checkpoint-{number} does not belong to the run that continues here" in killed.stderr
-        assert (run_dir / f"checkpoint-{number}.aside-1" / "manifest.json").read_bytes() == manifest
-    child = processes.train(config, "resume_from_checkpoint=true", *keys)
-    assert child.code == 0 and "checkpoint-2 at step 2" in child.stderr, child.stderr
-    assert (run_dir / "checkpoint-4" / "manifest.json").read_bytes() != old[4]
-    again = processes.train(config, explicit, *keys)
-    assert again.code == 0 and "renamed to checkpoint-4.aside-2" in again.stderr, again.stderr
-
-
-def test_a_run_that_goes_on_in_another_directory_has_a_checkpoint_there_at_once(processes, copy, tmp_path):
-    """What was there before is set aside, older or not."""
-    config, run_dir = copy
-    shutil.copytree(run_dir, tmp_path / "other")
-    explicit = [f"resume_from_checkpoint={tmp_path / 'other' / 'checkpoint-3'}", "save_total_limit=0"]
-    killed = processes.train(config, *explicit, FAILPOINT="step-sampled:1")
+    place, start = f"output_dir={tmp_path / 'new'}", f"resume_from_checkpoint={run_dir / 'checkpoint-3'}"
+    killed = processes.train(config, place, start, FAILPOINT="step-sampled:1")
     assert killed.code == -signal.SIGKILL, killed.stderr
-    assert [folder.name for folder in checkpoint.checkpoints(run_dir)] == ["checkpoint-3"]
-    assert len(list(run_dir.glob("checkpoint-?.aside-1"))) == 4
-    child = processes.train(config, "resume_from_checkpoint=true")
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path / "new")] == ["checkpoint-3"]
+    child = processes.train(config, place, "resume_from_checkpoint=true")
     assert child.code == 0 and "checkpoint-3 at step 3" in child.stderr, child.stderr
+    assert same_weights(tmp_path / "new", finished / "run")
 
 
+OTHER = {"optimizer.master": torch.zeros(7)}
 FOREIGN = {
-    "tensors of another model": lambda folder: save_file(
-        {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
-    ),
-    "a pickle by that name": lambda folder: torch.save(
-        {"optimizer.master": torch.zeros(7)}, folder / "state.safetensors"
-    ),
+    "tensors of another model": lambda folder: save_file(OTHER, folder / "state.safetensors"),
+    "a pickle by that name": lambda folder: torch.save(OTHER, folder / "state.safetensors"),
     "no counters": lambda folder: (folder / "trainer_state.json").write_text("[]"),
     "counters without generators": lambda folder: (folder / "trainer_state.json").write_text('{"step": 4, "rng": []}'),
 }

@@ -10,9 +10,8 @@ import signal
 from collections import Counter
 
 import pytest
-import torch
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
-from running import lines, state, weights, write_config
+from running import lines, same_weights, state, weights, write_config
 
 PASSING = {
     "429": fails(429, code="rate_limit"),
@@ -51,11 +50,8 @@ class Replayable(ApiServer):
         text = request.body["messages"][1]["content"]
         candidate = text.split("<candidate")[1].split("\n")[1]
         number = int.from_bytes(hashlib.sha256(candidate.encode()).digest()[:6], "big")
-        kind = (
-            self.fates[number // self.one_in % len(self.fates)]
-            if number % self.one_in == 0 and candidate != '"Paris"'
-            else ""
-        )
+        fails_here = number % self.one_in == 0 and candidate != '"Paris"'
+        kind = self.fates[number // self.one_in % len(self.fates)] if fails_here else ""
         if kind in LASTING or (kind and candidate not in self.seen):
             self.seen.add(candidate)
             self.kinds[kind] += 1
@@ -87,38 +83,23 @@ def soak(
     group."""
     key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
     with Replayable(one_in, slow) as server:
-        child = processes.start(
-            "grpo.train",
-            config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps),
-            GAUGE=str(tmp_path / "gauge"),
-            **key,
-        )
-        assert child.wait(1500) == 0, child.stderr
+        config = config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps)
+        child = processes.train(config, GAUGE=str(tmp_path / "gauge"), **key)
+        assert child.code == 0, child.stderr
         kinds = server.kinds
     with Replayable(one_in, slow) as server:
-        config = config_of(
-            tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=str(tmp_path / "cache.db")
-        )
+        cache = str(tmp_path / "cache.db")
+        config = config_of(tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=cache)
+        more = {"GAUGE": str(tmp_path / "other"), **key}
         for place in kills:
-            child = processes.start(
-                "grpo.train",
-                config,
-                "resume_from_checkpoint=true",
-                GAUGE=str(tmp_path / "other"),
-                FAILPOINT=place,
-                **key,
-            )
-            assert child.wait(1500) == -signal.SIGKILL
-        child = processes.start(
-            "grpo.train", config, "resume_from_checkpoint=true", GAUGE=str(tmp_path / "other"), **key
-        )
-        assert child.wait(1500) == 0, child.stderr
-    assert state(tmp_path / "parts")["step"] == steps and [row["step"] for row in lines(tmp_path / "parts")] == list(
-        range(1, steps + 1)
-    )
-    first, second = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert any(bool((value != 0).any()) for name, value in first.items() if "lora_B" in name)
+            child = processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place, **more)
+            assert child.code == -signal.SIGKILL
+        child = processes.train(config, "resume_from_checkpoint=true", **more)
+        assert child.code == 0, child.stderr
+    assert state(tmp_path / "parts")["step"] == steps
+    assert [row["step"] for row in lines(tmp_path / "parts")] == [*range(1, steps + 1)]
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert any(value.any() for name, value in weights(tmp_path / "whole").items() if "lora_B" in name)
     return kinds, [json.loads(line) for line in (tmp_path / "gauge").read_text().splitlines()]
 
 
@@ -132,12 +113,10 @@ def no_row_was_paid_for_an_outage(run_dir) -> int:
             if row["rewards"]["correctness"] is None:
                 assert row["reward"] is None and row["advantage"] == 0 and reason.startswith("the judge"), row
                 unscored += 1
+            elif reason.startswith("the judge says"):
+                assert row["reward"] == {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[row["outcome"]], row
             else:
-                assert (
-                    {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[row["outcome"]] == row["reward"]
-                    if reason.startswith("the judge says")
-                    else row["reward"] in (-1, 1)
-                ), row
+                assert row["reward"] in (-1, 1), row
     return unscored
 
 

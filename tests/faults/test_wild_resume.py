@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from running import is_message, weights, write_config
+from running import is_message, same_weights, write_config
 
 from grpo.base.errors import UserError
 from grpo.run import checkpoint, provenance
@@ -20,14 +19,8 @@ from grpo.run import checkpoint, provenance
 sys.path.append(str(Path(__file__).resolve().parents[1] / "grpo"))
 from test_wild import as_text, spoil
 
-RECORDS = (
-    "run_state.json",
-    "data.json",
-    "metrics.jsonl",
-    "config.resolved.yaml",
-    "best/best.json",
-    "best/manifest.json",
-)
+RECORDS = ("run_state.json", "metrics.jsonl", "config.resolved.yaml", "best/best.json")
+RECORDS += ("best/manifest.json",)
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +82,13 @@ def test_wild_records_of_a_run_lose_nothing(processes, copy, finished, seed):
     """Of those, none decides how the run goes on: it ends in the same weights, and in its old checkpoints."""
     rng = random.Random(seed)
     config, run_dir = copy(f"run{seed}")
-    for name in rng.sample(RECORDS, rng.choice([1, 3, 6])):
+    for name in rng.sample(RECORDS, rng.choice([1, 3, 5])):
         damage(run_dir / name, rng)
     before = valid(run_dir)
     child = processes.train(config, "resume_from_checkpoint=true")
     assert child.code == 0, child.stderr
     assert before.items() <= valid(run_dir).items() and len(before) == 3
-    saved, wanted = weights(run_dir), weights(finished / "run")
-    assert all(torch.equal(saved[name], wanted[name]) for name in wanted)
+    assert same_weights(run_dir, finished / "run")
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -122,18 +114,10 @@ def test_counters_that_no_run_writes_are_named(tmp_path, change):
     assert error.value.exit_code == 6 and next(iter(change)) in error.value.why
 
 
-@pytest.mark.parametrize("made", [{}, {"config": []}, {"config": {}}, {"config": {}, "data": 1e308, "base": [[]]}])
+@pytest.mark.parametrize("made", [{}, {"data": []}, {"seed": 1, "data": 1e308, "base model": [[]]}])
 def test_a_stage_1_of_wild_origin_is_not_reused(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(provenance, "origin_of", lambda config: {"config": {"seed": 1}, "data": "d", "base": "b"})
+    monkeypatch.setattr(provenance, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
     (tmp_path / "origin.json").write_text(json.dumps(made))
     with pytest.raises(UserError, match="is not what c.yaml makes now") as error:
         provenance.check_origin(tmp_path, None, "c.yaml")
     assert error.value.exit_code == 2
-
-
-def test_a_manifest_with_wild_hashes_of_hidden_values_is_passed_over(copy):
-    _, run_dir = copy("run")
-    path = run_dir / "checkpoint-3" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_values": [1]}))
-    found, (notice,) = checkpoint.find_checkpoint(run_dir, True)
-    assert found.name == "checkpoint-2" and "hidden_values" in notice

@@ -12,7 +12,7 @@ import torch
 
 from grpo.base import folders
 from grpo.base.errors import UserError
-from grpo.run import checkpoint
+from grpo.run import checkpoint, resume
 
 
 def write(run_dir, step, value=1.0):
@@ -37,12 +37,12 @@ def test_automatic_resume_falls_back_and_says_so_but_a_path_never_does(tmp_path)
     write(tmp_path, 2)
     broken = write(tmp_path, 10)
     (broken / checkpoint.STATE_FILE).write_bytes(b"")
-    found, notices = checkpoint.find_checkpoint(tmp_path, True)
+    found, notices = resume.find_checkpoint(tmp_path, True)
     assert found.name == "checkpoint-2" and "checkpoint-10 is not used" in notices[0]
     with pytest.raises(UserError) as error:
-        checkpoint.find_checkpoint(tmp_path, str(broken))
+        resume.find_checkpoint(tmp_path, str(broken))
     assert error.value.exit_code == 6 and checkpoint.STATE_FILE in error.value.why
-    found, notices = checkpoint.find_checkpoint(tmp_path / "none", True)
+    found, notices = resume.find_checkpoint(tmp_path / "none", True)
     assert found is None and "no valid checkpoint" in notices[-1]
 
 
@@ -65,7 +65,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path, number):
     write(tmp_path, 1)
     folder = write(tmp_path, 2, number)
     assert checkpoint.problem_with(folder) == "state.safetensors holds weights that are not finite"
-    assert checkpoint.find_checkpoint(tmp_path, True)[0].name == "checkpoint-1"
+    assert resume.find_checkpoint(tmp_path, True)[0].name == "checkpoint-1"
 
 
 def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
@@ -93,15 +93,15 @@ def test_whatever_keeps_a_checkpoint_from_its_place_ends_the_run(tmp_path):
     assert checkpoint.problem_with(tmp_path / "checkpoint-2") == ""
 
 
-def test_final_is_of_the_newest_checkpoint_and_best_of_the_step_in_its_note(tmp_path):
-    for name in ("final", "best"):
-        (tmp_path / name).mkdir()
-    assert checkpoint.models(tmp_path) == {tmp_path / "final": math.inf, tmp_path / "best": math.inf}
-    for step in (4, 12, 8):
+def test_a_run_goes_on_in_its_own_directory_from_its_newest_checkpoint_alone(tmp_path):
+    """From an older one, which would leave later models that are not its own, it goes on in another directory."""
+    for step in (2, 10):
         write(tmp_path, step)
-    (tmp_path / "best" / checkpoint.BEST_FILE).write_text('{"step": 8}')
-    steps = {folder.name: step for folder, step in checkpoint.models(tmp_path).items()}
-    assert steps == {"checkpoint-4": 4, "checkpoint-8": 8, "checkpoint-12": 12, "final": 12, "best": 8}
+    assert resume.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-10"))[0].name == "checkpoint-10"
+    assert resume.find_checkpoint(tmp_path / "other", str(tmp_path / "checkpoint-2"))[0].name == "checkpoint-2"
+    with pytest.raises(UserError, match="not the newest") as error:
+        resume.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-2"))
+    assert error.value.exit_code == 2 and "output_dir" in error.value.fix
 
 
 def test_every_file_is_on_disk_before_the_manifest_and_all_before_the_rename(tmp_path, monkeypatch):
@@ -165,20 +165,6 @@ def test_retention_counts_from_the_newest_that_is_valid(tmp_path, keep, newest, 
     checkpoint.remove_old(tmp_path, keep, newest)
     assert [path.name for path in checkpoint.checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in left]
     assert (tmp_path / "checkpoint-x").exists() and (tmp_path / "checkpoint-7").exists()
-
-
-@pytest.mark.parametrize(("keep", "left"), [(1, ["5.aside-2"]), (2, ["4.aside-1", "5.aside-2"]), (0, None)])
-def test_retention_counts_what_was_set_aside_apart_and_keeps_what_was_written_last(tmp_path, keep, left):
-    made = [checkpoint.set_aside(write(tmp_path, step)) for step in (5, 4, 5)]
-    (tmp_path / "final").mkdir()
-    final = checkpoint.set_aside(tmp_path / "final")
-    for age, folder in enumerate(made):
-        os.utime(folder, (age, age))
-    write(tmp_path, 6)
-    checkpoint.remove_old(tmp_path, keep)
-    found = sorted(path.name for path in tmp_path.glob("checkpoint-*.aside-*"))
-    assert found == ([f"checkpoint-{name}" for name in left] if left else sorted(path.name for path in made))
-    assert final.exists() and (tmp_path / "checkpoint-6").exists()
 
 
 def edit_manifest(folder, **changes):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from making import write_rows
 
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
@@ -116,6 +117,15 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     assert code == CONFIG and "max_completion_length: 16 -> 8" in found["resume"]["text"]
     code, found = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
     assert code != 0 and "nowhere is not a valid checkpoint" in found["resume"]["text"] and found["sample"]["ok"]
+
+
+def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys, monkeypatch):
+    monkeypatch.setattr("grpo.device.products.ONEDNN", (torch.float32,))
+    for dtype, warns in (("bfloat16", True), ("float32", False)):
+        _, found = examine(capsys, config, f"torch_dtype={dtype}", "--memory-gb", 80)
+        assert "emulates bfloat16" not in found["model"]["text"]  # a GPU does not
+        text = describe(Case(load_config(config, [f"torch_dtype={dtype}", "device=cpu"])[0]))
+        assert ("emulates bfloat16" in text) == warns
 
 
 def looked_at(config, *keys, memory_gb=80.0):

@@ -6,45 +6,23 @@ import random
 
 import pytest
 from making import write_rows
+from test_doctor_services import CONVERSATIONS, knowrl_keys
 
 from grpo.doctor.__main__ import main
-from knowledge.build import build
-
-QUESTIONS = [{"question": f"Where is {name}?", "answer": "Orun", "title": name} for name in ("Velda", "Tane")]
-CONVERSATIONS = [{"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1."}]}] * 2
 
 
 @pytest.fixture
 def keys(tmp_path, chat_checkpoint, monkeypatch):
-    """Of a config whose services are all offline."""
+    """Of a config of both stages, with a reward of its own."""
     for name in ("WANDB_API_KEY", "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE", "FACTSCORE_DB_PATH"):
         monkeypatch.delenv(name, raising=False)
-    source = write_rows(tmp_path / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
-    build(source, tmp_path / "kb.db")
-    cold = {
-        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
-        "output_dir": str(tmp_path / "cold"),
-        "max_length": 64,
-        "per_device_train_batch_size": 2,
-    }
-    (tmp_path / "cold.yaml").write_text(json.dumps(cold))
+    rows = write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)
+    cold = {"dataset_id_or_path": str(rows), "output_dir": str(tmp_path / "cold"), "max_length": 64}
+    (tmp_path / "cold.yaml").write_text(json.dumps(cold | {"per_device_train_batch_size": 2}))
     (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return [0.0 for _ in completions]\n")
-    return {
-        "model_name_or_path": str(chat_checkpoint),
-        "cold_start": str(tmp_path / "cold.yaml"),
-        "dataset_id_or_path": str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
-        "output_dir": str(tmp_path / "run"),
-        "report_to": ["none"],
-        "reward_funcs": ["knowrl", f"{tmp_path}/mine.py:brief"],
-        "knowledge_base": str(tmp_path / "kb.db"),
-        "verifier": "lexical",
-        "judge": "offline",
-        "decomposer": "rules",
-        "num_generations": 2,
-        "per_device_train_batch_size": 4,
-        "max_completion_length": 16,
-        "max_steps": 2,
-    }
+    rewards = ["knowrl", f"{tmp_path}/mine.py:brief"]
+    changes = {"cold_start": str(tmp_path / "cold.yaml"), "reward_funcs": rewards, "max_steps": 2}
+    return knowrl_keys(tmp_path, chat_checkpoint) | changes
 
 
 def sets(**changes):

@@ -24,35 +24,35 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture
-def base(tmp_path):
-    source = write_rows(tmp_path / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
-    build(source, tmp_path / "kb.db")
-    return tmp_path / "kb.db"
-
-
-@pytest.fixture
-def keys(tmp_path, chat_checkpoint, base, monkeypatch):
-    """Of a healthy config of KnowRL; the servers are still to be named."""
-    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
-    monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "canary-key")
+def knowrl_keys(folder, checkpoint) -> dict:
+    """Of a healthy config of KnowRL, whose services are offline; its data and its knowledge base are written here."""
+    source = write_rows(folder / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
+    build(source, folder / "kb.db")
     return {
-        "model_name_or_path": str(chat_checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
-        "output_dir": str(tmp_path / "run"),
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(write_rows(folder / "data.jsonl", QUESTIONS)),
+        "output_dir": str(folder / "run"),
         "report_to": ["none"],
         "reward_funcs": ["knowrl"],
-        "knowledge_base": str(base),
+        "knowledge_base": str(folder / "kb.db"),
         "verifier": "lexical",
-        "judge_model": "judge-model",
-        "decomposer_model": "facts-model",
-        "judge_base_url": "http://127.0.0.1:9/v1",
-        "decomposer_base_url": "http://127.0.0.1:9/v1",
+        "judge": "offline",
+        "decomposer": "rules",
         "num_generations": 2,
         "per_device_train_batch_size": 4,
         "max_completion_length": 16,
         "max_steps": 10,
     }
+
+
+@pytest.fixture
+def keys(tmp_path, chat_checkpoint, monkeypatch):
+    for name in ("OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE"):
+        monkeypatch.setenv(name, "canary-key")
+    return knowrl_keys(tmp_path, chat_checkpoint)
+
+
+SERVICES = {"judge": "api", "judge_model": "judge-model", "decomposer": "api", "decomposer_model": "facts-model"}
 
 
 def examine(capsys, tmp_path, keys, *argv):
@@ -69,7 +69,8 @@ def failed(findings) -> list[str]:
 
 def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
-        keys |= {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url, "judge_prices": [1000, 2000]}
+        urls = {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
+        keys |= SERVICES | urls | {"judge_prices": [1000, 2000]}
         code, found, findings = examine(capsys, tmp_path, keys)
         assert code == 0 and not failed(findings) and len(judge.requests) == len(decomposer.requests) == 1
     text = {name: finding["text"] for name, finding in found.items()}
@@ -86,9 +87,10 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "set decomposer_prices" in text["cost"] and "api_deadline_s = 120 s" in text["cost"]
 
 
-def test_a_damaged_knowledge_base_is_found(keys, base, tmp_path, capsys):
+def test_a_damaged_knowledge_base_is_found(keys, tmp_path, capsys):
+    base = tmp_path / "kb.db"
     base.write_bytes(base.read_bytes()[:-4096])
-    _, found, _ = examine(capsys, tmp_path, keys | {"judge": "offline", "decomposer": "rules"})
+    _, found, _ = examine(capsys, tmp_path, keys)
     assert found["knowledge base"]["ok"] is False
     assert found["titles"]["ok"] is None and found["judge"]["ok"] and found["decomposer"]["ok"]
 
@@ -105,7 +107,7 @@ def options_of(keys, folder):
 def test_a_question_that_had_to_be_asked_twice_is_told_and_priced_as_one(keys, tmp_path, name, check, reply):
     for _ in range(2):  # the first time the SDK is imported, which takes longer than any question
         with ApiServer(says("Hm.", after_s=0.2), says(reply, after_s=0.2)) as server:
-            options = options_of(keys | {f"{name}_base_url": server.url}, tmp_path)
+            options = options_of(keys | SERVICES | {f"{name}_base_url": server.url}, tmp_path)
             started = time.perf_counter()
             found = check(options)
             spent = time.perf_counter() - started
@@ -123,16 +125,9 @@ def test_what_is_odd_about_a_sound_knowledge_base_is_told(keys, tmp_path):
     assert text.startswith(f"{path}: ") and text.endswith("; 1 documents are without title or text; sound")
 
 
-def test_the_missing_titles_go_to_a_file(keys, tmp_path, capsys):
-    titles = tmp_path / "missing.txt"
-    keys |= {"judge": "offline", "decomposer": "rules"}
-    code, found, _ = examine(capsys, tmp_path, keys, "--missing-titles", titles)
-    assert code == 0 and titles.read_text() == "Tane\nNowhere\n" and "written to" in found["titles"]["text"]
-
-
 def test_held_out_questions_that_are_trained_on(keys, tmp_path, capsys):
     held = write_rows(tmp_path / "held.jsonl", [QUESTIONS[0], {"question": "New?", "answer": "a", "title": "b"}])
-    keys |= {"judge": "offline", "decomposer": "rules", "eval_dataset_id_or_path": str(held)}
+    keys |= {"eval_dataset_id_or_path": str(held)}
     code, found, _ = examine(capsys, tmp_path, keys)
     assert code == 0 and "1 of them are trained on as well" in found["held-out data"]["text"]
 
@@ -169,7 +164,7 @@ def test_a_config_of_stage_1_alone(stage1, tmp_path, capsys):
 
 def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):
     (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
-    keys |= {"judge": "offline", "decomposer": "rules", "cold_start": str(tmp_path / "cold.yaml")}
+    keys |= {"cold_start": str(tmp_path / "cold.yaml")}
     del keys["model_name_or_path"]
     code, found, _ = examine(capsys, tmp_path, keys)
     assert code == 0 and "runs first" in found["stage 1"]["text"] and "4 answers" in found["stage 1 data"]["text"]
@@ -180,7 +175,7 @@ def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, capsys):
 
 
 def test_the_exit_code_is_that_of_the_first_failure_and_what_was_not_checked_has_none(keys, tmp_path, capsys):
-    keys |= {"judge": "offline", "decomposer": "rules", "model_name_or_path": str(tmp_path / "none")}
+    keys |= {"model_name_or_path": str(tmp_path / "none")}
     code, _, findings = examine(capsys, tmp_path, keys)
     assert code == 3 and failed(findings) == ["model"]
     assert all(finding["exit_code"] == 0 for finding in findings if finding["ok"] is None)

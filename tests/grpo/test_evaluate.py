@@ -132,17 +132,14 @@ def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_c
     assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
 
 
-def test_two_models_and_two_files_are_compared(capsys, chat_checkpoint, trained):
+def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, trained):
     data = write_rows(Path("q.jsonl"), QUESTIONS)
-    more = ["--data", data, "--reward", "exact"]
-    found, text = run(capsys, "--compare", chat_checkpoint, trained, *more, "--output", "c.json", SHORT)
+    for model, output in ((chat_checkpoint, "a.json"), (trained, "b.json")):
+        _, text = run(capsys, model, "--data", data, "--reward", "exact", "--output", output, SHORT)
+        assert next_commands(text)[0] == f"grpo.evaluate --compare {output} OTHER.json"
+    found, text = run(capsys, "--compare", "a.json", "b.jsonl", "--output", "c.json")
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
-    assert next_commands(text)[0] == f"grpo.evaluate --compare {trained} OTHER"
-    assert json.loads(Path("c.json").read_text()) == found
-    again, _ = run(capsys, "--compare", chat_checkpoint, "c.b.jsonl", *more, SHORT)
-    assert again["measures"] == found["measures"]
-    again, _ = run(capsys, "--compare", "c.a.json", "c.b.jsonl")
-    assert again["measures"] == found["measures"] and (again["a"], again["b"]) == ("c.a.json", "c.b.jsonl")
+    assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and json.loads(Path("c.json").read_text()) == found
 
 
 def stops(prompts, completions, **columns):

@@ -14,7 +14,8 @@ from grpo.config.load import load_config
 from grpo.device.distributed import Ranks
 from grpo.model.policy import load_policy
 from grpo.run import provenance
-from grpo.run.provenance import check_inputs, environment, file_hash, inputs_of
+from grpo.run.provenance import environment, file_hash, inputs_of
+from grpo.run.resume import check_inputs
 from knowledge.build import build
 
 

@@ -1,6 +1,7 @@
 """`python -m grpo.report`: one page of runs of every kind, in which hostile text stays text."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from grpo.report.__main__ import main
 from grpo.report.answers import changes, examples
 from grpo.report.before_after import before_and_after, headline
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, running_mean, show_tick, thin
-from grpo.report.page import render
+from grpo.report.page import changed_keys, render
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -52,8 +53,8 @@ class Page(HTMLParser):
             self.text += data
 
 
-def page_of(*folders) -> Page:
-    return Page(render([read_record(folder) for folder in folders]))
+def page_of(folder) -> Page:
+    return Page(render(read_record(folder)))
 
 
 def answer(row: int, reward, completion: str = "x", **more) -> dict:
@@ -89,7 +90,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         },
     )
     counted = {"data": "d.jsonl", "rows": 40, "left_out": {"without an answer": 3}, "notes": {}}
-    (folder / "data.json").write_text(json.dumps({"training data": counted}))
+    (folder / "run_state.json").write_text(json.dumps({"status": "done", "data": {"training data": counted}}))
     (folder / "config.resolved.yaml").write_text(
         "model_name_or_path: some/model\nnum_generations: 4\nper_device_train_batch_size: 8\n"
         "gradient_accumulation_steps: 2\nlearning_rate: 0.123\n"
@@ -119,18 +120,9 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         assert words in " ".join(text.split()), words
 
 
-def test_two_runs_stand_side_by_side(tmp_path):
-    folders = [write_run(tmp_path / name) for name in ("first", "second")]
-    for number, folder in enumerate(folders):
-        write_summaries(folder, before={"": {"accuracy": 0.25}}, after={"": {"accuracy": 0.5 + number / 4}})
-        (folder / "config.resolved.yaml").write_text(f"num_generations: 8\nbeta: {number}.5\nseed: 7\nlora_r: 16\n")
-    page = page_of(*folders)
-    text = " ".join(page.text.split())
-    for words in ("first, after", "second, after", "50.0%", "75.0%", "0.5", "1.5", "dashed ones second"):
-        assert words in text
-    assert "lora_r" not in text  # the default, in both
-    assert "seed" in text
-    assert ("class", "dashed") in page.attributes
+def test_the_keys_that_are_shown_differ_from_their_defaults(tmp_path):
+    (write_run(tmp_path) / "config.resolved.yaml").write_text("num_generations: 8\nbeta: 0.5\nseed: 7\nlora_r: 16\n")
+    assert changed_keys(read_record(tmp_path)) == {"beta": ("0.5", "0.0"), "seed": ("7", "42")}
 
 
 @pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
@@ -211,7 +203,7 @@ def test_the_interval_of_a_rate_among_attempted_answers_is_of_those_alone(tmp_pa
     folder = write_run(tmp_path)
     part = {"num_questions": 100, "num_answers": 100, "unscored_frac": 0.0, "not_attempted": 0.75}
     write_summaries(folder, before={"": part | {"correct_given_attempted": 0.5, "accuracy": 0.125}}, after=None)
-    _, found = before_and_after([read_record(folder)])
+    found = before_and_after(read_record(folder))
     intervals = {name: (value.low, value.high) for name, (value,) in found["all held-out questions: 100"].items()}
     assert intervals["correct_given_attempted"] == pytest.approx((0.3175, 0.6825), abs=1e-4)
     assert intervals["accuracy"] == pytest.approx(wilson_interval(0.125, 100))
@@ -225,14 +217,14 @@ def test_the_steps_of_the_answers_come_in_order(tmp_path):
 
 
 def test_the_page_is_headed_by_what_has_changed(tmp_path):
-    """Ten wrong answers have become refusals: the exact p is 2 / 2^10."""
+    """Ten wrong answers have become refusals: p is 2 / 2^10, and what 10,000 random signs say is close."""
     folder = write_run(tmp_path)
     for step, outcome in ((0, "wrong"), (40, "refused")):
         lines = [answer(row, float(step), outcome=outcome if row < 10 else "correct") for row in range(20)]
         write_answers(folder, step, *lines, folder="evaluation")
     text = " ".join(page_of(folder).text.split())
     assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
-    assert "wrong 50.0% → 0.0% (p = 0.002), declined 0.0% → 50.0% (p = 0.002)." in text
+    assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
     assert "Outcomes: 10 wrong → refused." in text
 
 
@@ -246,7 +238,7 @@ def test_without_two_measurements_there_is_no_headline(tmp_path, step):
 
 def test_the_values_of_a_plot_can_be_read(tmp_path):
     steps = [{"step": n, "loss": n / 8, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
-    loss, answers = draw_charts([Record(tmp_path, steps=steps)])
+    loss, answers = draw_charts(Record(tmp_path, steps=steps))
     assert [text for _, _, text in loss.lines[0].spots] == ["step 1: 0.125", "step 2: 0.25", "step 4: 0.5"]
     assert loss.lines[0].spots[1][:2] == (loss.x.place(2), loss.y.place(0.25))
     assert answers.lines[0].spots[-1][2] == "step 4: 100.0%"
@@ -255,25 +247,20 @@ def test_the_values_of_a_plot_can_be_read(tmp_path):
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
-    """The curve of the first run, and the dashed one of the second, on axes that hold both."""
-    steps = [[{"step": n, "loss": loss, "step_time": 1.0} for n, loss in enumerate(run, 1)] for run in ([4, 2], [0, 1])]
-    (chart,) = draw_charts([Record(tmp_path, steps=of_run) for of_run in steps])
-    assert chart.title == "Loss" and [(line.kind, line.has_dots) for line in chart.lines] == [
-        ("", True),
-        ("dashed", False),
-    ]
-    x, y = chart.x, chart.y
-    assert chart.lines[0].path == f"M{x.place(1)} {y.place(4)}L{x.place(2)} {y.place(2)}"
-    assert chart.lines[1].path == f"M{x.place(1)} {y.place(0)}L{x.place(2)} {y.place(1)}"
-    assert x.start < x.place(1) < x.place(2) < x.end and y.start > y.place(0) > y.place(4) > y.end
-    assert x.ticks == [1, 2] and y.ticks == [0, 1, 2, 3, 4]
+    steps = [{"step": n, "loss": loss, "step_time": 1.0} for n, loss in enumerate([4, 0, 1], 1)]
+    (chart,) = draw_charts(Record(tmp_path, steps=steps))
+    (line,), x, y = chart.lines, chart.x, chart.y
+    assert chart.title == "Loss" and line.has_dots and not line.is_pale
+    assert line.path == f"M{x.place(1)} {y.place(4)}L{x.place(2)} {y.place(0)}L{x.place(3)} {y.place(1)}"
+    assert x.start < x.place(1) < x.place(3) < x.end and y.start > y.place(0) > y.place(4) > y.end
+    assert x.ticks == [1, 2, 3] and y.ticks == [0, 1, 2, 3, 4]
 
 
 def test_a_long_curve_is_drawn_pale_below_its_running_mean(tmp_path):
-    names = {"loss": ["pale", ""], "learning_rate": [""]}  # the second is exact
+    names = {"loss": [True, False], "learning_rate": [False]}  # the second is exact
     steps = [{"step": n, "step_time": 1.0, **dict.fromkeys(names, n % 2)} for n in range(1, 60)]
-    charts = draw_charts([Record(tmp_path, steps=steps)])
-    assert {chart.meanings[0][0]: [line.kind for line in chart.lines] for chart in charts} == names
+    charts = draw_charts(Record(tmp_path, steps=steps))
+    assert {chart.meanings[0][0]: [line.is_pale for line in chart.lines] for chart in charts} == names
 
 
 @pytest.mark.parametrize(
@@ -309,7 +296,7 @@ def test_secrets_stay_out_of_the_page(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "sk-canary-123456")
     folder = write_run(tmp_path)
     write_answers(folder, 40, answer(0, 1.0, "sk-canary-123456"))
-    assert "sk-canary" not in render([read_record(folder)])
+    assert "sk-canary" not in render(read_record(folder))
 
 
 def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
@@ -347,7 +334,7 @@ def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoi
 
 
 def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):
-    monkeypatch.setattr("grpo.report.page.render", lambda records: 1 / 0)
+    monkeypatch.setattr("grpo.report.page.render", lambda record: 1 / 0)
     run(tmp_path, chat_checkpoint)
     assert "report.html could not be written" in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"

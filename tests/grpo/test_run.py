@@ -14,9 +14,12 @@ import torch
 
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import to_yaml
+from grpo.config.options import MAX_WAIT_S
+from grpo.device.distributed import TIMEOUT
 from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
-from grpo.run.provenance import check_changes, hidden_values
+from grpo.run.provenance import hidden_values
+from grpo.run.resume import check_changes, check_inputs
 from grpo.run.run import Run
 
 
@@ -162,7 +165,7 @@ def saved_by(config, world=1):
     """A checkpoint folder as far as resuming looks at what made it."""
     folder = run_module.Path(config.output_dir) / "checkpoint-1"
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = {"world_size": world, "hidden_values": hidden_values(config)}
+    manifest = {"world_size": world}
     (folder / checkpoint.MANIFEST_FILE).write_text(json.dumps(manifest))
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
     return folder
@@ -218,16 +221,22 @@ def test_a_run_goes_on_with_another_number_of_processes_if_its_batch_stays(tmp_p
 
 
 def test_another_value_of_a_variable_is_a_change(tmp_path, monkeypatch):
-    """The checkpoint's configuration holds its name alone."""
+    """The checkpoint's configuration holds its name, and its inputs a hash of its value."""
     monkeypatch.setenv("WHO_IT_IS", "a first assistant")
-    folder = saved_by(configured(tmp_path, "system_prompt=${WHO_IT_IS}"))
-    assert "first" not in (folder / "config.resolved.yaml").read_text() + (folder / "manifest.json").read_text()
-    assert check_changes(folder, configured(tmp_path, "system_prompt=${WHO_IT_IS}"), 1) == []
+    config = configured(tmp_path, "system_prompt=${WHO_IT_IS}")
+    folder, before = saved_by(config), hidden_values(config)
+    assert "first" not in (folder / "config.resolved.yaml").read_text() and before.keys() == {"system_prompt"}
+    check_inputs(before, hidden_values(config), config)
     assert check_changes(folder, configured(tmp_path, "system_prompt=a first assistant"), 1) == []
     monkeypatch.setenv("WHO_IT_IS", "a second one")
-    with pytest.raises(UserError, match="system_prompt: .*another value of the variable") as error:
-        check_changes(folder, configured(tmp_path, "system_prompt=${WHO_IT_IS}"), 1)
+    config = configured(tmp_path, "system_prompt=${WHO_IT_IS}")
+    with pytest.raises(UserError, match="system_prompt") as error:
+        check_inputs(before, hidden_values(config), config)
     assert error.value.exit_code == 2 and "second" not in str(error.value)
+
+
+def test_a_reward_may_take_less_time_than_processes_wait_for_each_other():
+    assert TIMEOUT.total_seconds() > MAX_WAIT_S
 
 
 def test_only_rank_0_writes_and_the_others_leave_a_note_of_their_end(tmp_path, monkeypatch):

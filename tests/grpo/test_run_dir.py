@@ -38,16 +38,6 @@ def fill(path):
     return path
 
 
-def test_a_second_run_in_the_same_directory_is_told_who_holds_it(tmp_path):
-    first = RunDir(tmp_path / "run", resume=False, overwrite=False)
-    for resume, overwrite in ((True, False), (False, True), (False, False)):
-        with pytest.raises(UserError, match="is in use") as error:
-            RunDir(tmp_path / "run", resume, overwrite)
-        assert error.value.exit_code == 7 and f"pid {os.getpid()} on" in error.value.why
-    first.close(0, "")
-    RunDir(tmp_path / "run", resume=True, overwrite=False).close(0, "")
-
-
 def test_a_deleted_lock_is_noticed_and_taken_again(tmp_path, capsys):
     held = RunDir(tmp_path / "run", resume=False, overwrite=False)
     held.keep_lock()
@@ -103,14 +93,13 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "weights").write_text("precious")
     (tmp_path / "run" / "cold_start").symlink_to(tmp_path / "elsewhere")
-    for name in ("final.aside-1", "best.aside-2", "checkpoint-3.aside-1", "data.aside-1"):
-        (tmp_path / "run" / name).mkdir()
+    (tmp_path / "run" / "best.unfinished").mkdir()
     made = RunDir(tmp_path / "run", resume=False, overwrite=True)
     saved(made)
     made.close(0, "")
     left = {path.name for path in (tmp_path / "run").iterdir()}
     new = {".lock", "run_state.json", "checkpoint-1", "debug.log"}
-    assert left == {*FOREIGN, "data.aside-1", "cold_start"} | new
+    assert left == {*FOREIGN, "cold_start"} | new
     assert (tmp_path / "elsewhere" / "weights").read_text() == "precious"
     assert (tmp_path / "run" / "data" / "file").exists()
 

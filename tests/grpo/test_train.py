@@ -120,33 +120,24 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, chat
         }
 
 
-def test_a_run_that_goes_back_leaves_nothing_of_what_it_left_behind_among_its_own(tmp_path, chat_checkpoint):
-    """Answers of later steps go, as the lines of metrics do; models stay under other names, and are no result."""
-    held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:4])
-    keys = {"eval_dataset_id_or_path": str(held_out), "save_steps": 1, "save_total_limit": 0, "eval_steps": 1}
-    run(tmp_path, chat_checkpoint, **keys, max_steps=4)
-    out = tmp_path / "run"
-    for name, step in (("best", 1), ("early", 1)):
-        (out / name).mkdir()
-        (out / name / "best.json").write_text(json.dumps({"metric": "eval/reward", "step": step, "value": 0}))
-    run(tmp_path, chat_checkpoint, **keys, max_steps=4, resume_from_checkpoint=str(out / "checkpoint-4"))
-    assert not list(out.glob("*.aside-*"))  # nothing is later
-    old = (out / "final" / "adapter_model.safetensors").read_bytes()
-    keys["learning_rate"] = 1e-2
-    run(tmp_path, chat_checkpoint, **keys, max_steps=2, resume_from_checkpoint=str(out / "checkpoint-1"))
-    assert sorted(line["step"] for line in metrics(out)) == [0, 1, 1, 2, 2]
-    for folder in ("completions", "evaluation"):
-        assert not {"step-000003.jsonl", "step-000004.jsonl"} & {path.name for path in (out / folder).iterdir()}
-    aside = {path.name.removesuffix(".aside-1") for path in out.glob("*.aside-*")}
-    assert aside == {"checkpoint-2", "checkpoint-3", "checkpoint-4", "final"} and (out / "best").exists()
-    assert (out / "final.aside-1" / "adapter_model.safetensors").read_bytes() == old
-    assert (out / "final" / "adapter_model.safetensors").read_bytes() != old
-    (out / "best" / "best.json").write_text(json.dumps({"metric": "eval/reward", "step": 2, "value": 0}))
-    run(tmp_path, chat_checkpoint, **keys, max_steps=2, resume_from_checkpoint=str(out / "checkpoint-1"))
-    assert (out / "best.aside-1").exists() and not (out / "best").exists()
-    run(tmp_path, chat_checkpoint, max_steps=1, overwrite_output_dir=True)
-    assert not list(out.glob("*.aside-*"))  # a new run takes the room, and what is not its own stays
-    assert (out / "early").exists()
+def test_a_run_goes_on_from_any_checkpoint_in_a_directory_of_its_own(tmp_path, chat_checkpoint):
+    """From its newest one it goes on where it is. A directory that holds another run is refused, or overwritten."""
+    keys = {"save_steps": 1, "save_total_limit": 0}
+    run(tmp_path, chat_checkpoint, **keys, max_steps=3)
+    out, other = tmp_path / "run", {"name": "other", **keys, "learning_rate": 1e-2, "max_steps": 2}
+    run(tmp_path, chat_checkpoint, **keys, max_steps=4, resume_from_checkpoint=str(out / "checkpoint-3"))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.parent != out}
+    older = str(out / "checkpoint-1")
+    with pytest.raises(UserError, match="not the newest checkpoint") as error:
+        run(tmp_path, chat_checkpoint, **keys, max_steps=2, resume_from_checkpoint=older)
+    assert error.value.exit_code == 2
+    assert {path: path.read_bytes() for path in before} == before
+    run(tmp_path, chat_checkpoint, **other, resume_from_checkpoint=older)
+    with pytest.raises(UserError, match="is not empty"):
+        run(tmp_path, chat_checkpoint, **other, resume_from_checkpoint=older)
+    run(tmp_path, chat_checkpoint, **other, resume_from_checkpoint=older, overwrite_output_dir=True)
+    found = sorted(path.name for path in (tmp_path / "other").glob("*-*"))
+    assert found == ["checkpoint-1", "checkpoint-2"] and [line["step"] for line in metrics(tmp_path / "other")] == [2]
 
 
 def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkeypatch):

@@ -30,8 +30,8 @@ CONFIG = {
     "model_name_or_path": "m",
     "learning_rate": 0.1,
 }
-STATE = {"status": "done", "reason": "", "step": 25, "started": "2026-01-01T00:00:00"}
 DATA = {"training data": {"data": "d.jsonl", "rows": 40, "left_out": {"empty": 2}, "notes": {}}}
+STATE = {"status": "done", "reason": "", "step": 25, "started": "2026-01-01T00:00:00", "data": DATA}
 PART = {
     "num_questions": 9,
     "num_answers": 9,
@@ -57,7 +57,7 @@ ANSWER = {
     "facts": {"mine": [{"fact": "f", "verdict": "refuted"}]},
     "sentences": [{"sentence": "s", "is_true": True, "advantage": 0.5}],
 }
-WRITTEN = {"config.resolved.yaml": CONFIG, "run_state.json": STATE, "data.json": DATA, "evaluation.json": EVALUATION}
+WRITTEN = {"config.resolved.yaml": CONFIG, "run_state.json": STATE, "evaluation.json": EVALUATION}
 ANSWER_FILES = [f"{folder}/step-{step:06d}.jsonl" for folder in ("completions", "evaluation") for step in (1, 25)]
 
 
@@ -100,7 +100,7 @@ def write_wild_run(folder: Path, seed: int) -> Path:
 
 def check(folder: Path) -> None:
     record = read_record(folder)
-    remarks, page = explain(record), render([record])
+    remarks, page = explain(record), render(record)
     assert all(remark.sentence for remark in remarks) and page.rstrip().endswith("</html>")
     assert "\x1b" not in page
 
