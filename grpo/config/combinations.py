@@ -9,8 +9,6 @@ from grpo.base.text import did_you_mean
 from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import BUILT_IN, built_in, expand
 
-TRACKERS = ("tensorboard", "swanlab", "wandb", "trackio", "none")
-
 
 def find_problems(config: AnyConfig) -> Iterator[str]:
     """Yield a message for each combination of keys that cannot work."""
@@ -21,14 +19,10 @@ def find_problems(config: AnyConfig) -> Iterator[str]:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.max_steps == 0:
         yield "max_steps is 0: nothing to do"
-    if config.lora_r == 0 and config.adapter_name_or_path and config.lora_dropout:
-        yield "lora_dropout without an adapter (lora_r is 0)"
     if config.run_name is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", config.run_name):
         yield f"run_name may hold letters, digits, dots, dashes and underscores; got {config.run_name!r:.80}"
     if unknown := sorted(set(config.allow_changes) - set(INPUTS) - set(asdict(config))):
         yield f"allow_changes: neither a key nor one of {', '.join(INPUTS)}: {', '.join(unknown)}"
-    if unknown := sorted(set(config.report_to) - set(TRACKERS)):
-        yield f"report_to: unknown {', '.join(unknown)}"
 
 
 def _training_problems(config: TrainConfig) -> Iterator[str]:
@@ -61,12 +55,10 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
         elif name not in BUILT_IN and ":" not in name:
             close = did_you_mean(name, list(BUILT_IN)) or f"; built in are {', '.join(BUILT_IN)}"
             yield f"reward_funcs: unknown reward {name}{close}"
-    if config.reward_funcs == ():
-        yield "reward_funcs is empty: nothing is paid"
     if weights and len(weights) != len(rewards):
         yield f"reward_weights has {len(weights)} entries, reward_funcs stands for {len(rewards)}: {', '.join(rewards)}"
-    if weights and not any(weights):
-        yield "reward_weights are all 0: nothing is paid"
+    if config.reward_funcs == () or (weights and not any(weights)):
+        yield "nothing is paid: reward_funcs is empty, or reward_weights are all 0"
     if len(set(rewards)) != len(rewards):
         yield "reward_funcs names a reward twice"
     has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, explained
 from grpo.base.storage import PlainLoader
 from grpo.config.foreign import is_section
-from grpo.config.values import coerce, expand_variables
+from grpo.config.values import NULLS, as_written, coerce, expand_variables
 
 COMMAND_LINE = "command line"
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
@@ -24,13 +23,12 @@ _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not t
 class Entry:
     """A key and its value, as they were written.
 
-    name: with the names of its sections, such as `model.path`. value: as YAML reads it. text: the value as written,
-    unless it is a list or a mapping. source: a file's path or the command line. line: 0 on the command line.
+    name: with the names of its sections, such as `model.path`. value: see values.py. source: a file's path or the
+    command line. line: 0 on the command line.
     """
 
     name: str
     value: Any
-    text: str | None
     source: str
     line: int = 0
 
@@ -83,10 +81,7 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
         elif name == "base":
             problems.append(f"{COMMAND_LINE}: base can be set only in a file")
         else:
-            value = text  # if it is not YAML, or an alias
-            with suppress(Exception):  # PyYAML raises errors of every kind, such as on a bad date or tag
-                value = text if not text or "*" in text else yaml.safe_load(text)
-            entries.append(Entry(name, value, text, COMMAND_LINE))
+            entries.append(Entry(name, None if text in NULLS else text, COMMAND_LINE))
     return entries
 
 
@@ -146,12 +141,9 @@ def _read_section(section: str, node: yaml.MappingNode, source: str) -> list[Ent
     """Read the keys of a mapping and of the sections inside it. `section` ends with a dot, or is ""."""
     entries = []
     for key_node, value_node in node.value:
-        loader = yaml.SafeLoader("")
-        name = section + str(loader.construct_object(key_node, deep=True))
+        name = f"{section}{as_written(key_node)}"
         if isinstance(value_node, yaml.MappingNode) and is_section(name):
             entries += _read_section(f"{name}.", value_node, source)
-            continue
-        value = loader.construct_object(value_node, deep=True)
-        text = value_node.value if isinstance(value_node, yaml.ScalarNode) else None
-        entries.append(Entry(name, value, text, source, key_node.start_mark.line + 1))
+        else:
+            entries.append(Entry(name, as_written(value_node), source, key_node.start_mark.line + 1))
     return entries

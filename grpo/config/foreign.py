@@ -1,10 +1,10 @@
 """Keys of other tools: what those of TRL, transformers, PEFT, LLaMA-Factory, KnowRL and the math guide mean here.
 
 ALIASES    another name of a key
-VALUES     a key with one of these values stands for one of our keys, or adds to our list; its other values mean nothing
-SPELLINGS  another way to write a value of a key
+SWITCHES   a key with one of these values sets one of our keys, or adds to our list; its other values mean nothing
 IGNORED    a key that cannot change the result, and what happens instead; `*` stands for any ending
-REFUSED    a key that would change the result but is not available: the values that change nothing, and the reason
+REFUSED    a key that would change the result but is not available, and why
+HARMLESS   the values of such a key that change nothing, if they are not those of NOTHING
 SECTIONS   names under which files group their keys: `model: {path: x}` and `training: {model: {path: x}}` both mean
            `model_path: x`
 
@@ -39,37 +39,22 @@ _OTHER_NAMES = {
     "num_generations": "num_return_sequences",
     "num_train_epochs": "epochs num_epochs",
     "per_device_train_batch_size": "batch_size",
-    "project": "trackio_project",
+    "project": "swanlab_project trackio_project wandb_project",
     "run_name": "swanlab_experiment_name wandb_name wandb_run_name",
-    "sampler_importance_sampling_cap": "vllm_importance_sampling_cap vllm_importance_sampling_clip_max",
-    "sampler_importance_sampling_correction": "vllm_importance_sampling_correction",
     "tokenizer_name_or_path": "tokenizer_name tokenizer_path",
     "torch_dtype": "dtype",
 }
 ALIASES = {theirs: ours for ours, names in _OTHER_NAMES.items() for theirs in names.split()}
 
-VALUES = {
-    "bf16": {True: ("torch_dtype", "bfloat16")},
-    "finetuning_type": {"full": ("lora_r", 0)},
-    "fp16": {True: ("torch_dtype", "float16")},
-    "pure_bf16": {True: ("torch_dtype", "bfloat16")},
-    "use_cpu": {True: ("device", "cpu")},
-    "use_lora": {False: ("lora_r", 0)},
-    "use_peft": {False: ("lora_r", 0)},
-    "use_swanlab": {True: ("report_to", "swanlab")},
-    "vllm_importance_sampling_clip_max": {None: ("sampler_importance_sampling_cap", 1e30)},  # null: no bound
-}
-
-SPELLINGS = {
-    "scale_rewards": {"true": "group", "True": "group", "false": "none", "False": "none"},
-    "torch_dtype": {
-        **{f"torch.{name}": name for name in ("bfloat16", "float16", "float32", "float64")},
-        "bf16": "bfloat16",
-        "fp16": "float16",
-        "half": "float16",
-        "fp32": "float32",
-        "float": "float32",
-    },
+SWITCHES = {
+    "bf16": {"true": ("torch_dtype", "bfloat16")},
+    "finetuning_type": {"full": ("lora_r", "0")},
+    "fp16": {"true": ("torch_dtype", "float16")},
+    "pure_bf16": {"true": ("torch_dtype", "bfloat16")},
+    "use_cpu": {"true": ("device", "cpu")},
+    "use_lora": {"false": ("lora_r", "0")},
+    "use_peft": {"false": ("lora_r", "0")},
+    "use_swanlab": {"true": ("report_to", "swanlab")},
 }
 
 _IGNORED = {  # what happens instead -> the keys
@@ -118,17 +103,17 @@ _IGNORED = {  # what happens instead -> the keys
 }
 IGNORED = {name: instead for instead, names in _IGNORED.items() for name in names.split()}
 
-NOTHING = (None, False, "", [], {})  # values that change no result, unless _HARMLESS says otherwise
-_HARMLESS = {
-    **dict.fromkeys(("assistant_only_loss", "completion_only_loss", "shuffle_dataset"), (None, False, True)),
-    **dict.fromkeys(("bias", "lora_bias"), (None, False, "none")),
-    **dict.fromkeys(("do_sample", "init_lora_weights"), (None, True)),
-    **dict.fromkeys(("repetition_penalty", "top_entropy_quantile"), (None, 1)),
-    "dataset_text_field": (None, "text"),
-    "finetuning_type": (None, "lora", "full"),
-    "loss_type": (None, "nll", "chunked_nll"),
-    "qalora_group_size": (None, 16),
-    "stage": (None, "sft", "grpo", "rl"),
+NOTHING = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
+HARMLESS = {  # those of keys for which they are others
+    "dataset_text_field": ("none", "text"),
+    "do_sample": ("none", "true"),
+    "finetuning_type": ("none", "lora"),
+    "init_lora_weights": ("none", "true"),
+    "loss_type": ("none", "nll", "chunked_nll"),
+    "qalora_group_size": ("none", "16"),
+    "repetition_penalty": ("none", "1", "1.0"),
+    "stage": ("none", "sft", "grpo", "rl"),
+    "top_entropy_quantile": ("none", "1", "1.0"),
 }
 _REFUSED = {  # reason -> the keys
     "adapters are plain LoRA on projections; for use_rslora, set lora_alpha to alpha x the square root of lora_r": (
@@ -147,22 +132,21 @@ _REFUSED = {  # reason -> the keys
         "vllm_guided_decoding_regex vllm_structured_outputs_regex"
     ),
     "the loss is on all tokens of every answer, without noise or further terms; see loss_type, beta and delta": (
-        "assistant_only_loss completion_only_loss entropy_coef label_smoothing_factor loss_type mask_history "
+        "entropy_coef label_smoothing_factor loss_type mask_history "
         "neftune_noise_alpha off_policy_mask_threshold router_aux_loss_coef sync_ref_model top_entropy_quantile "
         "train_on_prompt use_adaptive_entropy"
     ),
     "data is read before the first step, from the columns that README names; a configuration is owner/name:config": (
-        "dataset_config dataset_kwargs dataset_streaming dataset_text_field shuffle_dataset streaming"
+        "dataset_config dataset_kwargs dataset_streaming dataset_text_field streaming"
+    ),
+    "a service has a project and a run_name here; its own variables, such as WANDB_ENTITY, say the rest": (
+        "swanlab_workspace wandb_entity"
     ),
     "the checkpoint's config.json and chat template decide, and a scheduler has no settings": (
         "eos_token lr_scheduler_kwargs rope_scaling"
     ),
 }
-CORRECTION = {  # keys of TRL's correction for vLLM's log-probs, with which alone they matter: what is available
-    "vllm_importance_sampling_mode": (("token_truncate",), "use token_truncate, which is what the correction does"),
-    "vllm_importance_sampling_clip_min": ((None,), "weights have an upper bound only"),
-}
-REFUSED = {name: (_HARMLESS.get(name, NOTHING), reason) for reason, names in _REFUSED.items() for name in names.split()}
+REFUSED = {name: reason for reason, names in _REFUSED.items() for name in names.split()}
 
 SECTIONS = frozenset(
     "algorithm args arguments config data dataset field_mapping finetuning generation grpo grpo_config "

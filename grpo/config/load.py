@@ -7,7 +7,6 @@ types, values out of bounds, and combinations that cannot work, unless one of th
 - Keys may be grouped in sections, and have the names that other tools use (foreign.py).
 - `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, which no output holds,
   unless they are paths that exist. `~/` at the beginning is the home directory.
-- `5e-6` is a number, though YAML 1.1 reads it as text; for a key that takes text, `0123` and `1e5` are text.
 - Nothing in a configuration is ever run.
 """
 
@@ -25,10 +24,20 @@ from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
-from grpo.config.foreign import ALIASES, CORRECTION, IGNORED, REFUSED, SECTIONS, SPELLINGS, VALUES, find_match, readings
+from grpo.config.foreign import (
+    ALIASES,
+    HARMLESS,
+    IGNORED,
+    NOTHING,
+    REFUSED,
+    SECTIONS,
+    SWITCHES,
+    find_match,
+    readings,
+)
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import Values, as_type, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import SWITCH, Values, check_bounds, coerce, expand_variables, types_of
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -46,7 +55,7 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
     if not argv or argv[0] in ("-h", "--help"):
         needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
-        print(doc.partition("\n")[0] + "\n" + (HELP + describe_keys(kind) if argv else needed))
+        print(doc.partition("\n")[0] + "\n" + (f"{HELP}\n{describe_keys(kind)}" if argv else needed))
         raise SystemExit(0 if argv else CONFIG)
     return load_config(*split_arguments(argv), kind)
 
@@ -81,12 +90,11 @@ def examine_config(
     reader = _Reader(kind, problems)
     for entry in entries:
         reader.read(entry)
-    reader.check_correction()
-    values, notices = reader.values, reader.notices
+    values, notices = reader.values, []
     for instead, unused in reader.unused.items():
         verb = "is" if len(unused) == 1 else "are"
         notices.append(f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}")
-    notices += supply(values, reader.names.keys(), kind)
+    notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
@@ -150,8 +158,7 @@ class _Reader:
     """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
 
     values: key -> value, without the keys that are null where null is no value. doubtful: keys whose intended value is
-    not known. names: as the files have them, with their last entries. unused: what happens instead -> keys that are not
-    used.
+    not known. names: as the files have them. unused: what happens instead -> keys that are not used.
     """
 
     def __init__(self, kind: type, problems: list[str]):
@@ -160,56 +167,39 @@ class _Reader:
         self.hints = typing.get_type_hints(kind)
         self.values: Values = {}
         self.set_by: dict[str, Entry] = {}
-        self.notices: list[str] = []
         self.doubtful: set[str] = set()
-        self.names: dict[str, Entry] = {}
+        self.names: set[str] = set()
         self.unused: dict[str, dict[str, Entry]] = {}
 
     def read(self, entry: Entry) -> None:
         """Read one entry into `values`, `unused` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-        if name != entry.name:
-            self.notices.append(f"{entry.where}: {entry.name} is read as {name}")
-        known = [*self.keys, *ALIASES, *VALUES, *REFUSED, *IGNORED]
+        known = [*self.keys, *ALIASES, *SWITCHES, *REFUSED, *IGNORED]
         name = next((reading for reading in readings(name) if find_match(known, reading)), name)
-        self.names[name] = entry
+        self.names.add(name)
+        word = str(entry.value).lower()
+        word = str(SWITCH.get(word, word)).lower()  # yes is true
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
-        value = None if entry.value == "None" else entry.value  # which YAML reads as text
-        meaning = next((meaning for written, meaning in VALUES.get(name, {}).items() if written == value), None)
-        if name in self.keys:
-            self._set(entry, name, value, entry.text)
-        elif meaning:
-            self._set(entry, *meaning)
-        elif ALIASES.get(name) in self.keys:
-            self._set(entry, ALIASES[name], value, entry.text)
+        if name in self.keys or ALIASES.get(name) in self.keys:
+            self._set(entry, name if name in self.keys else ALIASES[name], entry.value)
+        elif word in SWITCHES.get(name, {}):
+            self._set(entry, *SWITCHES[name][word])
         elif refused:
-            harmless, reason = REFUSED[refused]
-            if value not in harmless:
-                self.problems.append(f"{entry.where}: {name}: {entry.text or value} is not available here: {reason}")
+            if word not in HARMLESS.get(refused, NOTHING):
+                problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
+                self.problems.append(f"{entry.where}: {problem}")
         elif ignored:
             self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
-        elif name not in VALUES and not (name in SECTIONS and value is None):  # `bf16: false` says nothing
+        elif name not in SWITCHES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
-    def check_correction(self) -> None:
-        """Apply what TRL says about the correction for vLLM's log-probs, which it makes only with use_vllm."""
-        correction = "sampler_importance_sampling_correction"
-        vllm, setter = self.names.get("use_vllm"), self.set_by.get(correction)
-        if setter and setter.name.startswith("vllm_") and vllm and vllm.value is False:
-            self.values[correction] = False
-        for name, (available, reason) in CORRECTION.items() if self.values.get(correction) else ():
-            entry = self.names.get(name)
-            if entry and entry.value not in available:
-                written = entry.text or entry.value
-                self.problems.append(f"{entry.where}: {name}: {written} is not available here: {reason}")
-
-    def _set(self, entry: Entry, name: str, value: Any, text: str | None = None) -> None:
-        """Set a key to a value, or report why that is a mistake. text: the value as it was written."""
+    def _set(self, entry: Entry, name: str, value: Any) -> None:
+        """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
         try:
-            value = expand_variables(as_type(value, text, hint))
-            if isinstance(value, str):
-                value = SPELLINGS.get(name, {}).get(value, value)
+            value = expand_variables(value)
+            if name == "scale_rewards":  # a switch in older files of TRL
+                value = {"true": "group", "false": "none"}.get(str(value).lower(), value)
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
@@ -219,27 +209,25 @@ class _Reader:
             return
         before = self.set_by.get(name)
         if before and before.source == entry.source != COMMAND_LINE:
-            is_other_name, earlier = before.name != entry.name, self.values.get(name)
-            if is_other_name and value is None:
-                return  # a file may leave other names of the key null
-            if not is_other_name or earlier is not None:
-                value = self._join(earlier, value, entry, before)
+            value = self._join(name, value, entry, before)
         self.set_by[name] = entry
         if value is None and type(None) not in types_of(hint):
             self.values.pop(name, None)
         else:
             self.values[name] = value
 
-    def _join(self, earlier: Any, value: Any, entry: Entry, before: Entry) -> Any:
-        """Return the value of a key that one file sets twice. It is a mistake, unless the two names go together."""
-        if before.name != entry.name and {before.name, entry.name} & set(VALUES):
-            if isinstance(value, tuple):
+    def _join(self, name: str, value: Any, entry: Entry, before: Entry) -> Any:
+        """Return the value of a key that one file sets twice: under two names it may, if these agree."""
+        earlier = self.values.get(name)
+        if before.name != entry.name:
+            for unsaid in (None, "auto"):  # it leaves the choice to the other name
+                if unsaid in (earlier, value):
+                    return value if earlier == unsaid else earlier
+            if name == "report_to":
                 return tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
-            if isinstance(value, int):
-                return min(value, earlier)  # use_peft: false, which is rank 0
-        if before.name != entry.name and value == "auto":
-            return earlier  # auto leaves the choice to the other key
-        if before.name == entry.name or earlier not in (value, "auto"):
+            if name == "lora_r" and 0 in (earlier, value):  # use_peft: false
+                return 0
+        if before.name == entry.name or earlier != value:
             self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
         return value
 

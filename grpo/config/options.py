@@ -4,11 +4,11 @@
 which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
 """
 
+import argparse
 import ast
 import inspect
-import textwrap
 from dataclasses import Field, dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -154,16 +154,8 @@ class RunKeys:
     """Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none."""
     run_name: str | None = key(None, "free")
     """Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir."""
-    project: str = key("grpo", "free")
-    """Project in swanlab, wandb and trackio."""
-    swanlab_project: str | None = key(None, "free")
-    """Project in swanlab. Unset: the variable SWANLAB_PROJ_NAME, or project."""
-    swanlab_workspace: str | None = key(None, "free")
-    """Organisation in swanlab. Unset: your own account."""
-    wandb_project: str | None = key(None, "free")
-    """Project in wandb. Unset: the variable WANDB_PROJECT, or project."""
-    wandb_entity: str | None = key(None, "free")
-    """Team in wandb. Unset: your own account."""
+    project: str | None = key(None, "free")
+    """Project in swanlab, wandb and trackio. Unset: the variable SWANLAB_PROJ_NAME or WANDB_PROJECT, else grpo."""
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
@@ -431,29 +423,28 @@ def meanings(kind: type) -> dict[str, str]:
 
 def describe_keys(kind: type) -> str:
     """Return a text with every key, its default, meaning and bounds: those to know first, then the groups above."""
-    docs, entries, first = meanings(kind), {entry.name: entry for entry in fields(kind)}, keys_that("first", kind)
+    docs, first = meanings(kind), keys_that("first", kind)
     groups = {"the keys to know first": first}
     for group in kind.__mro__[1:-1]:
-        names = [entry.name for entry in fields(group) if entry.name not in first]
-        groups["\n" + group.__name__.removesuffix("Keys").lower()] = names
-    lines = []
+        groups[group.__name__.removesuffix("Keys").lower()] = [
+            key.name for key in fields(group) if key.name not in first
+        ]
+    layout = partial(argparse.HelpFormatter, max_help_position=HELP_COLUMN, width=HELP_WIDTH)
+    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False, formatter_class=layout)
     for title, names in groups.items():
-        lines.append(f"{title}:")
+        section = parser.add_argument_group(title)
         for name in names:
-            lines += _describe_key(entries[name], docs[name])
-    return "\n".join(["", *lines])
+            declared = kind.__dataclass_fields__[name]
+            about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
+            is_required = "required" in declared.metadata["facts"]
+            default = "required" if is_required else as_yaml(declared.default)
+            section.add_argument(name, metavar=f"{name}: {default}", help=about)
+    return parser.format_help()
 
 
-def _describe_key(entry: Field, doc: str) -> list[str]:
-    """Lay out one key like argparse: name and default on the left, the meaning wrapped on the right."""
-    default = "required" if "required" in entry.metadata["facts"] else as_yaml(entry.default)
-    choices, limits = entry.metadata["choices"], describe_limits(entry.metadata)
-    bounds = f" One of: {', '.join(map(as_yaml, choices))}." if choices else f" {limits.capitalize()}." * bool(limits)
-    name = f"  {entry.name}: {default}"
-    lines = [" " * HELP_COLUMN + line for line in textwrap.wrap(doc + bounds, HELP_WIDTH - HELP_COLUMN)]
-    if len(name) + 2 > HELP_COLUMN:
-        return [name, *lines]
-    return [name.ljust(HELP_COLUMN) + lines[0].lstrip(), *lines[1:]]
+def _describe_bounds(declared: Field) -> str:
+    choices, limits = declared.metadata["choices"], describe_limits(declared.metadata)
+    return f" One of: {', '.join(map(as_yaml, choices))}." if choices else f" {limits.capitalize()}." * bool(limits)
 
 
 def as_yaml(value: Any) -> str:

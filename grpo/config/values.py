@@ -1,7 +1,10 @@
-"""Convert what YAML has read to the declared types, expand environment variables, and check bounds."""
+"""Convert texts to the declared types, expand environment variables, and check bounds.
+
+A value is what was written, before YAML gives it a type: a text, a list of values, a mapping, or None for null. So
+`learning_rate: 5e-6` is a number, though YAML 1.1 reads it as text, and `run_name: 0123` stays as it was written.
+"""
 
 import math
-import operator
 import os
 import re
 import types
@@ -11,13 +14,15 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import yaml
 
 from grpo.base.errors import is_secret_name, keep_secret
+from grpo.base.storage import PlainLoader
 from grpo.base.text import did_you_mean
 
 Values = dict[str, Any]  # key -> value
-LIMITS = {"low": ("at least", operator.ge), "above": ("above", operator.gt), "high": ("at most", operator.le)}
-NULLS = ("", "~", "null", "Null", "NULL", "None")
+NULLS = ("~", "null", "Null", "NULL", "None")
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 KINDS = {  # the types of keys, as messages name them
     type(None): "null",
@@ -29,14 +34,20 @@ KINDS = {  # the types of keys, as messages name them
     list[str]: "a list of names",
     list[float]: "a list of numbers",
 }
-FITS = {  # whether a value that is not true or false can be converted
-    int: lambda value: not isinstance(value, float) or value.is_integer(),
-    float: lambda value: math.isfinite(float(value)),
-    str: lambda value: isinstance(value, (str, int, float)),
-    dict: lambda value: all(map(str.isidentifier, value.keys())),
-}
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def as_written(node: yaml.Node) -> Any:
+    """Return the value of a YAML node. YAMLError if it has a tag that would run something, or is unknown."""
+    if node.tag not in yaml.SafeLoader.yaml_constructors:
+        raise yaml.constructor.ConstructorError(None, None, f"there is no tag {node.tag}", node.start_mark)
+    if isinstance(node, yaml.MappingNode):
+        return yaml.SafeLoader("").construct_object(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return [as_written(item) for item in node.value]
+    is_null = node.style is None and node.value in ("", *NULLS)
+    return None if is_null else node.value
 
 
 def expand_variables(value: Any) -> Any:
@@ -66,20 +77,6 @@ def _read_variable(match: re.Match) -> str:
     return found
 
 
-def as_type(value: Any, text: str | None, hint: Any) -> Any:
-    """Return the text as it was written if the type `hint` takes text; otherwise the value that YAML has read.
-
-    YAML reads 0123 as 83, `yes` as true, and `{question}` as a mapping. null stays null, and true and false stay
-    booleans if the type takes booleans, too.
-    """
-    options = types_of(hint)
-    if value is None and (text or "") in NULLS:
-        return None
-    if str not in options or text is None or (bool in options and isinstance(value, bool)):
-        return value
-    return text
-
-
 def types_of(hint: Any) -> tuple:
     """Return the types that a key takes."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -88,51 +85,62 @@ def types_of(hint: Any) -> tuple:
 def coerce(value: Any, hint: Any) -> Any:
     """Convert a value to the type `hint`, or to the first of several that fits. ValueError says what was wanted."""
     for kind in types_of(hint):
-        with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError):
+        with suppress(ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError):
             return _convert(value, kind)
-    raise ValueError(f"wants {' or '.join(KINDS[kind] for kind in types_of(hint))}, got {_shown(value)}")
+    raise ValueError(f"wants {' or '.join(KINDS[kind] for kind in types_of(hint))}, got {shown(value)}")
 
 
 def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
-    if typing.get_origin(kind) is list:
-        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-        items = [item.strip() if isinstance(item, str) else item for item in items]
-        return tuple(_convert(item, *typing.get_args(kind)) for item in items)
-    if kind is bool:
-        return {"true": True, "false": False}[str(value).lower()]
-    if isinstance(value, bool) or not FITS[kind](value):
+    is_list = typing.get_origin(kind) is list
+    if isinstance(value, str) and (kind is dict or (is_list and value.startswith("["))):
+        value = as_written(yaml.compose(value, Loader=PlainLoader))  # YAML on the command line
+    if is_list:
+        items = value.split(",") if isinstance(value, str) else value
+        return tuple(_convert(item.strip(), *typing.get_args(kind)) for item in items)
+    if kind is dict:
+        if not all(map(str.isidentifier, value.keys())):
+            raise ValueError
+        return value
+    if not isinstance(value, str):
         raise ValueError
-    return kind(value)
+    converted = SWITCH[value.lower()] if kind is bool else kind(value)
+    if kind is float and not math.isfinite(converted):
+        raise ValueError
+    return converted
 
 
 def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
     """Check a value, and each entry of a list, against the bounds of its key (see options.key). ValueError if wrong."""
-    if bounds["choices"] and not any(value == choice and type(value) is type(choice) for choice in bounds["choices"]):
-        names = [choice for choice in bounds["choices"] if isinstance(choice, str)]
-        one_of = ", ".join(map(str, bounds["choices"]))
-        raise ValueError(f"must be one of {one_of}; got {_shown(value)}{did_you_mean(str(value), names)}")
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
-            if any(bounds[name] is not None and not test(number, bounds[name]) for name, (_, test) in LIMITS.items()):
-                raise ValueError(f"{describe_limits(bounds)}; got {number}")
-            if isinstance(number, int) and abs(number) >= 2**63:
-                raise ValueError(f"a whole number must lie below 2**63; got {_shown(number)}")
-            if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
-                becomes = "0" if abs(number) < 1 else "infinite"
-                raise ValueError(f"{number} is {becomes} in float32, in which it is used")
+    choices = bounds["choices"]
+    for item in value if isinstance(value, tuple) else (value,):
+        if choices and item not in choices:
+            close = did_you_mean(str(item), [choice for choice in choices if isinstance(choice, str)])
+            raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {shown(item)}{close}")
+        if isinstance(item, (int, float)) and not isinstance(item, bool):
+            _check_number(item, bounds)
+
+
+def _check_number(number: float, bounds: Mapping[str, Any]) -> None:
+    low, high, above = bounds["low"], bounds["high"], bounds["above"]
+    is_below = (low is not None and number < low) or (above is not None and number <= above)
+    if is_below or (high is not None and number > high):
+        raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
+    if isinstance(number, int) and abs(number) >= 2**63:
+        raise ValueError(f"a whole number must lie below 2**63; got {shown(number)}")
+    if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
+        becomes = "0" if abs(number) < 1 else "infinite"
+        raise ValueError(f"{number} is {becomes} in float32, in which it is used")
 
 
 def describe_limits(bounds: Mapping[str, Any]) -> str:
     """Return the bounds of a number in words; "" if there are none."""
-    texts = [f"{word} {bounds[name]}" for name, (word, _) in LIMITS.items() if bounds[name] is not None]
+    words = {"low": "at least", "above": "above", "high": "at most"}
+    texts = [f"{word} {bounds[name]}" for name, word in words.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value as it appears in a message."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # Python does not print an integer of thousands of digits
-        text = f"a {type(value).__name__}"
+    text = repr(value)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

@@ -19,6 +19,7 @@ from grpo.config.options import AnyConfig
 from grpo.diagnosis.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
+PROJECT_VARIABLES = {"swanlab": "SWANLAB_PROJ_NAME", "wandb": "WANDB_PROJECT"}
 
 
 class Tracker(Protocol):
@@ -61,24 +62,15 @@ def open_tracker(name: str, config: AnyConfig, first_step: int, run_id: str) -> 
 
 
 def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
-    """Return project, run and owner under a service's own names. The configuration overrides environment variables."""
+    """Return project and run under a service's own names. The configuration overrides environment variables."""
     run = config.run_name or Path(config.output_dir).name
-    places = {
-        "wandb": {
-            "project": config.wandb_project or os.environ.get("WANDB_PROJECT"),
-            "name": run,
-            "entity": config.wandb_entity,
-            "id": run_id,
-        },
-        "swanlab": {
-            "project": config.swanlab_project or os.environ.get("SWANLAB_PROJ_NAME"),
-            "experiment_name": run,
-            "workspace": config.swanlab_workspace,
-            "id": run_id,
-        },
+    project = config.project or os.environ.get(PROJECT_VARIABLES.get(name, "")) or "grpo"
+    names = {
+        "wandb": {"name": run, "id": run_id},
+        "swanlab": {"experiment_name": run, "id": run_id},
         "trackio": {"name": f"{run}-{run_id[:6]}"},  # it resumes by name alone
     }
-    return {"project": config.project} | {word: value for word, value in places[name].items() if value}
+    return {"project": project, **names[name]}
 
 
 def check_trackers(config: AnyConfig) -> str:

@@ -135,9 +135,6 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, pa
     assert part in run.stderr and "fix: " in run.stderr
 
 
-SIZES = [("grpo.doctor c.yaml --memory-gb", size) for size in ("-1", "nan", "0", "inf", "x")]
-
-
 def test_export_says_what_rounding_changes(chat_checkpoint, tmp_path):
     data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
     run = ["output_dir=" + str(tmp_path / "run"), f"dataset_id_or_path={data}", f"model_name_or_path={chat_checkpoint}"]

@@ -36,7 +36,7 @@ def why(tmp_path, text, *overrides, **keys):
 
 
 READ = [  # lines of a config, and values that they give
-    *((f"learning_rate: {text}", {"learning_rate": 5e-6}) for text in ("5e-6", "5E-6", "0.000005", "'5e-6'", "5.0e-6")),
+    *((f"learning_rate: {text}", {"learning_rate": 5e-6}) for text in ("5e-6", "5E-6", "'5e-6'", "5.0e-6")),
     ("gradient_checkpointing: true", {"gradient_checkpointing": True}),
     ("seed: 9223372036854775807", {"seed": 2**63 - 1}),
     ("per_device_train_batch_size: 8\ngradient_accumulation_steps: 3\nnum_generations: 6", {"num_generations": 6}),
@@ -45,7 +45,6 @@ READ = [  # lines of a config, and values that they give
     ("num_iterations: 2", {"num_iterations": 2}),
     ("multi_objective_aggregation: normalize_then_sum\nscale_rewards: none", {"scale_rewards": "batch"}),
     ("lora_r: 0\nadapter_name_or_path: a", {"lora_r": 0}),
-    ("lora_r: 2\nlora_dropout: 0.1\nadapter_name_or_path: a", {"lora_dropout": 0.1}),
     ("report_to: [tensorboard, none]", {"report_to": ("tensorboard", "none")}),
     ("eval_size: 2\neval_reward_funcs: [factuality]\nknowledge_base: kb.db", {"eval_size": 2}),
     ("run_name: a.B_9-", {"run_name": "a.B_9-"}),
@@ -66,10 +65,11 @@ READ = [  # lines of a config, and values that they give
     ("use_swanlab: false", {"report_to": ("tensorboard",)}),
     ("report_to: none\nuse_swanlab: true", {"report_to": ("swanlab",)}),
     ("use_swanlab: true\nreport_to: [tensorboard]", {"report_to": ("swanlab", "tensorboard")}),
-    ("dtype: fp16", {"torch_dtype": "float16"}),
+    ("fp16: yes", {"torch_dtype": "float16"}),
     ("torch_dtype: auto\nbf16: true", {"torch_dtype": "bfloat16"}),
     ("bf16: true\ntorch_dtype: auto", {"torch_dtype": "bfloat16"}),
-    ("bf16: true\ntorch_dtype: torch.bfloat16", {"torch_dtype": "bfloat16"}),
+    ("bf16: true\ntorch_dtype: bfloat16", {"torch_dtype": "bfloat16"}),
+    ("scale_rewards: false", {"scale_rewards": "none"}),
     ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None, "max_grad_norm": 1.0}),
     ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-6}),
     ("kl_coef: 0.05\nnum_return_sequences: 2", {"beta": 0.05, "num_generations": 2}),
@@ -81,12 +81,12 @@ READ = [  # lines of a config, and values that they give
     ("generation: {max_new_tokens: 64}\ndata: {max_samples: 10}", {"max_completion_length": 64, "max_samples": 10}),
     ("reward: {correct: 2.0, weights: [0.5]}", {"math_reward_correct": 2.0, "reward_weights": (0.5,)}),
     ("eval: {steps: 7}\nlogging: {steps: 3}", {"eval_steps": 7, "logging_steps": 3}),
-    ("judge: {model: gpt}\nwandb: {project: p}", {"judge_model": "gpt", "wandb_project": "p"}),
+    ("judge: {model: gpt}\nwandb: {project: p}", {"judge_model": "gpt", "project": "p"}),
     ("config:\n  training: {epochs: 3, gradient_accumulation: 4}", {"gradient_accumulation_steps": 4}),
     ("config:\n  peft_config: {r: 6, lora_alpha: 32, bias: none}", {"lora_r": 6, "lora_alpha": 32}),
     ("fsdp_config: {beta: 0.5}", {"beta": TrainConfig.beta}),
     ("training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2", {"beta": TrainConfig.beta, "num_train_epochs": 2}),
-    *((text, {}) for text in ("load_in_4bit: false", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
+    *((text, {}) for text in ("load_in_4bit: no", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
 ]
 TYPED = [  # arguments of a command, and values that they give; the file sets beta, run_name and output_dir
     ("beta=0.2 --lora_r=4 lora_target_modules=q_proj,v_proj", {"beta": 0.2, "lora_r": 4}),
@@ -101,12 +101,10 @@ TYPED = [  # arguments of a command, and values that they give; the file sets be
 ]
 REFUSED = [  # lines of a config, and words of what is said of them
     ("top_p: 1.0001", "top_p"),
-    ("learning_rate: -1e-9", "learning_rate"),
-    *((f"{key}: {2**62}", key) for key in ("per_device_train_batch_size", "gradient_accumulation_steps")),
+    (f"per_device_train_batch_size: {2**62}", "per_device_train_batch_size"),
     ("reward_funcs_weights: 1", "reward_funcs_weights"),
     ("gradient_checkpointing: 1", "gradient_checkpointing"),
     ("gradient_checkpointing: maybe", "must be one of"),
-    ("adam_epsilon: 1e-46", "adam_epsilon"),
     ("beta: 1e39", "beta"),
     ("reward_weights: [1e-50]", "reward_weights"),
     ("refusal_target: 0.3", "add abstention to reward_funcs"),
@@ -118,17 +116,14 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("credit: sentence\nimportance_sampling_level: sequence", "importance_sampling_level: token"),
     ("credit: token", "must be one of completion, sentence, answer"),
     ("num_generations: 8\nper_device_train_batch_size: 12", "cannot be split into groups"),
-    ("per_device_train_batch_size: 4\nnum_generations: 8", "= 4 completions cannot be split into groups"),
     ("reward_weights: [1, 2]", "reward_weights has 2 entries"),
     ("reward_weights: [0]", "nothing is paid"),
     ("eval_reward_funcs: [exat]", "unknown reward exat; did you mean exact?"),
     ("eval_reward_funcs: [mine.py]", "mine.py:FUNCTION"),
     ("top_p: 0.9\nnum_iterations: 2", "top_p and top_k need num_iterations: 1"),
-    ("top_k: 5\nnum_iterations: 2", "need num_iterations: 1"),
-    ("lora_r: 0\nlora_dropout: 0.1\nadapter_name_or_path: a", "lora_dropout"),
     ("eval_size: 2\neval_reward_funcs: [factuality]\njudge: offline", "factuality needs a knowledge base"),
     ("prompt_template: hello", "prompt_template"),
-    ("report_to: [tensorbord]", "unknown tensorbord"),
+    ("report_to: [tensorbord]", "did you mean tensorboard?"),
     ("max_steps: 0", "max_steps"),
     ("temperature: 0", "must be above 0"),
     ("reward_funcs: [exact, exact]", "reward_funcs was set at"),
@@ -151,16 +146,13 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("base: ${NO_SUCH}", "c.yaml:5: base: the environment variable NO_SUCH is not set"),
     # what other tools write, and would change the result
     ("load_in_4bit: true", "load_in_4bit: true is not available here"),
-    ("repetition_penalty: 1.1", "repetition_penalty: 1.1 is not available"),
     ("stage: dpo", "stage: dpo is not available"),
     ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
     ("do_sample: false", "do_sample: false is not available"),
     ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
     ("peft_config: {bias: all}", "bias: all is not available"),
     ("torch_dtype: float32\nbf16: true", "bf16 was set at"),
-    ("torch_dtype: auto\ntorch_dtype: float32", "torch_dtype was set at"),
     ("trainig:", "unknown key trainig"),
-    ("modle: {path: x}", "c.yaml:5: unknown key modle.path"),
     ("training:\n  learnig_rate: 1", "c.yaml:6: unknown key training.learnig_rate; did you mean learning_rate?"),
     ("reference:\n  model_name_or_path: x", "unknown key reference.model_name_or_path"),
     ("teacher: {temperature: 0.1}", "unknown key teacher.temperature"),
@@ -282,6 +274,14 @@ PROMPTS = [  # rewards and other keys, and the system prompt that they bring; No
     *((f"{names} system_prompt=", "") for names in ("knowrl", "[format,abstention]", "[math,format]")),
     ("knowrl system_prompt=mine", "mine"),
 ]
+OFFLINE = [  # keys, and what splits the reasoning and checks its facts
+    ("", ("api", "nli")),
+    ("judge=offline", ("rules", "lexical")),
+    ("judge=offline decomposer=api", ("api", "lexical")),
+    ("judge=offline decomposer_model=m", ("api", "lexical")),
+    ("judge=offline nli_model=m", ("rules", "nli")),
+    ("judge=offline verifier=nli", ("rules", "nli")),
+]
 
 
 @pytest.mark.parametrize(("keys", "prompt"), PROMPTS)
@@ -319,19 +319,9 @@ def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
     assert verdict(boxed, "12")[0] == "correct"
 
 
-@pytest.mark.parametrize(
-    ("keys", "services"),
-    [
-        ((), ("api", "nli")),
-        (("judge=offline",), ("rules", "lexical")),
-        (("judge=offline", "decomposer=api"), ("api", "lexical")),
-        (("judge=offline", "decomposer_model=m"), ("api", "lexical")),
-        (("judge=offline", "nli_model=m"), ("rules", "nli")),
-        (("judge=offline", "verifier=nli"), ("rules", "nli")),
-    ],
-)
+@pytest.mark.parametrize(("keys", "services"), OFFLINE)
 def test_one_key_takes_knowrl_offline(tmp_path, monkeypatch, keys, services):
-    config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys)
+    config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys.split())
     assert (config.decomposer, config.verifier) == services
     assert any("facts are checked offline, too" in notice for notice in notices) == ("judge=offline" in keys)
     assert load(tmp_path, "", "judge=offline")[0].verifier == "nli"  # no reward checks facts
@@ -368,7 +358,9 @@ def test_the_variable_of_the_knowledge_base_beats_the_configs_placeholder(monkey
 def test_every_config_of_the_project_loads_and_survives_a_round_trip(path, tmp_path):
     kind = SftConfig if path.stem.endswith("_sft") else TrainConfig
     config, _ = load_config(path, kind=kind)
-    (tmp_path / "resolved.yaml").write_text(to_yaml(config))
+    text = to_yaml(config)
+    (tmp_path / "resolved.yaml").write_text(text)
+    assert "overwrite_output_dir" not in text and ": null" not in text
     again, notices = load_config(
         tmp_path / "resolved.yaml", [f"overwrite_output_dir={config.overwrite_output_dir}"], kind
     )
@@ -388,29 +380,19 @@ def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypat
         assert line in written
     (tmp_path / "again.yaml").write_text(written)
     assert load_config(tmp_path / "again.yaml")[0] == config
-
-
-def test_what_is_written_of_a_configuration_and_read_of_it(tmp_path):
-    """Nothing that a resumed run must not repeat, and no aliases."""
-    text = "overwrite_output_dir: true\nsystem_prompt: ä\nchat_template_kwargs: {a: false, b: high}\n"
-    config, _ = load(tmp_path, text)
-    text, path = to_yaml(config), tmp_path / "again.yaml"
-    assert "overwrite_output_dir" not in text and "system_prompt: ä" in text and "null" not in text
-    path.write_text(text)
-    assert read_mapping(path)["reward_funcs"] == ["exact"]
-    assert load_config(path, ["overwrite_output_dir=true"])[0] == config
-    path.write_text("run_name: &a hello\nsystem_prompt: *a\n")
-    assert read_mapping(path) == {}
+    assert read_mapping(tmp_path / "again.yaml")["reward_funcs"] == ["exact"]
+    (tmp_path / "again.yaml").write_text("run_name: &a hello\nsystem_prompt: *a\n")
+    assert read_mapping(tmp_path / "again.yaml") == {}
 
 
 def test_values_take_the_type_of_their_key():
-    assert coerce("3", int) == coerce(3, int) == 3 and coerce("-3", int) == -3
-    assert coerce("a, b,c", list[str]) == ("a", "b", "c") and coerce("x", list[str]) == ("x",)
-    assert coerce([1, "2.5"], list[float]) == (1.0, 2.5) and coerce(2, list[float]) == (2.0,)
-    assert coerce(7, str) == "7" and coerce("FALSE", bool) is False and coerce("path", bool | str) == "path"
-    assert coerce(True, bool | str) is True and coerce("true", bool | str) is True
-    wrong = [(float("inf"), float), ("nan", float), ("1e999", float), (True, float), (1.5, int), (None, int)]
-    wrong += [(True, int), ([1], int), ("1_000x", int), (1, bool), ("yes", bool), ({}, str), ([[1]], str)]
+    assert coerce("3", int) == 3 and coerce("-3", int) == -3 and coerce("0123", int) == 123
+    assert coerce("a, b,c", list[str]) == coerce("[a, b, c]", list[str]) == ("a", "b", "c")
+    assert coerce("x", list[str]) == ("x",) and coerce(["1", "2.5"], list[float]) == (1.0, 2.5)
+    assert coerce("FALSE", bool) is False and coerce("path", bool | str) == "path"
+    assert coerce("true", bool | str) is coerce("yes", bool) is True
+    wrong = [("inf", float), ("nan", float), ("1e999", float), ("true", float), ("1.5", int), ([["1"]], str)]
+    wrong += [("true", int), (["1"], int), ("1_000x", int), ("1", bool), ("y", bool), ({}, str), ("[a", list[str])]
     for value, hint in wrong:
         with pytest.raises(ValueError, match="wants"):
             coerce(value, hint)

@@ -19,14 +19,9 @@ from grpo.diagnosis.rules import RULES
 from rewards.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py"))
 HOLE = "\ue000"  # stands for what a program fills in
-PLACES = {
-    "UserError": 2,
-    "explained": 2,
-    "bad_file": 3,
-    "row_error": 4,
-    "new_checkpoint": 3,
-}  # of the fix, if not named
+PLACES = {"UserError": 2, "explained": 2, "bad_file": 3, "row_error": 4, "new_checkpoint": 3}  # of an unnamed fix
 TEXTS = ("REMEDIES", "BY_HAND", "NO_REWARD", "NO_BOX")
 KEYS = {entry.name for kind in (TrainConfig, SftConfig) for entry in fields(kind)}
 OTHERS = {  # keys of other programs' files, variables, metrics, and words of SQL
@@ -65,7 +60,7 @@ def fix_of(node):
 
 def fix_texts():
     """Yield (where, text) of every fix in the source of the program."""
-    for path in sorted(path for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py")):
+    for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             found = fix_of(node)
             for part in found.values if isinstance(found, ast.Dict) else [found]:
@@ -82,9 +77,7 @@ WORDS = re.compile(rf"(?<![\w{HOLE}])[A-Za-z]\w*_\w+(?![\w{HOLE}])")
 def parser_options():
     """All options of all commands, as the source declares them."""
     declared = re.compile(r"""["'](--[a-z][\w-]*)["']""")
-    sources = [
-        path.read_text() for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py")
-    ]
+    sources = [path.read_text() for path in SOURCES]
     return {option for source in sources if "command_parser(" in source for option in declared.findall(source)}
 
 

@@ -5,10 +5,10 @@ import json
 from dataclasses import asdict
 
 import pytest
-from test_config import NEEDED, load, why
+from test_config import NEEDED, load
 from transformers import TrainingArguments
 
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, VALUES, find_match, readings
+from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SWITCHES, find_match, readings
 from grpo.config.options import SftConfig, TrainConfig
 from rewards.registry import build_rewards
 
@@ -28,7 +28,7 @@ def test_every_key_of_transformers_and_of_llama_factorys_sft_is_known(kind):
     keys = kind.__dataclass_fields__
     names = [field.name for field in dataclasses.fields(TrainingArguments)]
     for name in names + LLAMA_FACTORY * (kind is SftConfig):
-        is_ours = name in keys or ALIASES.get(name) in keys or name in VALUES
+        is_ours = name in keys or ALIASES.get(name) in keys or name in SWITCHES
         assert is_ours or find_match([*REFUSED, *IGNORED], name) is not None, name
 
 
@@ -50,8 +50,7 @@ def test_a_file_with_all_keys_of_trl_at_their_defaults_is_read(tmp_path, names):
     for name in names:
         defaults = defaults_of(getattr(trl, name)).items()
         lines = [f"{key}: {json.dumps(value)}\n" for key, value in defaults if key not in NEEDED[kind]]
-        config, _ = load(tmp_path, "".join(lines), kind=kind)
-        assert not getattr(config, "sampler_importance_sampling_correction", False)  # use_vllm is false
+        load(tmp_path, "".join(lines), kind=kind)
 
 
 def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
@@ -83,31 +82,10 @@ def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
     assert any("LLaMA-Factory, whose defaults (of 0.9.3)" in n for n in notices) == (bool(text) and "99" not in text)
 
 
-@pytest.mark.parametrize(
-    ("text", "cap", "problem"),
-    [
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: 3.0", 3.0, ""),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_max: null", 1e30, ""),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: token_truncate", 2.0, ""),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_mode: sequence_mask", 0, "_truncate"),
-        ("vllm_importance_sampling_correction: true\nvllm_importance_sampling_clip_min: 0.5", 0, "upper bound only"),
-        ("vllm_importance_sampling_correction: false\nvllm_importance_sampling_mode: sequence_mask", 2.0, ""),
-        ("sampler_importance_sampling_correction: true\nuse_vllm: false", 2.0, ""),
-    ],
-)
-def test_trls_correction_for_the_sampler_is_this_one_or_refused(tmp_path, text, cap, problem):
-    if problem:
-        assert problem in why(tmp_path, text)
-    else:
-        config, _ = load(tmp_path, text)
-        assert config.sampler_importance_sampling_cap == cap
-        assert config.sampler_importance_sampling_correction is ("correction: true" in text)
-
-
 def test_every_alias_and_every_value_stands_for_a_key():
     keys = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
     assert set(ALIASES.values()) <= keys and not set(ALIASES) & keys
-    assert {key for meanings in VALUES.values() for key, _ in meanings.values()} <= keys
+    assert {key for meanings in SWITCHES.values() for key, _ in meanings.values()} <= keys
 
 
 def test_no_pattern_hides_a_key_of_ours():

@@ -99,7 +99,7 @@ def test_knowrls_files_load_with_paths_alone(shell, name):
     for key, value in KNOWRL[name].items():
         if key in config.__dataclass_fields__ and value is not None:
             assert getattr(config, key) == ((value,) if key == "report_to" else value), key
-    assert (config.run_name, config.swanlab_project) == ("some_experiment", "some project")
+    assert (config.run_name, config.project) == ("some_experiment", "some project")
     assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
     assert (config.loss_type, config.temperature) == ("dapo" if name == "grpo" else name, 1.0)  # TRL 0.23's defaults
     assert set(unused(notices)) >= set(WITHOUT_EFFECT)

@@ -144,8 +144,7 @@ def test_the_texts_about_a_step():
 def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
     """They go before the services' own variables."""
     monkeypatch.setenv("WANDB_PROJECT", "b")
-    keys = {"wandb_project": "a", "wandb_entity": "team", "swanlab_project": "0123", "project": "p", "run_name": "1e5"}
-    steps(configured(tmp_path, report_to="wandb,swanlab,trackio", **keys), 4)
+    steps(configured(tmp_path, report_to="wandb,swanlab,trackio", project="0123", run_name="1e5"), 4)
     for module in modules.values():
         assert [(step, metrics["reward"]) for step, metrics in module.scalars()] == [(3, 2.0), (4, 4.0)]
         assert [name for name, *_ in module.told] == ["init", "log", "log", "finish"]
@@ -153,9 +152,9 @@ def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modu
     assert all(place.pop("config")["output_dir"] == str(tmp_path / "run") for place in started.values())
     id = json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
     assert started == {
-        "wandb": {"project": "a", "entity": "team", "name": "1e5", "id": id, "resume": "allow"},
+        "wandb": {"project": "0123", "name": "1e5", "id": id, "resume": "allow"},
         "swanlab": {"project": "0123", "experiment_name": "1e5", "id": id, "resume": "allow"},
-        "trackio": {"project": "p", "name": f"1e5-{id[:6]}", "resume": "allow"},
+        "trackio": {"project": "0123", "name": f"1e5-{id[:6]}", "resume": "allow"},
     }
 
 
