@@ -2,9 +2,7 @@
 
 Each file answers one question:
 
-    canary         Does this machine run what the others need?
     decode         How close does a decode step come to what memory and arithmetic allow?
-    products       How fast is each of its matrix products, by the number of rows?
     whole_steps    How long does a GRPO step take, compared with TRL's GRPOTrainer, and what does a slow judge cost?
     sampler        How fast is generation, compared with transformers, and drawing, compared with torch.multinomial?
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
@@ -18,7 +16,7 @@ Each file answers one question:
 
 Read first what they share:
 
-    record         options, and the row of JSON that a benchmark leaves in results/
+    record         options, and the rows of JSON that a benchmark leaves in results/
     timing         repeats by turns, ratios, profiles
     workload       prompts and the lengths of completions
     models         checkpoints with random weights
@@ -27,8 +25,8 @@ Read first what they share:
     exam           what a model would say and how readily it declines, by log-probs
     refusals       does a score rank what would be answered wrong above what is known? AUROC, risk at a coverage
 
-Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and gpu_page says
-what a call of gpu_checks.sh means.
+Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
+gpu_checks.sh into a page that says what they mean.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

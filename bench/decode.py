@@ -66,42 +66,37 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(name: str, model: Decoder, rows: int, record: Record, profiled: bool) -> dict:
-    """Time and record the steps of one model at one number of rows; return the case."""
+def measure(name: str, rank: int, rows: int, record: Record) -> None:
+    """Time and record the steps of one model at one number of rows. rank: of its adapter; 0: none."""
     options = record.options
+    model = models.random_decoder(name, models.build_of(options, rank))
     choice = decode_choice(model, rows, options.context + STEPS + 1)
     print(f"attention: {choice}")
     steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    name = f"{name}, {rows} rows, context {options.context}"
-    name += ", LoRA" if model.build.lora else ""
-    name += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+    case = f"{name}, {rows} rows, context {options.context}"
+    case += ", LoRA" if rank else ""
+    case += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+    floor = ceilings.decode_floor(model, rows, rows * options.context, record.peak)
     target = TARGETS.get(rows, 0.7)
-    case = timing.compare(name, {"ours": steps.run}, options, calls=STEPS, target=target, attention=str(choice))
-    least = ceilings.decode_floor(model, rows, rows * options.context, record.peak)
-    record.add(case | timing.rates(case, rows, least))
-    if profiled:
-        record.profiled(name, timing.profile(steps.run, options.device))
-    return case
+    record.compare(case, {"ours": steps.run}, floor, calls=STEPS, target=target, attention=str(choice))
+    if options.profile and rows == adapter_rows(options.batches):
+        record.profiles[case] = timing.profile(steps.run, options.device)
+
+
+def adapter_rows(batches: list[int]) -> int:
+    """Return the rows at which the adapter is measured as well."""
+    return ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]
 
 
 def main(argv: list[str] | None = None) -> dict:
-    options = parse("bench.decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
+    options = parse("decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
     part = " ".join([*options.models, f"top_p {options.top_p:g}"])
-    record = Record("decode", options, peak=ceilings.peaks(options), part=part, kernels=describe(options.device))
-    print(record.row["kernels"], flush=True)
-    adapter_rows = ADAPTER_ROWS if ADAPTER_ROWS in options.batches else options.batches[-1]
+    record = Record("decode", options, ceilings.peaks, part=part, kernels=describe(options.device))
+    print(record.about["kernels"], flush=True)
     for name in options.models:
-        rank = options.rank or RANKS[name]
-        adapted = models.random_decoder(name, models.build_of(options, rank))
-        with_adapter = measure(name, adapted, adapter_rows, record, options.profile)
-        del adapted  # before the next is made: two would not fit at 7B
-        model = models.random_decoder(name, models.build_of(options))
-        for rows in sorted(options.batches, key=lambda rows: rows != adapter_rows):
-            case = measure(name, model, rows, record, options.profile and rows == adapter_rows)
-            if rows == adapter_rows:
-                cost = timing.our_seconds(with_adapter) / timing.our_seconds(case)
-                record.checks[f"{name}: LoRA against without, {rows} rows"] = cost
-        del model
+        measure(name, options.rank or RANKS[name], adapter_rows(options.batches), record)
+        for rows in options.batches:
+            measure(name, 0, rows, record)
     return record.finish()
 
 

@@ -8,19 +8,17 @@ the 8,000 most frequent words, real stop words first, and 1.6 beyond. Queries ar
 the document itself is the right answer. The last line of stdout is JSON.
 """
 
-import json
 import sqlite3
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from bench import timing
 from bench.record import Record, parse
+from grpo.base.storage import write_lines
 from knowledge.build import build
 from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
@@ -42,8 +40,7 @@ Search = Callable[[str], set[str]]  # for titles
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
     """Return the stop words, then made-up words, short ones first."""
     onsets = [*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr"]
-    vowels = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
-    syllables = ["".join(parts) for parts in product(onsets, vowels)]
+    syllables = [onset + vowel for onset in onsets for vowel in ("a", "e", "i", "o", "u", "ai", "ea", "ou")]
     made = set()
     while len(made) < NUM_WORDS:
         parts = rng.integers(len(syllables), size=rng.integers(2, 5))
@@ -70,9 +67,7 @@ def documents(number: int) -> list[Document]:
 def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     """Build a knowledge base of these documents, and open it."""
     source, out = folder / "rows.jsonl", folder / "rows.db"
-    with open(source, "w", encoding="utf-8") as file:
-        for title, text in rows:
-            print(json.dumps({"title": title, "text": text}, ensure_ascii=False), file=file)
+    write_lines(source, [{"title": title, "text": text} for title, text in rows])
     build(source, out, max_tokens=4096)
     return KnowledgeBase.open(out)
 
@@ -95,6 +90,12 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
     return search
 
 
+def search_all(search: Search, queries: Iterable[str]) -> None:
+    """Search for every query."""
+    for words in queries:
+        search(words)
+
+
 def measure(number: int, folder: Path, record: Record) -> None:
     """Record the time of a search among so many documents, and how often each side finds the right one."""
     rows = documents(number)
@@ -110,24 +111,23 @@ def measure(number: int, folder: Path, record: Record) -> None:
             searches: dict[str, Search] = {"ours": partial(search_ours, base)}
             if record.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
-            sides = {
-                side: partial(lambda search: list(map(search, queries)), search) for side, search in searches.items()
-            }
             name = f"search, {number} documents, {words}"
-            case = timing.compare(name, sides, record.options, calls=NUM_QUERIES)
             for side, search in searches.items():
-                case[f"{side}_recall@5"] = statistics.mean(title in search(text) for text, title in queries.items())
-            record.add(case | ({"target": TARGETS[number]} if number in TARGETS else {}))
+                recall = statistics.mean(title in search(text) for text, title in queries.items())
+                record.checks[f"{name}: {side} recall@5"] = recall
+            sides = {side: partial(search_all, search, queries) for side, search in searches.items()}
+            target = {"target": TARGETS[number]} if number in TARGETS else {}
+            record.compare(name, sides, calls=NUM_QUERIES, **target)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"none": (), "rank_bm25": ("rank_bm25",)}
-    options = parse("bench.knowledge", __doc__, argv, SIZES, peers, dtypes=())
-    record = Record("knowledge", options)
+    options = parse("knowledge", __doc__, argv, SIZES, peers, dtypes=())
+    record = Record("knowledge", options, sqlite=sqlite3.sqlite_version)
     for number in options.peer_documents:
         with tempfile.TemporaryDirectory() as folder:
             measure(number, Path(folder), record)
-    return record.finish(sqlite=sqlite3.sqlite_version)
+    return record.finish()
 
 
 if __name__ == "__main__":

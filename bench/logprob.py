@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from bench import ceilings, models, timing
+from bench import ceilings, models
 from bench.record import Record, parse
 from bench.workload import plain_logprobs
 from grpo.logprobs import token_logprobs
@@ -71,21 +71,18 @@ def measure(vocab: int, dtype: str, record: Record) -> None:
     build = models.build_of(options, dtype=dtype)
     problem = Problem(options.tokens, options.width, vocab, build)
     sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
+    for side in sides:
+        record.checks |= {f"{name}, {side}: error of the {kind}": error for kind, error in problem.errors(side).items()}
+    logits_flops = 2 * options.tokens * options.width * vocab
+    floor = ceilings.floor_seconds(2 * logits_flops, build.dtype, record.peak)  # the logits, and their gradient
     target = 1.3 if dtype == "float32" else 2.0
-    case = timing.compare(name, {side: partial(problem.run, side) for side in sides}, options, target=target)
-    logits = [(options.tokens, options.width, vocab)]
-    products = logits + ceilings.backward_products(logits)
-    floor = ceilings.floor_seconds(products, build.dtype, record.peak)
-    case["error"] = {side: problem.errors(side) for side in sides}
-    for kind, error in case["error"]["ours"].items():
-        record.checks[f"{name} {kind} error"] = error
-    record.add(case | timing.rates(case, options.tokens, floor))
+    record.compare(name, {side: partial(problem.run, side) for side in sides}, floor, target=target)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"torch": (), "none": ()}
-    options = parse("bench.logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
-    record = Record("logprob", options, peak=ceilings.peaks(options))
+    options = parse("logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
+    record = Record("logprob", options, ceilings.peaks)
     for vocab in options.vocabularies:
         for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
             measure(vocab, dtype, record)

@@ -19,16 +19,13 @@ from bench.workload import NUM_SPECIAL
 from grpo.attention.select import packed_attention
 from grpo.base.schema import Layout
 from grpo.base.storage import write_json
+from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.model import policy
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import REFERENCE, Build, LoraSpec
 from grpo.model.weights import load_decoder, save_checkpoint
 
-END, PAD, TURN, TURN_END = "<|end|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+END, PAD = "<|end|>", "<|endoftext|>"
 END_ID = 0  # of END
 CONSTANT = 0.2  # the constant component of the residual stream
 NEVER = -1000.0  # the end token's weight on it
@@ -36,15 +33,7 @@ MAX_POSITIONS = 4096
 TRIAL_TOKENS = 128  # over which the head's mean probability mass is measured
 
 
-def qwen2(
-    hidden: int,
-    mlp: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    vocab: int,
-    tied: bool = True,
-) -> dict:
+def qwen2(hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, vocab: int, tied: bool = True) -> dict:
     """Return config.json of a Qwen2 with these sizes. A tied model uses its embedding as its head."""
     return {
         "model_type": "qwen2",
@@ -64,9 +53,7 @@ def qwen2(
 SHAPES = {
     "tiny": qwen2(64, 128, 2, 4, 2, 512),  # for --smoke
     "4m": qwen2(256, 688, 4, 4, 2, 4096),
-    "27m": qwen2(512, 1408, 8, 8, 2, 8192),
     "31m": qwen2(512, 1408, 8, 8, 2, 16384),
-    "54m": qwen2(640, 1728, 10, 10, 2, 16384),
     "smollm2": qwen2(576, 1536, 30, 9, 3, 49152),  # the sizes of SmolLM2-135M
     "0.5b": qwen2(896, 4864, 24, 14, 2, 151936),
     "1.5b": qwen2(1536, 8960, 28, 12, 2, 151936),
@@ -87,9 +74,7 @@ def build_of(options, rank: int = 0, dtype: str = "") -> Build:
 @contextmanager
 def temporary_model(name: str, options) -> Iterator[Path]:
     """Write a checkpoint of that shape, with its tokenizer, to a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        write_tokenizer(SHAPES[name]["vocab_size"], path)
+    with temporary_folder(name) as path:
         save_checkpoint(random_decoder(name, build_of(options)), path)
         yield path
 
@@ -99,9 +84,16 @@ def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
     """Write a checkpoint without weights to a temporary folder; where it is loaded, they are made on the device."""
 
     def load(path: Path, build: Build) -> Decoder:
-        return fill(Decoder(config_of(name), build), mean_length)
+        return random_decoder(name, build, mean_length)
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(policy, "load_decoder", load):
+    with temporary_folder(name) as path, mock.patch.object(policy, "load_decoder", load):
+        yield path
+
+
+@contextmanager
+def temporary_folder(name: str) -> Iterator[Path]:
+    """Write a checkpoint of that shape without its weights to a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         write_tokenizer(SHAPES[name]["vocab_size"], path)
         write_json(path / "config.json", SHAPES[name])
@@ -145,7 +137,7 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, additional_special_tokens=[TURN, TURN_END]
     )
-    fast.chat_template = TEMPLATE
+    fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
 
 
@@ -154,20 +146,11 @@ def ours(path: Path, build: Build) -> Decoder:
     return fill_adapters(load_decoder(path, build))
 
 
-def config_of(name: str) -> ModelConfig:
-    """Return the sizes of a shape as the decoder reads them."""
-    return ModelConfig.from_hf(SHAPES[name])
-
-
-def random_decoder(name: str, build: Build) -> Decoder:
-    """Make our decoder of that shape with random weights, on the device that will use it."""
-    return fill(Decoder(config_of(name), build))
-
-
 @torch.no_grad()
-def fill(model: Decoder, mean_length: float | None = None) -> Decoder:
-    """Fill all weights of a decoder with random numbers. mean_length: see `end_after`."""
+def random_decoder(name: str, build: Build, mean_length: float | None = None) -> Decoder:
+    """Make our decoder of that shape, with random weights, where it will be used. mean_length: see `end_after`."""
     torch.manual_seed(0)
+    model = Decoder(ModelConfig.from_hf(SHAPES[name]), build)
     std = 0.8 / model.config.hidden_size**0.5
     for layer in model.linears():
         for part in layer.out_slices:

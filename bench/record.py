@@ -1,8 +1,8 @@
-"""Read the options of a benchmark, and record what it measures as one row of JSON, which grows with each case.
+"""Read the options of a benchmark, and record what it measures as rows of JSON.
 
-The row is the last line that a benchmark prints. It holds `cases` (one dictionary each: name, seconds of each side,
-ratio, share of the ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run),
-the options and the machine.
+A row holds `cases` (one dictionary each: name, seconds of each side, ratio, share of the ceiling), `checks` (what must
+hold for the comparison to mean anything, measured in the same run), the options and the machine. The last line that a
+benchmark prints is one row with everything.
 """
 
 import argparse
@@ -12,14 +12,14 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench import timing
 from grpo.base.progress import command_parser
-from grpo.base.storage import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
@@ -32,7 +32,7 @@ Sizes = Mapping[str, Mapping[str, Any]]
 
 
 def parse(
-    module: str,
+    name: str,
     doc: str,
     argv: Sequence[str] | None,
     sizes: Sizes,
@@ -40,14 +40,14 @@ def parse(
     dtypes: Sequence[str] = ("bfloat16", "float32"),
     choices: Mapping[str, Sequence[str]] | None = None,
 ) -> argparse.Namespace:
-    """Read the options that every benchmark has, and one for each of its sizes; note the load of the machine.
+    """Read the options that every benchmark has, and one for each of its sizes.
 
     sizes: under "cpu" the name and default of each size, under "cuda" the defaults that differ on a GPU, under "smoke"
     the values for a trial, which also replace what was given. A default of False makes a flag.
     peers: name -> packages that it needs. The first peer and the first dtype are the defaults.
     dtypes: none if the benchmark runs on a CPU only. choices: size -> values that it may have.
     """
-    parser = plain_parser(module, doc)
+    parser = plain_parser(f"bench.{name}", doc)
     parser.set_defaults(device="cpu")
     if dtypes:
         parser.add_argument("--device", choices=("cpu", "cuda"))
@@ -55,23 +55,19 @@ def parse(
     parser.add_argument("--peer", choices=peers, default=next(iter(peers)), help="what to compare with")
     parser.add_argument("--repeats", type=int, default=5, help="how often each side runs; the sides take turns")
     parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to see whether the benchmark runs")
-    own = RESULTS / f"{module.partition('.')[2]}.jsonl"
-    saving = f"append the row to FILE (default: bench/results/{own.name})"
+    own = RESULTS / f"{name}.jsonl"
+    saving = f"append the rows to FILE (default: bench/results/{own.name})"
     parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
-    for name, value in sizes["cpu"].items():
-        add_size(parser, name, value, (choices or {}).get(name))
+    for size, value in sizes["cpu"].items():
+        add_size(parser, size, value, (choices or {}).get(size))
     options = parser.parse_args(argv)
     missing = [package for package in peers[options.peer] if not find_spec(package)]
     if missing:
         parser.error(f"{options.peer} needs {', '.join(missing)}: pip install -e '.[bench]', or choose --peer none")
-    settings = vars(options)
-    defaults = {**sizes["cpu"], **sizes.get(options.device, {})}
-    for name, value in defaults.items():
-        if settings[name] is None:
-            settings[name] = value
-    if options.smoke:
-        settings.update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
-    return options
+    defaults = {"save": None, **sizes["cpu"], **sizes.get(options.device, {})}
+    given = {size: value for size, value in vars(options).items() if value is not None}
+    trial = {**sizes.get("smoke", {}), "repeats": min(options.repeats, 2)} if options.smoke else {}
+    return argparse.Namespace(**(defaults | given | trial))
 
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
@@ -95,62 +91,69 @@ def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Se
 
 
 class Record:
-    """The row of one run of a benchmark: its cases and checks, and whatever else is worth keeping.
+    """What one run of a benchmark has measured.
 
-    With --save, all of it is written beside the results after every case (FILE.partial, replaced in one piece), so a
-    benchmark that is killed loses nothing that it had measured. peak: what ceilings.peaks measured.
+    With --save, a row is appended to a file after each case, so that a benchmark that is killed loses none. peaks:
+    measures the machine's ceilings (ceilings.peaks). more: what else the rows should hold.
     """
 
-    def __init__(self, name: str, options: argparse.Namespace, peak: Mapping | None = None, **more: object):
-        self.options, self.peak, self.file = options, peak, options.save
-        self.cases: list[Mapping] = []
-        self.checks: dict[str, object] = {}
-        settings = {key: value for key, value in vars(options).items() if key != "save"}
-        self.row = {
+    def __init__(
+        self,
+        name: str,
+        options: argparse.Namespace,
+        peaks: Callable[[argparse.Namespace], Mapping[str, float]] | None = None,
+        **more: object,
+    ):
+        self.options = options
+        self.peak = peaks(options) if peaks else None
+        self.about = {
             "bench": name,
             "date": time.strftime("%Y-%m-%d"),
-            "options": {key: value.name if isinstance(value, Path) else value for key, value in settings.items()},
+            "options": {key: value for key, value in vars(options).items() if key != "save"},
             "machine": machine(options.device),
-            "load": {"before": os.getloadavg()},
-            "ceilings": peak,
+            "ceilings": self.peak,
             **more,
         }
-        if self.file:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.partial = self.file.with_name(f"{self.file.name}.partial")
+        self.cases: list[Mapping] = []
+        self.checks: dict[str, object] = {}
+        self.profiles: dict[str, list[dict]] = {}
+
+    def compare(
+        self, name: str, sides: timing.Sides, floor: float | None = None, calls: int = 1, **more: object
+    ) -> dict:
+        """Time the sides, make a case of it, and keep that.
+
+        floor: the least time that our side could take. calls: how often a side repeats its work in one run. The case
+        has the seconds of one call.
+        """
+        timed = timing.interleave(sides, self.options.repeats, self.options.device)
+        seconds = {side: [spent / calls for spent in found] for side, found in timed.items()}
+        case = timing.make_case(name, seconds, floor, **more)
+        self.add(case)
+        return case
 
     def add(self, case: Mapping) -> None:
-        """Keep a case, and print one line about it."""
+        """Keep a case, print one line about it, and save it."""
         self.cases.append(case)
         print(line_about(case), flush=True)
-        self._write()
+        self._save(cases=[case], checks={})
 
-    def profiled(self, what: str, operations: list[dict]) -> None:
-        """Keep what `timing.profile` found."""
-        self.row.setdefault("profiles", {})[what] = operations
-        self._write()
-
-    def _write(self) -> None:
-        if self.file:
-            write_atomically(self.partial, self.as_json())
-
-    def as_json(self) -> str:
-        """Return the row as one line."""
-        self.row["load"]["after"] = os.getloadavg()
-        return json.dumps({**self.row, "cases": self.cases, "checks": self.checks}) + "\n"
-
-    def finish(self, **more: object) -> dict:
-        """Print the row as the last line, append it to the results if --save asks for it, and return it."""
+    def finish(self) -> dict:
+        """Print the checks and the row, save what is not saved yet, and return the row."""
         for check, value in self.checks.items():
             print(f"check  {check}: {value}")
-        self.row |= more
-        line = self.as_json()
-        if self.file:
-            with open(self.file, "a", encoding="utf-8") as file:
-                file.write(line)
-            self.partial.unlink(missing_ok=True)
-        print(line, end="", flush=True)
-        return json.loads(line)
+        found = {"checks": self.checks, "profiles": self.profiles}
+        self._save(cases=[], **found)
+        row = self.about | {"cases": self.cases} | found
+        print(json.dumps(row), flush=True)
+        return row
+
+    def _save(self, **found: object) -> None:
+        """Append a row to the results, if --save asks for it."""
+        if self.options.save:
+            self.options.save.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.options.save, "a", encoding="utf-8") as file:
+                file.write(json.dumps(self.about | found) + "\n")
 
 
 def line_about(case: Mapping) -> str:
@@ -171,15 +174,10 @@ def duration(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
 
 
-def phases_line(phases: Mapping[str, float]) -> str:
-    """Say in one line how long each phase took."""
-    return ", ".join(f"{phase} {spent:.3f} s" for phase, spent in phases.items())
-
-
-def read_rows(folder: Path, pattern: str = "*.jsonl") -> list[dict]:
-    """Read all rows of the files that match, the oldest of each file first. FILE.partial follows FILE."""
+def read_rows(source: Path) -> list[dict]:
+    """Read all rows of a file, or of the files of a folder, the oldest of each file first."""
     rows = []
-    for path in sorted(folder.glob(pattern)):
+    for path in sorted(source.glob("*.jsonl")) if source.is_dir() else [source]:
         rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return rows
 

@@ -1,8 +1,10 @@
-"""python -m bench.report [--results bench/results] [--readme bench/README.md]
+"""python -m bench.report [--results bench/results] [--readme bench/README.md] [--page FILE]
 
 Turn stored rows into the table of bench/README.md. Of each benchmark, device and dtype, all rows count that were
 measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
-With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. The last line of stdout is JSON.
+With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. --page writes the table to a file,
+with what to do next: the checks that failed, the phases of a complete step that lose most (their time beyond their
+floor), and the operations that take longest. The last line of stdout is JSON.
 """
 
 import json
@@ -12,9 +14,11 @@ from pathlib import Path
 
 from bench.record import RESULTS, duration, markdown_table, plain_parser, read_rows
 from bench.timing import our_seconds
+from grpo.base.storage import write_atomically
 
+NUM_LOSSES = 3
+NUM_SHOWN = 4  # operations of a profile
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
-UNLISTED = ("canary", "products")  # for whoever looks for what is slow
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
@@ -27,7 +31,7 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     commits: dict[tuple, str] = {}
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if row["options"]["smoke"] or row["bench"] in UNLISTED or not row["cases"]:
+        if row["options"]["smoke"] or not row["cases"]:
             continue
         dtype = row["options"].get("dtype", "")
         key = (row["bench"], row.get("part", ""), row["options"].get("device", "cpu"), dtype)
@@ -67,6 +71,38 @@ def footing(rows: Iterable[Mapping]) -> str:
     return "\n\n".join(textwrap.fill(line, 140, break_on_hyphens=False) for line in lines)
 
 
+def losses(measured: Iterable[Measured]) -> list[str]:
+    """Return a sentence for every phase of a complete step that takes longer than its floor, the largest loss first."""
+    found = []
+    for _, case in measured:
+        for phase, floor in case.get("floors", {}).items():
+            spent = case["phases"][phase]
+            text = f"{case['name']}, {phase}: {duration(spent)}, of which {duration(floor)} are needed"
+            found.append((spent - floor, text))
+    return [f"- **{duration(lost)} lost**: {text}." for lost, text in sorted(found, reverse=True) if lost > 0]
+
+
+def longest_operations(rows: Iterable[Mapping]) -> list[str]:
+    """Return the operations that take most of each profile."""
+    lines = []
+    for row in rows:
+        for name, operations in row.get("profiles", {}).items():
+            lines += [f"- {found['share']:.0%} of {name}: {found['name'][:80]}" for found in operations[:NUM_SHOWN]]
+    return lines
+
+
+def page(rows: Iterable[Mapping], table: str, measured: Iterable[Measured]) -> str:
+    """Write the page of what has been measured so far."""
+    failed = [f"- {check}: {value}" for row in rows for check, value in row["checks"].items() if value is False]
+    sections = {
+        "# What was measured": [table],
+        "## Mend this first": failed,
+        "## The largest losses of a step": losses(measured)[:NUM_LOSSES],
+        "## The longest operations": longest_operations(rows),
+    }
+    return "\n\n".join("\n\n".join([title, "\n".join(lines)]) for title, lines in sections.items() if lines) + "\n"
+
+
 def replace_block(readme: Path, block: str) -> None:
     """Replace the text between the two marks."""
     before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
@@ -78,15 +114,19 @@ def replace_block(readme: Path, block: str) -> None:
 
 def main(argv: list[str] | None = None) -> dict:
     parser = plain_parser("bench.report", __doc__)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the stored rows")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder or file of the stored rows")
     parser.add_argument("--readme", type=Path, help="file whose table is replaced")
+    parser.add_argument("--page", type=Path, help="file to write")
     options = parser.parse_args(argv)
-    found = newest(read_rows(options.results))
+    rows = read_rows(options.results)
+    found = newest(rows)
     lines = [cells(row, case) for row, case in found]
     block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"
     print(block)
     if options.readme:
         replace_block(options.readme, block)
+    if options.page:
+        write_atomically(options.page, page(rows, block, found))
     result = {"bench": "report", "cases": len(found)}
     print(json.dumps(result))
     return result

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from bench import ceilings, models, timing
+from bench import ceilings, models
 from bench.record import Record, parse
 from bench.workload import KINDS, Work, padded, plain_logprobs, random_prompts
 from grpo.base.schema import Completion
@@ -109,10 +109,9 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
     if options.peer == "hf":
         peer = models.theirs(path, build)
         sides["hf"] = run_peer
-    target = 3.0 if work.group == 1 else 5.0
-    case = timing.compare(name, sides, options, target=target)
     floor = ceilings.generation_floor(model, work, record.peak)
-    record.add(case | timing.rates(case, sum(work.lengths), floor))
+    target = 3.0 if work.group == 1 else 5.0
+    record.compare(name, sides, floor, target=target, tokens=sum(work.lengths))
 
 
 def agreement(path: Path, options) -> float:
@@ -138,30 +137,29 @@ def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.
     return plain_logprobs(logits_TV[start - 1 :].float(), ids_T[start:])
 
 
-def drawing(options) -> list[dict]:
+def drawing(record: Record) -> None:
     """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
+    options = record.options
     rows, vocab = max(options.batches), options.vocabulary
     logits_BV = torch.randn(rows, vocab, device=options.device) * 3
     weight_BV = logits_BV.softmax(-1)
     seed_B = torch.arange(rows, device=options.device)
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
-    record = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
+    results = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
     operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
-    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), record)}
+    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), results)}
     if options.peer != "none":
         operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
         from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
-    return [
-        timing.compare(f"draw, operation, {rows} x {vocab}", operation, options, target=20.0),
-        timing.compare(f"draw, from logits, {rows} x {vocab}", from_logits, options),
-    ]
+    record.compare(f"draw, operation, {rows} x {vocab}", operation, target=20.0)
+    record.compare(f"draw, from logits, {rows} x {vocab}", from_logits)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"hf": ("transformers",), "none": ()}
-    options = parse("bench.sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("sampler", options, peak=ceilings.peaks(options))
+    options = parse("sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    record = Record("sampler", options, ceilings.peaks)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
@@ -172,8 +170,7 @@ def main(argv: list[str] | None = None) -> dict:
                     speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", record)
             if options.peer == "hf":
                 record.checks[f"{name} logp_difference_max"] = agreement(path, options)
-    for case in drawing(options):
-        record.add(case)
+    drawing(record)
     return record.finish()
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpo.base.schema import Group, Score
+from grpo.base.schema import Score
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run
@@ -16,17 +16,11 @@ from rewards.registry import Reward
 from rewards.scorer import Scorer
 
 NUM_QUESTIONS = 64
-PHASES = ("generate", "reference", "reward", "train")
 
 
 def letters(prompts: Sequence[str], completions: Sequence[str], **columns: object) -> list[float]:
-    """Return the share of words with an even number: a reward that costs nothing and differs between completions."""
-    rewards = []
-    for text in completions:
-        words = text.split("w")
-        even = sum(word.endswith(tuple("02468")) for word in words)
-        rewards.append(even / max(len(words) - 1, 1))
-    return rewards
+    """Return the share of 1 among the characters: a reward that costs nothing and differs between completions."""
+    return [text.count("1") / max(len(text), 1) for text in completions]
 
 
 def keys_of(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, object]:
@@ -45,7 +39,7 @@ def keys_of(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, obje
 
 @contextmanager
 def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
-    """Make a trainer of the given configuration, ready for `run_step`, with its files beside the checkpoint."""
+    """Make a trainer of the given configuration, with its files beside the checkpoint."""
     folder = checkpoint.parent
     data = folder / "questions.jsonl"
     numbers = range(NUM_QUESTIONS)
@@ -73,13 +67,6 @@ def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
             made.rollout.scorer.close()
 
 
-def run_step(trainer: GrpoTrainer) -> tuple[dict[str, float], list[Group]]:
-    """Make one step; return its metrics and its groups."""
-    trainer.start_step()
-    trainer.train_step()
-    return trainer.summarise_step()
-
-
 class Judge:
     """The only reward of a trainer: each call takes the next of some delays, and all calls are in flight together.
 
@@ -96,8 +83,3 @@ class Judge:
         self.num_ended += 1
         ids = columns["completion_ids"]
         return Score(sum(token % 2 for token in ids) / len(ids))
-
-
-def phases_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a step."""
-    return {phase: metrics[f"time/{phase}"] for phase in PHASES}

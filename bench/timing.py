@@ -2,13 +2,11 @@
 
 import statistics
 import time
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 NUM_PROFILED = 12  # operations that a profile lists
 Side = Callable[[], object]  # does the work of one side once
 Sides = Mapping[str, Side]
-Spread = dict[str, float | list[float]]
 
 
 def interleave(sides: Sides, repeats: int, device: str = "cpu") -> dict[str, list[float]]:
@@ -53,48 +51,32 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
     """Return the median and the range of some values."""
     return {"median": statistics.median(values), "range": [min(values), max(values)]}
 
 
-def ratio(ours: Sequence[float], peer: Sequence[float]) -> Spread:
-    """Return how many times longer the peer takes, compared repeat by repeat."""
-    pairs = zip(ours, peer, strict=True)
-    found = spread([theirs / own for own, theirs in pairs])
-    return {"ratio": found["median"], "ratio_range": found["range"]}
+def make_case(name: str, seconds: Mapping[str, Sequence[float]], floor: float | None = None, **more: object) -> dict:
+    """Make a case of the seconds of each side, repeat by repeat.
 
-
-def compare(name: str, sides: Sides, options: Namespace, calls: int = 1, **more: object) -> dict:
-    """Time the sides, and make a case: the seconds of each, and the ratio of the fastest peer to ours.
-
-    calls: how often a side repeats its work in one run. The case has the seconds of one call.
+    It has the ratio of the fastest peer to ours, compared repeat by repeat, and the share of the ceiling.
+    floor: the least time that our side could take.
     """
-    seconds = {}
-    for side, timed in interleave(sides, options.repeats, options.device).items():
-        seconds[side] = [spent / calls for spent in timed]
-    case = {"name": name, "seconds": {side: spread(timed) for side, timed in seconds.items()}, **more}
-    peers = [side for side in sides if side != "ours"]
+    case = {"name": name, "seconds": {side: spread(spent) for side, spent in seconds.items()}, **more}
+    peers = [side for side in seconds if side != "ours"]
     if peers:
-        fastest = fastest_of(peers, case)
-        case |= {"peer": fastest, **ratio(seconds["ours"], seconds[fastest])}
+        fastest = min(peers, key=lambda side: case["seconds"][side]["median"])
+        pairs = zip(seconds["ours"], seconds[fastest], strict=True)
+        ratio = spread([theirs / own for own, theirs in pairs])
+        case |= {"peer": fastest, "ratio": ratio["median"], "ratio_range": ratio["range"]}
+    if floor:
+        case["ceiling_share"] = floor / our_seconds(case)
     return case
-
-
-def fastest_of(sides: Sequence[str], case: Mapping) -> str:
-    """Return the side with the smallest median time."""
-    return min(sides, key=lambda side: case["seconds"][side]["median"])
 
 
 def our_seconds(case: Mapping) -> float:
     """Return the median time of our side."""
     return case["seconds"]["ours"]["median"]
-
-
-def rates(case: Mapping, tokens: int, floor: float) -> dict[str, float]:
-    """Make the figures that follow from our time: tokens per second, and the share of the ceiling."""
-    seconds = our_seconds(case)
-    return {"tokens": tokens, "tokens_per_s": tokens / seconds, "ceiling_share": floor / seconds}
 
 
 def profile(run: Side, device: str) -> list[dict]:
@@ -107,13 +89,11 @@ def profile(run: Side, device: str) -> list[dict]:
     with profiler.profile(activities=[activity]) as recorded:
         run()
         now(device)
+    events = sorted(recorded.key_averages(), key=lambda event: -getattr(event, attribute))
+    total = sum(getattr(event, attribute) for event in events)
     operations = []
-    for event in recorded.key_averages():
-        spent = getattr(event, attribute)
-        operations.append({"name": event.key[:120], "calls": event.count, "microseconds": spent})
-    operations.sort(key=lambda operation: -operation["microseconds"])
-    total = sum(operation["microseconds"] for operation in operations)
-    for operation in operations[:NUM_PROFILED]:
-        spent, calls = operation["microseconds"], operation["calls"]
-        print(f"    {spent / total:6.1%}  {spent:10.0f} µs  {calls:6} calls  {operation['name'][:90]}", flush=True)
-    return operations[:NUM_PROFILED]
+    for event in events[:NUM_PROFILED]:
+        share = getattr(event, attribute) / total
+        operations.append({"name": event.key[:120], "calls": event.count, "share": share})
+        print(f"    {share:6.1%}  {event.count:6} calls  {event.key[:90]}", flush=True)
+    return operations

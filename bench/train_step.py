@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import torch
 
-from bench import ceilings, models, timing
+from bench import ceilings, models
 from bench.record import Record, parse
 from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
 from grpo.base.schema import Completion, Group, PackedBatch, Prompt
@@ -153,16 +153,15 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
     for side, run in sides.items():
         record.checks[f"{name}, {side}: mean log-prob"] = run()
     packed = sum(batch.layout.num_tokens for batch in batches)
-    scored = sum(work.lengths)
-    case = timing.compare(name, sides, options, target=1.8, packed_tokens=packed)
-    floor = ceilings.training_floor(model, packed, scored, record.peak)
-    record.add(case | timing.rates(case, scored, floor))
+    flops = 2 * ceilings.forward_flops(model.config, packed, sum(work.lengths))  # forward, and back to the inputs
+    floor = ceilings.floor_seconds(flops, build.dtype, record.peak)
+    record.compare(name, sides, floor, target=1.8, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"peft": ("peft", "transformers"), "none": ()}
-    options = parse("bench.train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
-    record = Record("train_step", options, peak=ceilings.peaks(options))
+    options = parse("train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    record = Record("train_step", options, ceilings.peaks)
     batch = options.prompts * options.group
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]

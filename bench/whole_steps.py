@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 
 from bench import ceilings, models, steps, timing
-from bench.record import Record, parse, phases_line
+from bench.record import Record, parse
 from bench.sampler import peer_logprobs
 from bench.workload import packed_tokens, work_of
 from grpo.base.schema import Group
@@ -61,6 +61,7 @@ SIZES = {
     "cuda": {"shapes": ["knowrl", "math"]},
     "smoke": {"delays": [0.0, 0.05]},
 }
+PHASES = ("generate", "reference", "reward", "train")
 SYSTEM_PROMPT = "Think step by step. " * 8
 
 
@@ -75,27 +76,25 @@ class Ours:
 
     def step(self) -> None:
         start = timing.now(self.device)
-        metrics, groups = steps.run_step(self.trainer)
+        self.trainer.start_step()
+        self.trainer.train_step()
+        metrics, groups = self.trainer.summarise_step()
         self.seconds.append(timing.now(self.device) - start)
         self.metrics.append(metrics)
         self.groups.append(groups)
 
-    def make_case(self, name: str, first: int, shape: Mapping, record: Record) -> dict:
-        """Make the case of the steps from `first` on, with the time and the floor of each phase."""
-        seconds, groups = self.seconds[first:], self.groups[-1]
-        work = work_of(groups)
-        floors = ceilings.step_floors(self.trainer.model, work, packed_tokens(groups), record.peak)
-        phases = [steps.phases_of(metrics) for metrics in self.metrics[first:]]
-        case = {
-            "name": name,
-            "seconds": {"ours": timing.spread(seconds)},
+    def add_case(self, name: str, first: int, seconds: Mapping, shape: Mapping, record: Record) -> None:
+        """Record a case, with the floor of each phase, and the time of each phase in our steps from `first` on."""
+        groups = self.groups[-1]
+        floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed_tokens(groups), record.peak)
+        measured = self.metrics[first:]
+        about = {
             "target": shape["target"],
             "floors": floors,
-            "phases": {phase: statistics.median(step[phase] for step in phases) for phase in phases[0]},
+            "phases": {phase: statistics.median(step[f"time/{phase}"] for step in measured) for phase in PHASES},
             "recompute": self.trainer.budget.recompute,
         }
-        print(f"  {phases_line(case['phases'])}")
-        return case | timing.rates(case, sum(work.lengths), sum(floors.values()))
+        record.add(timing.make_case(name, seconds, sum(floors.values()), **about))
 
 
 # --- A slow judge --------------------------------------------------------------------------------------------------
@@ -114,7 +113,8 @@ def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Re
             num_judged += judge.num_ended
         complete = num_judged == num_completions * options.repeats
         record.checks[f"{name}, judge {delay:g} s: judged all"] = complete
-        record.add(ours.make_case(f"{title}, judge {delay:g} s", first, shape, record))
+        seconds = {"ours": ours.seconds[first:]}
+        ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape, record)
     watch_one_step(name, ours, num_completions, record)
 
 
@@ -137,7 +137,7 @@ def watch_one_step(name: str, ours: Ours, num_completions: int, record: Record) 
         record.checks |= {f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9}
         print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
     if options.profile:
-        record.profiled(f"{name}, training", profile_training(trainer, groups, options.device))
+        record.profiles[f"{name}, training"] = profile_training(trainer, groups, options.device)
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
@@ -197,7 +197,7 @@ def trl_trainer(path: Path, ours: GrpoTrainer, autocast: bool, options):
     )
 
 
-def run_turns(trainer, ours: Ours) -> tuple[list[float], list[float]]:
+def run_turns(trainer, ours: Ours) -> dict[str, list[float]]:
     """Make TRL's steps, each followed by one of ours; return the seconds of both, without the warm-up."""
     from transformers import TrainerCallback
 
@@ -214,7 +214,7 @@ def run_turns(trainer, ours: Ours) -> tuple[list[float], list[float]]:
 
     trainer.add_callback(Turns())
     trainer.train()
-    return seconds[1:], ours.seconds[first + 1 :]
+    return {"peer": seconds[1:], "ours": ours.seconds[first + 1 :]}
 
 
 def logp_difference(peer, groups: Sequence[Group]) -> float:
@@ -239,17 +239,9 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
         peer = trl_trainer(path, ours.trainer, autocast, options)
         record.checks[f"{name}: mean log-prob difference"] = logp_difference(peer, ours.groups[0])
         turns[name] = run_turns(peer, ours)
-    case = ours.make_case(title, 1, shape, record)
-    record.add(beside(case, turns))
-
-
-def beside(case: dict, turns: Mapping[str, tuple[list[float], list[float]]]) -> dict:
-    """Add the peers to a case. turns: for each, its seconds and those of our steps in between."""
-    for name, (theirs, _) in turns.items():
-        case["seconds"][name] = timing.spread(theirs)
-    fastest = timing.fastest_of(list(turns), case)
-    theirs, own = turns[fastest]
-    return case | {"peer": fastest} | timing.ratio(own, theirs)
+    fastest = min(turns, key=lambda name: statistics.median(turns[name]["peer"]))
+    seconds = {"ours": turns[fastest]["ours"], fastest: turns[fastest]["peer"]}
+    ours.add_case(title, 1, seconds, shape, record)
 
 
 # --- The command ---------------------------------------------------------------------------------------------------
@@ -276,9 +268,9 @@ def measure(name: str, record: Record) -> None:
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
-    options = parse("bench.whole_steps", __doc__, argv, SIZES, peers, choices={"shapes": SHAPES})
+    options = parse("whole_steps", __doc__, argv, SIZES, peers, choices={"shapes": SHAPES})
     part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
-    record = Record("whole_steps", options, peak=ceilings.peaks(options), part=part)
+    record = Record("whole_steps", options, ceilings.peaks, part=part)
     for name in options.shapes:
         measure(name, record)
     return record.finish()

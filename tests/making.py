@@ -235,6 +235,11 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def read_lines(path: Path) -> list[dict]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def build_base(folder: Path, documents: dict, **options) -> Path:
     """Build a knowledge base of {title: text or list of texts} in the folder."""
     source = write_rows(folder / "articles.jsonl", [{"title": title, "text": documents[title]} for title in documents])

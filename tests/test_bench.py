@@ -31,9 +31,7 @@ RUNS = [
     ("logprob", "none"),
     ("train_step", "peft"),
     ("train_step", "none"),
-    ("canary", "none"),
     ("decode", "none"),
-    ("products", "none"),
     ("whole_steps", "trl"),
     ("whole_steps", "none"),
     ("knowledge", "rank_bm25"),
@@ -60,28 +58,17 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
     row = last_line(capfd)
     assert row["bench"] == name and row["options"]["peer"] == peer
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
-    assert len(row["load"]["before"]) == len(row["load"]["after"]) == 3
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
     checks = row["checks"]
     assert all(value for check, value in checks.items() if "judged all" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
-    if name == "products":
-        assert len(row["cases"]) == 13 * 2 and {case["rows"] for case in row["cases"]} == {1, 5}
-        assert all(case["seconds"]["ours"]["median"] > 0 and case["ceiling_share"] > 0 for case in row["cases"])
     if name == "train_step":
         for kind in ("equal", "variable"):
             found = [value for check, value in checks.items() if kind in check]
             assert len(found) == (3 if peer == "peft" else 1) and found == pytest.approx(
                 found[:1] * len(found), rel=1e-2
             )
-
-
-@pytest.mark.parametrize("name", ["decode", "whole_steps"])
-def test_profiles_name_the_kernels(bench, capfd, name):
-    bench(name).main(["--smoke", "--profile"])
-    profiles = last_line(capfd)["profiles"]
-    assert profiles and all(profiles.values())
 
 
 def small_model(dtype):
@@ -110,29 +97,10 @@ def test_the_floor_of_a_step_by_hand(bench):
 
 def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(bench, monkeypatch):
     ceilings = bench("ceilings")
-    monkeypatch.setattr(ceilings, "product_seconds", lambda *_: 1.0)
     monkeypatch.setattr(ceilings, "median_seconds", lambda *_: 0.5)
     found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu"))
     assert found["copy_gb_per_s"] == pytest.approx(2 * 2**20 / 0.5 / 1e9)
-    assert found["float32_tflops"] == found["bfloat16_tflops"] == pytest.approx(2 * 256**3 / 1e12)
-
-
-def test_peaks_are_measured_once_for_several_benchmarks(bench, monkeypatch, tmp_path):
-    ceilings, options = bench("ceilings"), SimpleNamespace(smoke=True, device="cpu")
-    monkeypatch.setenv("BENCH_PEAKS", str(tmp_path / "peaks.json"))
-    found = ceilings.peaks(options)
-    monkeypatch.setattr(ceilings, "product_seconds", lambda *_: pytest.fail("measured again"))
-    assert ceilings.peaks(options) == found
-
-
-def test_the_canary_names_what_fails_and_tries_the_rest(bench, monkeypatch, capfd):
-    canary = bench("canary")
-    broken = {"memory": lambda device: 1 / 0, "step": lambda device: 0.5, "capture": canary.capture}
-    monkeypatch.setattr(canary, "CHECKS", broken)
-    canary.main([])
-    row = last_line(capfd)
-    assert row["checks"]["memory failed"].startswith("ZeroDivisionError") and "off by" in row["checks"]["step failed"]
-    assert [case["name"] for case in row["cases"]] == ["capture"]
+    assert found["float32_tflops"] == found["bfloat16_tflops"] == pytest.approx(2 * 256**3 / 0.5 / 1e12)
 
 
 def test_completions_end_after_about_as_many_tokens_as_asked(bench):
@@ -144,21 +112,29 @@ def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     assert 6 <= sum(lengths) / 80 <= 24 and len(set(lengths)) > 15
 
 
-def test_steps_with_end_tokens_say_so(bench, capfd):
-    bench("whole_steps").main(["--smoke", "--shapes", "math", "--mean-length", "3"])
+@pytest.mark.parametrize(
+    ("name", "keys", "part"),
+    [
+        ("decode", "--profile", "tiny top_p 1"),
+        ("whole_steps", "--profile --shapes math --mean-length 3", "math, mean 3"),
+    ],
+)
+def test_profiles_name_the_operations_and_a_row_names_its_part(bench, capfd, name, keys, part):
+    bench(name).main(["--smoke", *keys.split()])
     row = last_line(capfd)
-    assert row["part"] == "math, mean 3" and all(0 < case["ceiling_share"] < 1 for case in row["cases"])
+    assert row["part"] == part and row["profiles"] and all(row["profiles"].values())
+    assert all(0 < case["ceiling_share"] < 1 for case in row["cases"])
 
 
 def test_every_benchmark_is_tested():
-    shared = set("__init__ record timing ceilings workload models steps report gpu_page exam refusals".split())
+    shared = set("__init__ record timing ceilings workload models steps report exam refusals".split())
     # in test_lab.py, test_exam.py, test_curves.py and test_scale.py
     tested_apart = {"lab", "real_model", "curves", "sums", "scale"}
     files = {path.stem for path in (ROOT / "bench").glob("*.py")}
     assert files - shared - tested_apart == {name for name, _ in RUNS}
 
 
-@pytest.mark.parametrize("name", [*dict.fromkeys(name for name, _ in RUNS), "report", "gpu_page"])
+@pytest.mark.parametrize("name", [*dict.fromkeys(name for name, _ in RUNS), "report"])
 def test_help_says_what_is_measured(bench, capfd, name):
     with pytest.raises(SystemExit) as stopped:
         bench(name).main(["-h"])
@@ -166,8 +142,7 @@ def test_help_says_what_is_measured(bench, capfd, name):
 
 
 def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
-    for name in ("logprob", "products"):
-        bench(name).main(["--smoke", "--save"])
+    bench("logprob").main(["--smoke", "--save"])
     rows = tmp_path / "results"
     for path in rows.glob("*.jsonl"):  # smoke rows do not count, so these say that they are none; and each stands twice
         path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
@@ -178,7 +153,7 @@ def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
     assert last_line(capfd)["cases"] == 2
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert text.count("| logprob, cpu |") == 2 and "products" not in text
+    assert text.count("| logprob, cpu |") == 2
 
 
 def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
@@ -216,19 +191,21 @@ def test_repeats_take_turns_and_ratios_are_paired(bench):
     seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-    assert timing.ratio([1.0, 2.0, 1.0], [3.0, 4.0, 5.0]) == {"ratio": 3.0, "ratio_range": [2.0, 5.0]}
+    case = timing.make_case("sums", {"ours": [1.0, 2.0, 1.0], "peer": [3.0, 4.0, 5.0]}, floor=0.5)
+    assert (case["ratio"], case["ratio_range"], case["ceiling_share"]) == (3.0, [2.0, 5.0], 0.5)
 
 
 def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(bench, monkeypatch):
     """Each side repeats its work four times in a run."""
-    timing, clock = bench("timing"), SimpleNamespace(seconds=0.0)
+    record, timing, clock = bench("record"), bench("timing"), SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.seconds))
 
     def side(seconds):
         return lambda: setattr(clock, "seconds", clock.seconds + seconds)
 
     sides = {"ours": side(2.0), "slow": side(12.0), "fast": side(6.0)}
-    case = timing.compare("sums", sides, SimpleNamespace(repeats=3, device="cpu"), calls=4)
+    kept = record.Record("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
+    case = kept.compare("sums", sides, calls=4)
     found = {name: spread["median"] for name, spread in case["seconds"].items()}
     assert found == {"ours": 0.5, "slow": 3.0, "fast": 1.5} and case["seconds"]["fast"]["range"] == [1.5, 1.5]
     assert (case["peer"], case["ratio"], case["ratio_range"]) == ("fast", 3.0, [3.0, 3.0])
@@ -249,11 +226,7 @@ def test_the_warm_up_does_not_count_and_ratios_pair_each_step_with_the_one_after
 
     ours.step()
     turns = whole_steps.run_turns(SimpleNamespace(add_callback=callbacks.append, train=train), ours)
-    assert turns == ([8.0, 4.0], [1.0, 4.0])
-    case = {"name": "a step", "seconds": {"ours": whole_steps.timing.spread(turns[1])}}
-    found = whole_steps.beside(case, {"slow": ([90.0, 90.0], [1.0, 1.0]), "trl": turns})
-    assert (found["peer"], found["ratio"], found["ratio_range"]) == ("trl", 4.5, [1.0, 8.0])
-    assert found["seconds"]["trl"] == {"median": 6.0, "range": [4.0, 8.0]}
+    assert turns == {"peer": [8.0, 4.0], "ours": [1.0, 4.0]}
 
 
 def test_a_plot_leaves_out_what_is_not_finite(tmp_path):
@@ -273,18 +246,12 @@ def test_the_knowledge_benchmark_does_without_torch(bench):
 
 
 def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
-    """One that ends leaves its row alone."""
     record, decode = bench("record"), bench("decode")
-    results = record.RESULTS
     with monkeypatch.context() as killed, pytest.raises(SystemExit):
         killed.setattr(record.Record, "finish", lambda *_, **__: sys.exit(124))
         decode.main(["--smoke", "--save"])
-    assert [path.name for path in results.iterdir()] == ["decode.jsonl.partial"]
-    assert record.read_rows(results) == []
-    (row,) = record.read_rows(results, "*.jsonl*")
-    assert row["bench"] == "decode" and len(row["cases"]) == 3 and row["ceilings"]
-    decode.main(["--smoke", "--save"])
-    assert [path.name for path in results.iterdir()] == ["decode.jsonl"]
+    rows = record.read_rows(record.RESULTS)
+    assert [(row["bench"], len(row["cases"])) for row in rows] == [("decode", 1)] * 3
 
 
 @pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])
@@ -298,7 +265,9 @@ def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(bench
 
 
 def test_rows_of_several_benchmarks_can_be_saved_in_one_file(bench, tmp_path):
-    for name in ("products", "canary"):
+    """A row for each case, and one for the checks and profiles."""
+    for name in ("decode", "logprob"):
         bench(name).main(["--smoke", "--save", str(tmp_path / "elsewhere" / "rows.jsonl")])
     rows = bench("record").read_rows(tmp_path / "elsewhere")
-    assert [row["bench"] for row in rows] == ["products", "canary"] and "save" not in rows[0]["options"]
+    assert [row["bench"] for row in rows] == ["decode"] * 4 + ["logprob"] * 3 and "save" not in rows[0]["options"]
+    assert rows[-1]["checks"] and not any(row["checks"] for row in rows[:-1])

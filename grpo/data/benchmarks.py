@@ -83,17 +83,6 @@ def _truthful_qa(record: Record, rng: random.Random) -> Record:
     return {"question": record["question"], "answer": right, "incorrect_answers": wrong}
 
 
-def _truthful_qa_choices(record: Record, rng: random.Random) -> Record:
-    """Read choices with labels, 1 for right, as on the hub, or as in TruthfulQA's own mc_task.json: {text: label}."""
-    targets = record["mc2_targets"]
-    if isinstance(targets, str):
-        raise ValueError("choices are written as text, as a table holds them: use JSONL or Parquet")
-    if set(targets) == {"choices", "labels"}:
-        targets = dict(zip(targets["choices"], targets["labels"], strict=True))
-    right, wrong = ([choice for choice, label in targets.items() if int(label) == wanted] for wanted in (1, 0))
-    return {"question": record["question"], "answer": right, "incorrect_answers": wrong}
-
-
 def _gpqa(record: Record, rng: random.Random) -> Record:
     given = [record[name] for name in ("correct_answer", *WRONG_CHOICES.split(", "))]
     choices = [" ".join(str(choice or "").split()) for choice in given]
@@ -125,7 +114,6 @@ QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
 JUDGED, MATH = "simpleqa", ("math", STEP_BY_STEP)
 BENCHMARKS = (  # the first that fits is taken, so formats with more columns come first
     Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),
-    Benchmark("TruthfulQA", "question, mc1_targets, mc2_targets", JUDGED, read=_truthful_qa_choices),
     Benchmark("GPQA", "question, correct_answer, " + WRONG_CHOICES, "choice", LETTER, _gpqa),
     Benchmark("SimpleQA Verified", "original_index, problem, answer, answer_type", JUDGED),
     Benchmark("SimpleQA", "metadata, problem, answer", JUDGED),
@@ -135,8 +123,7 @@ BENCHMARKS = (  # the first that fits is taken, so formats with more columns com
     Benchmark("GSM8K", "question, answer", *MATH, accepts=lambda record: "####" in str(record["answer"])),
     *(
         Benchmark("AIME", columns, *MATH, accepts=_is_aime_answer, says_so="aime" if columns in TOO_COMMON else "")
-        for columns in ("id, problem, answer", "problem_idx, problem, answer", "problem_number, question, answer")
-        + TOO_COMMON
+        for columns in ("id, problem, answer", "problem_number, question, answer", *TOO_COMMON)
     ),
     Benchmark("MathArena", "problem_idx, problem, answer", *MATH),
 )

@@ -54,15 +54,14 @@ class QuestionData:
 
     def __init__(self, config: TrainConfig, records: Mapping[str, list[Record]] | None = None):
         self.config, self.records = config, records or {}
-        self.files: dict[tuple[str, int], list[Row]] = {}  # data set, rows read of it (0: all) -> these rows
+        self.files: dict[str, list[Row]] = {}  # data set -> its rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
         """Return these questions, and how many rows were left out because they cannot be asked or graded.
 
         UserError (exit 3) if none is left, or if a column is missing that a reward needs.
         """
-        is_part = bool(questions.start or questions.stop)
-        rows = self._read(questions.name, 0 if is_part else questions.max_samples)
+        rows = self._read(questions.name)
         rows = rows[questions.start : questions.stop][: questions.max_samples or None]
         count = RowCount(questions.name, len(rows))
         for reward in rewards if rows else ():
@@ -83,19 +82,18 @@ class QuestionData:
             raise UserError(f"no question is left in {questions.name}", why, fix, PREFLIGHT)
         return kept, count
 
-    def _read(self, name: str, max_samples: int) -> list[Row]:
-        if (name, max_samples) not in self.files:
+    def _read(self, name: str) -> list[Row]:
+        if name not in self.files:
             config = self.config
-            self.files[name, max_samples] = read_rows(
+            self.files[name] = read_rows(
                 fetch_data(name, config.dataset_split),
                 config.question_field,
                 config.answer_field,
                 config.title_field,
-                max_samples,
                 config.seed,
                 self.records.get(name),
             )
-        return self.files[name, max_samples]
+        return self.files[name]
 
 
 def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:

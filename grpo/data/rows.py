@@ -39,7 +39,6 @@ def read_rows(
     question_field: str | None = None,
     answer_field: str | None = None,
     title_field: str | None = None,
-    max_samples: int = 0,
     seed: int = 0,
     records: list[Record] | None = None,
 ) -> list[Row]:
@@ -48,7 +47,7 @@ def read_rows(
     A known benchmark's file is read as benchmarks.py says, unless question_field or answer_field is given. seed:
     decides the order of choices. UserError (exit 3) names the row of a missing or wrong field, and the key to set.
     """
-    records = (records or read_records(path))[: max_samples or None]
+    records = records or read_records(path)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
         question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
     benchmark = None if question_field or answer_field else find_benchmark(records, path.name)

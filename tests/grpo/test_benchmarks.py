@@ -133,11 +133,7 @@ def test_truthful_qa_as_the_hub_has_it(tmp_path):
     generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
     (row,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
     assert row.columns["answer"] == RIGHT
-    choices = {"choices": RIGHT + WRONG, "labels": [1, 1, 0, 0]}
-    for targets in (choices, dict(zip(*choices.values(), strict=True))):  # the second as in TruthfulQA's mc_task.json
-        record = {"question": "q?", "mc1_targets": targets, "mc2_targets": targets}
-        (row,) = read_rows(write_rows(tmp_path / "mc.jsonl", [record]))
-        assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
+    assert row.columns["incorrect_answers"] == WRONG
 
 
 def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
@@ -174,7 +170,6 @@ def test_a_row_that_does_not_belong_is_named(tmp_path):
     [
         ({**TRUTHFUL, "Correct Answers": "['a', 'b']"}, "a list of answers is written as one text"),
         ({**TRUTHFUL, "Incorrect Answers": "['a'\n 'b']"}, "a list of answers is written as one text"),
-        ({"question": "q?", "mc1_targets": "{'choices': []}", "mc2_targets": "{}"}, "choices are written as text"),
         ({**GPQA, "Incorrect Answer 3": ""}, "choice is empty"),
         ({**GPQA, "Incorrect Answer 1": None}, "choice is empty"),
         ({**GPQA, "Correct Answer": " "}, "choice is empty"),

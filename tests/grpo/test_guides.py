@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from making import unused, write_rows
+from making import read_lines, unused, write_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo.export import main as export
@@ -47,15 +47,11 @@ def sums(tmp_path):
     return write_rows(tmp_path / "sums.jsonl", rows)
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_stage_1(tmp_path, written, conversations, capsys):
     """Precision and ranks as printed; the notices name what has no meaning here."""
     sft([written("knowrl_sft", conversations), "report_to=none", "disable_tqdm=true"])
     said = capsys.readouterr().err
-    steps = lines(tmp_path / "run" / "metrics.jsonl")
+    steps = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert steps[-1]["step"] == 6 and (tmp_path / "run" / "loss.png").exists(), "3 conversations, 4 epochs, 2 at a time"
     adapter = json.loads((tmp_path / "run" / "final" / "adapter_config.json").read_text())
     assert adapter["r"] == 256 and len(adapter["target_modules"]) == 2
@@ -66,10 +62,10 @@ def test_stage_1(tmp_path, written, conversations, capsys):
 def test_the_mathematics(tmp_path, written, sums, name, group_size):
     """One step of its block: 16 completions, 2 answers each to 8 questions, rewarded 1, -1 or -0.5."""
     train([written(name, sums), *SMALL, "max_steps=1"])
-    (step,) = lines(tmp_path / "run" / "metrics.jsonl")
+    (step,) = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert -1 <= step["reward"] <= 1 and step["rewards/math/unscored_frac"] == 0
     (path,) = (tmp_path / "run" / "completions").glob("*.jsonl")
-    answers = lines(path)
+    answers = read_lines(path)
     assert len(answers) == 16 and len({answer["row"] for answer in answers}) == 16 // group_size
     assert {answer["rewards"]["math"] for answer in answers} <= {1, -1, -0.5}
     if name == "math":  # a merged checkpoint for OpenCompass: transformers finds the end of a turn among its end tokens

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from api_server import ApiServer, says
-from making import refused, unused, write_rows
+from making import read_lines, refused, unused, write_rows
 from safetensors import safe_open
 from test_log import StandIn
 
@@ -87,7 +87,7 @@ def knowrls(name: str) -> Path:
 
 
 def metrics(folder="out"):
-    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(Path(folder) / "metrics.jsonl")
 
 
 # --- KnowRL: stage 2 -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from making import make_tokenizer, real_data, write_rows
 
 import grpo.model.policy
 import grpo.trainer
+from bench.models import SHAPES
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
@@ -34,31 +35,8 @@ from rewards.scorer import Scorer
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
-QWEN = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 28,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000,
-    "max_position_embeddings": 4096,
-    "eos_token_id": 0,
-}
-MATH = QWEN | {
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-}
-R1 = QWEN | {
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "tie_word_embeddings": False,
-}
+MODELS = {"math": SHAPES["1.5b"], "r1": SHAPES["7b"]}
+LONG = 100  # words of the longest prompt
 
 
 def header(name: str) -> str:
@@ -111,9 +89,6 @@ def planned(tmp_path_factory):
 
     plan.keys = keys
     return plan
-
-
-MODELS, LONG = {"math": MATH, "r1": R1}, 100  # LONG: words of the longest prompt
 
 
 def gigabytes(text: str) -> float:
@@ -282,7 +257,7 @@ def share_trained(folder: Path, **keys) -> tuple[float, float]:
 
 
 def test_share_of_trained_weights_of_the_mathematics(tmp_path):
-    folder = write_hollow_checkpoint(tmp_path, MATH)
+    folder = write_hollow_checkpoint(tmp_path, MODELS["math"])
     millions, percent = share_trained(folder)
     _, percent_of_seven = share_trained(folder, lora_target_modules="all")
     assert f"{millions:.1f} million weights are trained, {percent:.2f} % as published" in header("math_1.5b.yaml")

@@ -69,13 +69,6 @@ def test_something_must_be_left_to_train_on_and_held_out_questions_have_one_sour
     refused(lambda: configured(data, *both), "set one of them", exit_code=CONFIG)
 
 
-def test_rows_beyond_max_samples_are_not_read_without_need(tmp_path):
-    """A quick test on ten rows must not fail at the eleventh."""
-    data = write_rows(tmp_path / "q.jsonl", [{"question": "a", "answer": "b"}, {"question": None, "answer": "b"}])
-    config = configured(data, "max_samples=1")
-    assert rows_of(config, Questions.to_train(config)) == [0]
-
-
 def test_rows_that_cannot_be_asked_or_graded_are_left_out_and_counted(tmp_path):
     """An answer that says nothing is no truth; a reward that needs no answer takes the row."""
     empty = [{"question": "a", "answer": nothing} for nothing in (None, " ", [], [""], float("nan"))]

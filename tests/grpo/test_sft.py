@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, refused, write_rows
+from making import ALONE, read_lines, refused, write_rows
 from safetensors.torch import load_file
 
 from grpo.base.errors import NON_FINITE, PREFLIGHT, UserError
@@ -50,51 +50,60 @@ def configure(tmp_path, chat_checkpoint, data, **keys):
 
 def run(tmp_path, chat_checkpoint, data, **keys):
     sft(*configure(tmp_path, chat_checkpoint, data, **keys))
-    return [json.loads(line) for line in (tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(tmp_path / "cold" / "metrics.jsonl")
+
+
+def losses_of(chat_checkpoint, *conversations):
+    """transformers' negative log-probs of the trained tokens. A conversation: the question, then the answer in two
+    parts, of which only the second is trained."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double()
+    tokenizer = AutoTokenizer.from_pretrained(chat_checkpoint)
+    losses = []
+    for question, before, trained in conversations:
+        messages = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        first, second, last = (
+            tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, before, trained + "<|im_end|>")
+        )
+        ids = torch.tensor([*first, *second, *last])
+        with torch.no_grad():
+            logps = model(ids[None, :-1]).logits[0].log_softmax(-1)
+        losses += (-logps.gather(1, ids[1:, None])[-len(last) :, 0]).tolist()
+    return losses
+
+
+def break_steps(monkeypatch, broken):
+    """Make the gradient of these optimizer steps infinite, counted from 1; return a list that grows with each step."""
+    step, done = Optimizer.step, []
+
+    def sometimes(self, *arguments):
+        done.append(1)
+        if len(done) in broken:
+            self.grad.fill_(torch.inf)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Optimizer, "step", sometimes)
+    return done
 
 
 @pytest.mark.parametrize("kind", RECORDS)
 def test_the_loss_is_the_mean_negative_log_prob_of_the_answers_tokens(tmp_path, chat_checkpoint, kind):
     """All of the data in one step, before any update, against transformers' model on one conversation at a time."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     data = write(tmp_path / "rows.jsonl", kind=kind)
     steps = run(tmp_path, chat_checkpoint, data, per_device_train_batch_size=12, max_steps=1)
-    model = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double()
-    tokenizer = AutoTokenizer.from_pretrained(chat_checkpoint)
-    losses = []
-    for question, answer in TURNS:
-        messages = [{"role": "user", "content": question[1]}]
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        start = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        ids = torch.tensor(start + tokenizer(answer[1] + "<|im_end|>", add_special_tokens=False)["input_ids"])
-        with torch.no_grad():
-            logps = model(ids[None, :-1]).logits[0].log_softmax(-1)
-        losses += (-logps.gather(1, ids[1:, None])[len(start) - 1 :, 0]).tolist()
+    losses = losses_of(chat_checkpoint, *[(question[1], "", answer[1]) for question, answer in TURNS])
     assert steps[0]["tokens"] == len(losses) and steps[0]["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 def test_credit_answer_trains_the_answer_block_alone(tmp_path, chat_checkpoint):
-    """Before any update, against transformers' model; an answer without the block is trained whole."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+    """An answer without the block is trained whole."""
     answers = ("<think>One and one.</think><answer>", "It is 2.</answer>"), ("", "It is 3.")
     turns = [[("user", "What?"), ("assistant", before + trained)] for before, trained in answers]
     data = write(tmp_path / "rows.jsonl", turns)
     (step,) = run(tmp_path, chat_checkpoint, data, credit="answer", per_device_train_batch_size=2, max_steps=1)
-    model = AutoModelForCausalLM.from_pretrained(chat_checkpoint).double()
-    tokenizer = AutoTokenizer.from_pretrained(chat_checkpoint)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What?"}], add_generation_prompt=True, tokenize=False
-    )
-    losses = []
-    for before, trained in answers:
-        first, last = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, trained))
-        inner = tokenizer(before, add_special_tokens=False)["input_ids"]
-        ids = torch.tensor([*first, *inner, *last, *tokenizer("<|im_end|>", add_special_tokens=False)["input_ids"]])
-        with torch.no_grad():
-            logps = model(ids[None, :-1]).logits[0].log_softmax(-1)
-        losses += (-logps.gather(1, ids[1:, None])[len(first) + len(inner) - 1 :, 0]).tolist()
+    losses = losses_of(chat_checkpoint, *[("What?", *answer) for answer in answers])
     assert step["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
@@ -132,15 +141,8 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
 
 
 def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp_path, chat_checkpoint, monkeypatch):
-    step, done, plotted = Optimizer.step, [], []
-
-    def breaks_the_second(self, *arguments):
-        done.append(1)
-        if len(done) == 2:
-            self.grad.fill_(torch.inf)
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Optimizer, "step", breaks_the_second)
+    plotted = []
+    break_steps(monkeypatch, {2})
     monkeypatch.setattr("grpo.sft.line_plot", lambda path, lines, *labels: plotted.append(list(lines["loss"])))
     data = write(tmp_path / "rows.jsonl")
     run(tmp_path, chat_checkpoint, data, max_steps=3)
@@ -185,16 +187,7 @@ def test_it_does_not_resume_on_other_data(tmp_path, chat_checkpoint):
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_end_the_run(tmp_path, chat_checkpoint, monkeypatch):
-    steps, broken = [], {2, 4, 5, 6}
-    step = Optimizer.step
-
-    def sometimes(self, *arguments):
-        steps.append(1)
-        if len(steps) in broken:
-            self.grad.fill_(torch.inf)
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Optimizer, "step", sometimes)
+    steps = break_steps(monkeypatch, {2, 4, 5, 6})
     with pytest.raises(UserError) as caught:
         run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=9)
     assert caught.value.exit_code == NON_FINITE and len(steps) == 6
