@@ -81,7 +81,7 @@ def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> floa
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
     config, dtype = model.config, model.build.dtype
     weight_bytes = sum(num_weights(config)) * dtype.itemsize
-    kv_bytes = kv_tokens * kv_bytes_per_token(config, dtype)
+    kv_bytes = kv_tokens * kv_bytes_per_token(model)
     return floor_seconds(forward_flops(config, rows, rows), dtype, peak, weight_bytes + kv_bytes)
 
 

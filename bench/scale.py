@@ -9,11 +9,14 @@ generate   steps · max(bytes / M, flop / F)        rows = QUESTIONS · ANSWERS 
              bytes = (w P + c A + alive · (PROMPT + 2/3 MEAN) · K + c D V) / T
              flop  = 2 alive · (P + A + D V) / T
 train      6 tokens · (P + A + D V) / T / F        forward, backward and the reference's forward, 2 each
-sums       (2 L + 1) (T - 1) · D c bytes per generated token, and per trained token three times. A shard sends what it
-           adds to all others, which sum in one order (grpo/device). Drawing adds (T - 1) / T · 4 V, the float32 logits
-           that a shard has. A decode step waits LATENCY for each of its 2 L + 2 exchanges
+sums       (T - 1) · D c bytes for each sum        A shard sends its term to all others, which add in one order
+             2 L + 1 sums for a token forward (to generate; to train, with policy and reference)
+             2 L - 1 for a token backward, and one for an answer's
+             32 (T - 1) bytes to draw a token, 16 (T - 1) for each of its two log-probs
+             A decode step waits LATENCY for each of its 2 L + 3 exchanges
+           2 (T - 1) / T · 4 min(A'', A' / W)      gradients that are sums over shards, around a ring of shards
 update     2 (W - 1) / W · 4 A' bytes              float32 gradients of a shard's adapters, around a ring of replicas
-             A' : A of q, k, v, gate, up and B of o, down are whole, of the others a shard has 1 / T
+             A'' : A of q, k, v, gate, up and B of o, down, which every shard has.  A' : these, and 1 / T of the others
 
 Lengths are even from 0 to LONGEST, so a sequence that is alive has 2/3 MEAN tokens. Nothing overlaps, no activations
 are computed again, and the prefill is left out. Efficiency: the flop of the step at T = 1, over N F and the time. The
@@ -65,28 +68,48 @@ class Layout:
 
     def adapter_numbers(self, shards: int) -> int:
         """Count the numbers that each of so many shards trains."""
-        return self.config.num_layers * self.rank * sum(cut // shards + other for cut, other in self.sizes.values())
+        own = self.config.num_layers * self.rank * sum(size // shards for size, _ in self.sizes.values())
+        return own + self.common_numbers()
+
+    def common_numbers(self) -> int:
+        """Count those of them that all shards have."""
+        return self.config.num_layers * self.rank * sum(other for _, other in self.sizes.values())
 
     def update_bytes(self) -> float:
         """Count what a GPU sends to the other replicas in an update."""
         return 2 * (self.replicas - 1) / self.replicas * 4 * self.adapter_numbers(self.shards)
 
-    def sum_bytes(self, tokens: float, passes: int) -> float:
-        """Count what a GPU sends to the other shards in so many passes over the tokens, forward or backward."""
-        num_sums = 2 * self.config.num_layers + 1  # of attention and MLP; of the embedding, or the head's gradient
-        return num_sums * passes * tokens * (self.shards - 1) * self.config.hidden_size * self.dtype.itemsize
+    def sum_bytes(self, prefilled: float, generated: float, trained: float) -> float:
+        """Count what a GPU sends to the other shards for so many tokens, before the update.
+
+        prefilled: tokens of prompts before generation. trained: prompts and answers, without the answers' last tokens.
+        """
+        forward, backward = 2 * self.config.num_layers + 1, 2 * self.config.num_layers - 1
+        sums = forward * (prefilled + generated + 2 * trained) + backward * trained + generated
+        drawing, scoring = 4 * 8 * generated, 2 * 4 * 4 * generated
+        return (self.shards - 1) * (sums * self.config.hidden_size * self.dtype.itemsize + drawing + scoring)
+
+    def gradient_sum_bytes(self, replica: int = 0) -> float:
+        """Count what a GPU of this replica sends to the other shards in an update. The first one sends most."""
+        updated = self.adapter_numbers(self.shards) / self.replicas  # by each replica; the common ones come first
+        summed = min(max(self.common_numbers() - replica * updated, 0), updated)
+        return 2 * (self.shards - 1) / self.shards * 4 * summed
+
+    @cached_property
+    def model(self) -> Decoder:
+        """Return what a GPU holds of the model, without numbers."""
+        lora, shard = LoraSpec(self.rank, self.rank), Shard(0, self.shards)
+        return Decoder(self.config, Build(lora, False, self.dtype, "meta", int8=self.int8, shard=shard))
 
     @cached_property
     def loaded_bytes(self) -> float:
         """Count weights and optimizer of a GPU."""
-        lora, shard = LoraSpec(self.rank, self.rank), Shard(0, self.shards)
-        build = Build(lora, False, self.dtype, "meta", int8=self.int8, shard=shard)
-        return memory.loaded_bytes(Decoder(self.config, build), num_replicas=self.replicas)
+        return memory.loaded_bytes(self.model, num_replicas=self.replicas)
 
     @cached_property
     def slots(self) -> int:
         """Count the sequences that a replica decodes together: half of the free memory, as in `memory`."""
-        per_sequence = (PROMPT + LONGEST) * memory.kv_bytes_per_token(self.config, self.dtype) / self.shards
+        per_sequence = (PROMPT + LONGEST) * memory.kv_bytes_per_token(self.model)
         return min(MOST, int((MEMORY - self.loaded_bytes) / 2 / per_sequence))
 
     def times(self) -> tuple[float, float, float]:
@@ -95,12 +118,12 @@ class Layout:
         P, A, head = self.weights(), self.adapter_numbers(1), c.hidden_size * c.vocab_size
         steps = LONGEST + MEAN * (rows / min(rows, self.slots) - 1)
         alive = rows * MEAN / steps
-        cached = alive * (PROMPT + 2 / 3 * MEAN) * memory.kv_bytes_per_token(c, self.dtype)
-        num_bytes = ((1 if self.int8 else item) * P + item * A + cached + item * head) / T
+        cached = alive * (PROMPT + 2 / 3 * MEAN) * memory.kv_bytes_per_token(self.model)
+        num_bytes = ((1 if self.int8 else item) * P + item * A + item * head) / T + cached
         per_token = 2 * (P + A + head) / T
         generate = steps * max(num_bytes / M, alive * per_token / F)
         link = NEAR if self.replicas * T <= PER_MACHINE else FAR
-        waits = (2 * c.num_layers + 2) * steps * LATENCY * (T > 1)
+        waits = (2 * c.num_layers + 3) * steps * LATENCY * (T > 1)
         send = waits + self.all_sum_bytes() / NEAR + self.update_bytes() / link
         return generate, 3 * per_token * self.tokens() / F, send
 
@@ -112,9 +135,9 @@ class Layout:
 
     def all_sum_bytes(self) -> float:
         """Count what a GPU sends to the other shards in a step."""
-        generated = QUESTIONS * ANSWERS / self.replicas * MEAN
-        logits = generated * (self.shards - 1) / self.shards * 4 * self.config.vocab_size
-        return self.sum_bytes(self.tokens(), 3) + self.sum_bytes(generated, 1) + logits
+        questions = QUESTIONS / self.replicas
+        in_passes = self.sum_bytes(questions * PROMPT, questions * ANSWERS * MEAN, self.tokens())
+        return in_passes + self.gradient_sum_bytes()
 
     def tokens(self) -> float:
         """Count the tokens that a replica trains on; a prompt and its answers are packed, so it is there once."""
@@ -122,7 +145,7 @@ class Layout:
 
     def weights(self) -> int:
         """Count the weights of all layers."""
-        return self.config.num_layers * sum(cut * other for cut, other in self.sizes.values())
+        return self.config.num_layers * sum(size * other for size, other in self.sizes.values())
 
 
 def choose(config: ModelConfig, num_gpus: int) -> Layout | None:

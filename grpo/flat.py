@@ -1,59 +1,50 @@
 """Where each trained parameter lies in one flat buffer, and the buffer that one process would have for all shards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 
-from grpo.device.shard import Cut, Shard
+from grpo.device.shard import Shard, Split
 from grpo.model.slices import PARTIAL, SAME, Share
 
 
 class FlatLayout:
-    """The order of parameters in a buffer: matrices first, then vectors; in both SAME ones, PARTIAL ones, cut ones.
+    """Where each parameter lies: matrices first, then vectors; in both SAME ones, PARTIAL ones, split ones.
 
-    So weight decay applies to one slice, and an operation on one kind of share to two slices at most.
+    So weight decay applies to one slice, and an operation on one kind of share to two slices at most. Files do not
+    depend on shards: in them, matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
 
-    parameters: matrices before vectors, which is the order of files. Without shards the buffer has the same order.
     shares: how the shards share each parameter; a parameter that is not there is SAME.
     num_parts: the buffer's length is a multiple of it.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], shares: Mapping[nn.Parameter, Share], num_parts: int):
-        self.shapes = [parameter.shape for parameter in parameters]
-        self.shares = [shares.get(parameter, SAME) for parameter in parameters]
-        self.cuts = [share if isinstance(share, Cut) else None for share in self.shares]
-        self.starts = [0] * len(self.shapes)
+    def __init__(self, parameters: Iterable[nn.Parameter], shares: Mapping[nn.Parameter, Share], num_parts: int):
+        self.parameters = sorted(parameters, key=_is_vector)
+        self.shapes = [parameter.shape for parameter in self.parameters]
         self.size = 0
         self.decayed = 0  # numbers in matrices: weight decay applies to them alone
         self.alike: list[slice] = []  # places of SAME parameters
         self.summed: list[slice] = []  # places of SAME and PARTIAL parameters
-        self.cut: list[slice] = []  # places of cut parameters
-        for number in sorted(range(len(self.shapes)), key=self._sort_key):
-            self._append(number)
+        self.split: list[slice] = []  # places of split parameters
+        starts = {}
+        kinds = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
+        for parameter, share in sorted(kinds.items(), key=_sort_key):
+            place = slice(self.size, self.size + parameter.numel())
+            starts[parameter], self.size = place.start, place.stop
+            if not _is_vector(parameter):
+                self.decayed = place.stop
+            if share == SAME:
+                _extend(self.alike, place)
+            _extend(self.split if isinstance(share, Split) else self.summed, place)
+        self.starts = [starts[parameter] for parameter in self.parameters]
+        self.splits = [share if isinstance(share, Split) else None for share in kinds.values()]
         self.size += -self.size % num_parts
 
-    def _sort_key(self, number: int) -> tuple[bool, bool, bool]:
-        is_vector = len(self.shapes[number]) < 2
-        share = self.shares[number]
-        return is_vector, isinstance(share, Cut), share == PARTIAL
-
-    def _append(self, number: int) -> None:
-        """Give a parameter the next place in the buffer."""
-        shape, share = self.shapes[number], self.shares[number]
-        place = slice(self.size, self.size + shape.numel())
-        self.starts[number] = place.start
-        self.size = place.stop
-        if len(shape) >= 2:
-            self.decayed = place.stop
-        if share == SAME:
-            _extend(self.alike, place)
-        _extend(self.cut if isinstance(share, Cut) else self.summed, place)
-
-    def flatten(self, parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    def flatten(self) -> torch.Tensor:
         """Return a buffer with the values of the parameters."""
-        flat = parameters[0].data.new_zeros(self.size)
-        for view, parameter in zip(self.views(flat), parameters, strict=True):
+        flat = self.parameters[0].data.new_zeros(self.size)
+        for view, parameter in zip(self.views(flat), self.parameters, strict=True):
             view.copy_(parameter.data)
         return flat
 
@@ -65,8 +56,8 @@ class FlatLayout:
     def join(self, flat: torch.Tensor, shard: Shard) -> torch.Tensor | None:
         """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
         joined = []
-        for view, cut in zip(self.views(flat), self.cuts, strict=True):
-            whole = shard.join(view.to(shard.device), cut)
+        for view, split in zip(self.views(flat), self.splits, strict=True):
+            whole = shard.join(view.to(shard.device), split)
             if shard.rank == 0:
                 joined.append(whole.flatten().cpu())
         return torch.cat(joined) if joined else None
@@ -86,12 +77,21 @@ class FlatLayout:
         shapes = self._whole_shapes(shard)
         pieces = whole.split([shape.numel() for shape in shapes])
         flat = whole.new_zeros(self.size)
-        for view, piece, shape, cut in zip(self.views(flat), pieces, shapes, self.cuts, strict=True):
-            view.copy_(shard.take(piece.view(shape), cut))
+        for view, piece, shape, split in zip(self.views(flat), pieces, shapes, self.splits, strict=True):
+            view.copy_(shard.take(piece.view(shape), split))
         return flat
 
     def _whole_shapes(self, shard: Shard) -> list[torch.Size]:
-        return [shard.whole_shape(shape, cut) for shape, cut in zip(self.shapes, self.cuts, strict=True)]
+        return [shard.whole_shape(shape, split) for shape, split in zip(self.shapes, self.splits, strict=True)]
+
+
+def _is_vector(parameter: nn.Parameter) -> bool:
+    return parameter.ndim < 2
+
+
+def _sort_key(item: tuple[nn.Parameter, Share]) -> tuple[bool, bool, bool]:
+    parameter, share = item
+    return _is_vector(parameter), isinstance(share, Split), share == PARTIAL
 
 
 def _extend(places: list[slice], place: slice) -> None:

@@ -46,17 +46,16 @@ class Optimizer:
         shard: Shard = ALONE,
         shares: Mapping[nn.Parameter, Share] | None = None,
     ):
-        parameters = sorted(parameters, key=lambda parameter: parameter.ndim < 2)  # stable: matrices, then vectors
-        if not parameters:
-            raise ValueError("nothing to train: no parameter requires a gradient")
         if eps < torch.finfo(torch.float32).tiny:
             why = "AdamW divides by it in float32, where it is 0"
             raise UserError(f"adam_epsilon is {eps:g}", why, "set adam_epsilon=1e-8", CONFIG)
         self.replicas, self.shard = replicas or Peers(), shard
         self.layout = layout = FlatLayout(parameters, shares or {}, self.replicas.world)
-        self.flat = layout.flatten(parameters)
+        if not layout.parameters:
+            raise ValueError("nothing to train: no parameter requires a gradient")
+        self.flat = layout.flatten()
         self.grad = torch.zeros_like(self.flat)
-        views = zip(parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
+        views = zip(layout.parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
         for parameter, value, grad in views:
             parameter.data, parameter.grad = value, grad
         length = layout.size // self.replicas.world
@@ -136,11 +135,11 @@ class Optimizer:
         if self.replicas.world == self.shard.world == 1:
             return float(torch.linalg.vector_norm(self.grad))
         squares = []
-        for parts in (self.layout.cut, self.layout.summed):
+        for parts in (self.layout.split, self.layout.summed):
             mine = [self.grad[overlap(part, self.own)] for part in parts]
             squares.append(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in mine))
-        cut, summed = squares
-        return math.sqrt(sum(self.replicas.sum([*self.shard.sum([cut]), summed])))
+        split, summed = squares
+        return math.sqrt(sum(self.replicas.sum([*self.shard.sum([split]), summed])))
 
     def check_finite(self) -> None:
         """Raise UserError (exit 5) if some weight is not finite."""

@@ -1,86 +1,54 @@
 """bench.scale: what it counts against a model's tensors, and against what processes really send."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from making import free_port, write_chat_checkpoint, write_rows
+from making import free_port, write_chat_checkpoint
+from running import Processes, write_config
 
 from bench import scale
 from bench.scale import Layout
-from grpo.config.load import load_config
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import projections, read_model_config
 
-RANK, STEPS = 4, 2
-PROCESS = """
-import json, sys
-from grpo.device import peers
-from grpo.optim import Optimizer
-from grpo.train import main
-sent, is_updating, step = [], False, Optimizer.step
-def recorded(name):
-    collective = getattr(peers, name)
-    def call(output, tensor, **more):
-        if is_updating:
-            sent.append((name, abs(output.nbytes - tensor.nbytes)))  # all parts but one
-        return collective(output, tensor, **more)
-    setattr(peers, name, call)
-def update(*given):
-    global is_updating
-    is_updating = True
-    norm = step(*given)
-    is_updating = False
-    return norm
-recorded("reduce_scatter_flat"), recorded("all_gather_flat")
-Optimizer.step = update
-main(sys.argv[1:])
-print(json.dumps(sent))
-"""
+KEYS = {"lora_r": 4, "max_steps": 2, "save_steps": 0, "max_completion_length": 4, "beta": 0.01}
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scale")
-    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(8)]
-    return [
-        f"model_name_or_path={write_chat_checkpoint(folder / 'model')}",
-        f"dataset_id_or_path={write_rows(folder / 'questions.jsonl', rows)}",
-        f"output_dir={folder / 'run'}",
-        f"reward_funcs=[{Path(__file__).parent / 'grpo' / 'reward_functions.py'}:early_letters]",
-        *f"lora_r={RANK} max_steps={STEPS} questions_per_step=4 num_generations=2 max_completion_length=4".split(),
-        *"save_steps=0 report_to=[none] overwrite_output_dir=true".split(),
-    ]
+    with Processes(folder, write_chat_checkpoint(folder / "model", num_key_value_heads=4)) as processes:
+        yield processes
 
 
-@pytest.mark.parametrize("num_processes", [1, 2, 4])
-def test_processes_send_what_is_counted(config, num_processes):
-    """In an update: all parts but one of the gradient, to be summed, and then of the weights."""
-    shared = {"WORLD_SIZE": str(num_processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, *config],
-            env={**os.environ, **shared, "RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(num_processes)
+@pytest.mark.parametrize(("replicas", "shards"), [(1, 1), (4, 1), (1, 2), (2, 2), (1, 4)])
+def test_processes_send_what_is_counted(processes, replicas, shards):
+    """In the passes: terms of sums, statistics of log-probs, masses to draw by. In an update: gradients and weights."""
+    world, folder, name = replicas * shards, processes.folder, f"{replicas}x{shards}"
+    keys = {**KEYS, "per_device_train_batch_size": 16 // replicas, "tensor_parallel_size": shards}
+    config = write_config(folder, folder / "model", name, **keys)
+    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared |= {"GLOO_SOCKET_IFNAME": "lo", "SENT": str(folder / f"{name}.sent")}
+    children = [
+        processes.start("grpo.train", config, setup="counts_what_it_sends", RANK=str(rank), **shared)
+        for rank in range(world)
     ]
-    ended = [process.communicate(timeout=600) for process in started]
-    shape = read_model_config(Path(load_config(None, config)[0].model_name_or_path))
-    counted = Layout(shape, num_processes, 1, rank=RANK).update_bytes()
-    for (out, err), process in zip(ended, started, strict=True):
-        assert process.returncode == 0, err[-2000:]
-        sent = json.loads(out.splitlines()[-1])
-        assert sum(num_bytes for _, num_bytes in sent) == STEPS * counted
-        names = ["reduce_scatter_flat", "all_gather_flat"] * (num_processes > 1)
-        assert [name for name, _ in sent] == STEPS * names
+    layout = Layout(read_model_config(folder / "model"), replicas, shards, rank=KEYS["lora_r"], dtype=torch.float32)
+    for rank, child in enumerate(children):
+        assert child.wait() == 0, child.stderr[-2000:]
+        lines = (folder / f"{name}.sent.{rank}").read_text().splitlines()
+        for sent, lengths in map(json.loads, lines):
+            prefilled = sum(prompt - 1 for prompt, _ in lengths)
+            generated = sum(sum(answers) for _, answers in lengths)
+            trained = sum(prompt + sum(answers) - len(answers) for prompt, answers in lengths)
+            assert sent.get("shards all_gather_flat", 0) == layout.sum_bytes(prefilled, generated, trained)
+            assert sent.get("shards all_reduce", 0) == layout.gradient_sum_bytes(rank // shards)
+            for half in ("reduce_scatter_flat", "all_gather_flat"):
+                assert sent.get(f"replicas {half}", 0) == layout.update_bytes() / 2
+        assert len(lines) == KEYS["max_steps"]
 
 
 @pytest.mark.parametrize("name", scale.SHAPES)
@@ -93,12 +61,13 @@ def test_weights_and_adapters_are_those_of_the_model(name):
 
 
 def test_shards_split_what_they_share():
-    """Of 2 x 4 numbers of a layer's q: A whole, B in four parts. Sums need two shards."""
+    """Of q's adapter: all of A, and B in four parts. Sums need two shards."""
     shape = ModelConfig.from_hf(scale.SHAPES["7B"])
     one, four = Layout(shape, 2, 1), Layout(shape, 2, 4)
     whole = 28 * 64 * 7 * 3584
     assert four.adapter_numbers(4) - whole == (one.adapter_numbers(1) - whole) / 4
-    assert one.sum_bytes(1000, 1) == 0 and four.sum_bytes(1000, 3) == 3 * 57 * 3 * 1000 * 3584 * 2
+    assert one.sum_bytes(1, 1, 1) == one.gradient_sum_bytes() == 0 and four.common_numbers() == whole
+    assert four.sum_bytes(1000, 0, 0) == 57 * 3 * 1000 * 3584 * 2
     assert (
         four.loaded_bytes < 0.28 * one.loaded_bytes and Layout(shape, 2, 1, int8=True).loaded_bytes < one.loaded_bytes
     )

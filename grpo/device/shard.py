@@ -1,7 +1,7 @@
 """Tensor parallelism: several processes, called shards, hold one model together (1909.08053).
 
-Each shard has a part of every large matrix. Projections come in pairs: the first one (q, k, v, gate, up) is cut by its
-outputs, the second one (o, down) by its inputs, and the outputs of the second are summed over the shards:
+Each shard has a part of every large matrix. Projections come in pairs: the first one (q, k, v, gate, up) is split by
+its outputs, the second one (o, down) by its inputs, and the outputs of the second are summed over the shards:
 
     y = Σᵢ f(x W₁ᵢᵀ) W₂ᵢᵀ          forward: `collect` sums y.   backward: `spread` sums dx.
 
@@ -20,7 +20,7 @@ from grpo.device.peers import Peers
 
 
 @dataclass(frozen=True)
-class Cut:
+class Split:
     """How shards share a tensor: along `dim` lie blocks of these sizes, and each shard has its part of every block.
 
     A part is 1 / N of a block, rounded up; beyond the end of a block, there are zeros.
@@ -42,39 +42,41 @@ class Shard(Peers):
         """Return the size of a part of a block of this size, including zeros beyond its end."""
         return -(-size // self.world)
 
-    def take(self, whole: torch.Tensor, cut: Cut | None) -> torch.Tensor:
-        """Return the part of a tensor that this shard has. cut: None if each shard has all of it."""
-        if cut is None or self.world == 1:
+    def take(self, whole: torch.Tensor, split: Split | None) -> torch.Tensor:
+        """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
+        if split is None or self.world == 1:
             return whole
         parts = []
-        for block in whole.split(cut.blocks, dim=cut.dim):
-            size = block.shape[cut.dim]
+        for block in whole.split(split.blocks, dim=split.dim):
+            size = block.shape[split.dim]
             mine, width = self.part(size), self.width(size)
-            part = block.narrow(cut.dim, mine.start, mine.stop - mine.start)
+            part = block.narrow(split.dim, mine.start, mine.stop - mine.start)
             missing = [*part.shape]
-            missing[cut.dim] = width - part.shape[cut.dim]
+            missing[split.dim] = width - part.shape[split.dim]
             parts += [part, part.new_zeros(missing)]
-        return torch.cat(parts, dim=cut.dim)
+        return torch.cat(parts, dim=split.dim)
 
-    def index(self, shape: torch.Size, cut: Cut) -> tuple[slice, ...]:
+    def index(self, shape: torch.Size, split: Split) -> tuple[slice, ...]:
         """Return where this shard's part lies in a tensor of this shape, which is one block."""
-        return tuple(self.part(size) if dim == cut.dim else slice(size) for dim, size in enumerate(shape))
+        return tuple(self.part(size) if dim == split.dim else slice(size) for dim, size in enumerate(shape))
 
-    def join(self, part: torch.Tensor, cut: Cut | None) -> torch.Tensor:
+    def join(self, part: torch.Tensor, split: Split | None) -> torch.Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
-        if cut is None or self.world == 1:
+        if split is None or self.world == 1:
             return part
-        parts = [one.split([self.width(size) for size in cut.blocks], dim=cut.dim) for one in self.stack(part).unbind()]
-        blocks = [torch.cat(block, dim=cut.dim) for block in zip(*parts, strict=True)]
+        parts = [
+            one.split([self.width(size) for size in split.blocks], dim=split.dim) for one in self.stack(part).unbind()
+        ]
+        blocks = [torch.cat(block, dim=split.dim) for block in zip(*parts, strict=True)]
         return torch.cat(
-            [block.narrow(cut.dim, 0, size) for block, size in zip(blocks, cut.blocks, strict=True)], cut.dim
+            [block.narrow(split.dim, 0, size) for block, size in zip(blocks, split.blocks, strict=True)], split.dim
         )
 
-    def whole_shape(self, part: torch.Size, cut: Cut | None) -> torch.Size:
+    def whole_shape(self, part: torch.Size, split: Split | None) -> torch.Size:
         """Return the shape of the tensor, given that of a part."""
         shape = list(part)
-        if cut is not None:
-            shape[cut.dim] = sum(cut.blocks)
+        if split is not None:
+            shape[split.dim] = sum(split.blocks)
         return torch.Size(shape)
 
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -86,11 +88,11 @@ class Shard(Peers):
         return total.to(tensor.dtype)
 
     def spread(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x, the same on all shards, for products cut by their outputs: their gradients of x are summed."""
+        """Return x, the same on all shards, for products split by their outputs: their gradients of x are summed."""
         return _Spread.apply(x, self) if self.world > 1 and torch.is_grad_enabled() else x
 
     def collect(self, y: torch.Tensor) -> torch.Tensor:
-        """Return the sum over the shards of products cut by their inputs. Its gradient is that of each product."""
+        """Return the sum over the shards of products split by their inputs. Its gradient is that of each product."""
         return _Collect.apply(y, self) if self.world > 1 else y
 
 

@@ -16,6 +16,7 @@ from grpo.device.distributed import Ranks, choose_device
 from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.run import Run
+from grpo.run.signals import Signals
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
@@ -42,6 +43,7 @@ class SilentRun(Run):
     def __init__(self, config: AnyConfig):
         nowhere = replace(config, output_dir=os.devnull)
         super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+        self.signals = Signals(self.ranks)  # which no signal reaches
         self.configure_libraries()
 
     def say(self, text: str) -> None:

@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
-from grpo.device.shard import Cut, Shard
+from grpo.device.shard import Shard, Split
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
 from grpo.model.master_weight import master_dtype
-from grpo.model.slices import cut_of
+from grpo.model.slices import split_of
 from grpo.model.weights import NAMES_SHOWN, projections, read_tensors
 
 PREFIX = "base_model.model."
@@ -128,31 +128,31 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
     checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
     """
     weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
-    shard, cuts = model.build.shard, {}
+    shard, splits = model.build.shard, {}
     for module, weight in weights.items():
-        cuts[module] = cut_of(model, f"{module}.weight", weight)
+        splits[module] = split_of(model, f"{module}.weight", weight)
     for module, (A, B) in adapter.pairs.items():
-        here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, cuts.get(module)))
+        here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, splits.get(module)))
         there = B.shape[0], A.shape[1]
         if here != there:
             why = f"{module} is {here} here, {there} there"
             fix = f"it was trained on {adapter.base_model}"
             raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
     exact = master_dtype(model.build.dtype)
-    for module, before in _exact_weights(checkpoint, shard, cuts) if model.build.int8 else weights.items():
+    for module, before in _exact_weights(checkpoint, shard, splits) if model.build.int8 else weights.items():
         if module in adapter.pairs:
-            A, B = _halves(cuts[module], shard.take, *adapter.pairs[module])
+            A, B = _halves(splits[module], shard.take, *adapter.pairs[module])
             weights[module].copy_(before.to(exact) + B.to(before.device) @ A.to(before.device))
     model.refresh()
 
 
 def _exact_weights(
-    checkpoint: Path, shard: Shard, cuts: Mapping[str, Cut | None]
+    checkpoint: Path, shard: Shard, splits: Mapping[str, Split | None]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name of each module of a checkpoint, and the shard's part of its weight."""
     for name, _, tensor in read_tensors(checkpoint):
         module = name.removesuffix(".weight")
-        yield module, shard.take(tensor, cuts.get(module))
+        yield module, shard.take(tensor, splits.get(module))
 
 
 def trained_adapter(
@@ -166,8 +166,8 @@ def trained_adapter(
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
         if isinstance(linear, LoraLinear) and part in linear.rank_slices:
-            cut = cut_of(model, f"{module}.weight", linear.base(part)[0])
-            A, B = _halves(cut, model.build.shard.join, *linear.adapter(part))
+            split = split_of(model, f"{module}.weight", linear.base(part)[0])
+            A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
         if stack:
             pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
@@ -176,12 +176,12 @@ def trained_adapter(
 
 
 def _halves(
-    cut: Cut | None, change: Callable[[torch.Tensor, Cut], torch.Tensor], A: torch.Tensor, B: torch.Tensor
+    split: Split | None, change: Callable[[torch.Tensor, Split], torch.Tensor], A: torch.Tensor, B: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Take or join the half that the shards share: B if they share the projection's outputs, A if its inputs."""
-    if cut is None:
+    if split is None:
         return A, B
-    return (A, change(B, cut)) if cut.dim == 0 else (change(A, cut), B)
+    return (A, change(B, split)) if split.dim == 0 else (change(A, split), B)
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:

@@ -19,7 +19,6 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import Rope
 from grpo.device.products import Room
-from grpo.device.shard import Cut
 from grpo.model.int8_weight import share_scratch
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -316,10 +315,6 @@ class Decoder(nn.Module):
     def head(self) -> torch.Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
         return self.embedding() if self.untied_head is None else self.untied_head()
-
-    def logits(self, hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
-        """Return hidden headᵀ [X, V], for all of the vocabulary. head_VD: `head`, or what `prepacked` yields."""
-        return self.build.shard.join(ops.exact_logits(hidden_XD, head_VD), Cut(1, (self.config.vocab_size,)))
 
     def _embed(self, ids_T: torch.Tensor) -> torch.Tensor:
         """Look up the embeddings of tokens. A shard has some of them, and 0 for the others; then all shards add up."""

@@ -27,7 +27,7 @@ from grpo.model.decoder import FAMILIES, ModelConfig
 from grpo.model.weights import write_tensors
 
 SUFFIX = ".gguf"
-SHARD_BYTES = 1_000_000_000  # in memory at a time
+FILE_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a value, by its type
 STRING, ARRAY = 8, 9
@@ -203,4 +203,4 @@ def _write_tensors(reader: Any, model: Any, folder: Path) -> None:
         return torch.tensor(weights, dtype=dtype(tensor))
 
     sizes = {name: int(tensor.n_elements) * dtype(tensor).itemsize for name, tensor in found.items()}
-    write_tensors(sizes, read, folder, SHARD_BYTES)
+    write_tensors(sizes, read, folder, FILE_BYTES)

@@ -25,7 +25,7 @@ from grpo.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, fro
 from grpo.model.master_weight import MasterWeight, master_dtype
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-CUT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
+SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
 # A joint weight may hold this many zeros off the diagonal of s B; with more, its projections stay apart.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
@@ -88,7 +88,7 @@ class Build:
 
     def sharing_inputs(self, sizes: Iterable[str]) -> Shard:
         """Return the processes that share the inputs of these projections. Their outputs are then summed."""
-        return self.shard if set(sizes) <= set(CUT_BY_INPUTS) else ALONE
+        return self.shard if set(sizes) <= set(SPLIT_BY_INPUTS) else ALONE
 
     def weight(self, *shape: int) -> MasterWeight:
         """Make a weight of this shape, all zeros."""

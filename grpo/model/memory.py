@@ -12,8 +12,7 @@ import torch
 
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.device.ops import will_use_kernels
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import LoraSpec
+from grpo.model.decoder import Decoder
 
 try:
     import resource
@@ -102,7 +101,7 @@ def make_plan(
     if isinstance(config, TrainConfig):
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
-    left -= num_sequences * longest * kv_bytes_per_token(model.part, model.build.dtype)
+    left -= num_sequences * longest * kv_bytes_per_token(model)
     keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
     budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
     needed = account(model, num_sequences, longest, budget, reference, num_replicas)
@@ -126,72 +125,61 @@ def account(
 
     The prepacked weights that a CPU keeps while it samples are not counted.
     """
-    config, build = model.part, model.build
     weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
     if reference is not None and reference is not model:
         weights += sum(tensor.nbytes for tensor in reference.buffers())
-    sizes = config, build.lora, build.dtype, budget.recompute, budget.fused, build.shard.world
-    per_token = activation_bytes_per_token(*sizes)
     return Account(
         weights=weights,
         training=trained * 2 + -(-trained * 2 // num_replicas),
-        cache=num_sequences * num_positions * kv_bytes_per_token(config, build.dtype),
-        activations=int(budget.tokens * per_token),
-        logits=budget.chunk * logits_bytes_per_row(config, build.dtype, build.shard.world),
+        cache=num_sequences * num_positions * kv_bytes_per_token(model),
+        activations=int(budget.tokens * activation_bytes_per_token(model, budget.recompute, budget.fused)),
+        logits=budget.chunk * logits_bytes_per_row(model),
     )
 
 
-def kept_bytes_per_token(
-    config: ModelConfig, lora: LoraSpec | None, dtype: torch.dtype, fused: bool = False
-) -> tuple[float, float, float]:
+def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
     """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer."""
-    item, exact = dtype.itemsize, max(dtype.itemsize, 4)
-    width, mlp_width = config.hidden_size, config.intermediate_size
-    q_width = config.num_heads * config.head_dim
-    kv_width = config.num_kv_heads * config.head_dim
+    config, lora, item = model.part, model.build.lora, model.build.dtype.itemsize
+    exact, width, mlp_width = max(item, 4), config.hidden_size, config.intermediate_size
+    heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
     rank = lora.rank if lora else 0
     # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
     norm = item * width + 4 if fused else exact * width
     # Attention: inputs of qkv and o, joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output.
     # MLP: input of gate-up, gate, up, input of down (without kernels also silu(gate)).
     copies = 3 if fused else 4
-    attention = norm + item * (width + 4 * rank + copies * (q_width + kv_width))
+    attention = norm + item * (width + 4 * rank + copies * heads_width)
     mlp = norm + item * (width + 3 * rank + copies * mlp_width)
     if fused:
         return attention + 4 * config.num_heads, mlp, item * width  # with the log-sum-exp of each head
     return attention, mlp, 3 * exact * width
 
 
-def activation_bytes_per_token(
-    config: ModelConfig,
-    lora: LoraSpec | None,
-    dtype: torch.dtype,
-    recompute: str,
-    fused: bool = False,
-    num_shards: int = 1,
-) -> float:
+def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = False) -> float:
     """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP.
 
-    Where shards share the model, `config` is that of a part. Their terms of a sum may take more than these gradients.
+    Where shards share the model, their terms of a sum may take more than these gradients.
     """
-    attention, mlp, once = kept_bytes_per_token(config, lora, dtype, fused)
-    layer_input = dtype.itemsize * config.hidden_size
+    config, item, num_shards = model.part, model.build.dtype.itemsize, model.build.shard.world
+    attention, mlp, once = kept_bytes_per_token(model, fused)
+    layer_input = item * config.hidden_size
     per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
     again = {"none": 0, "mlp": mlp, "all": attention + mlp}
-    gradients = 5 * dtype.itemsize * config.intermediate_size
-    terms = (num_shards * dtype.itemsize + 2 * max(dtype.itemsize, 4)) * config.hidden_size if num_shards > 1 else 0
+    gradients = 5 * item * config.intermediate_size
+    terms = (num_shards * item + 2 * max(item, 4)) * config.hidden_size if num_shards > 1 else 0
     return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
 
 
-def logits_bytes_per_row(config: ModelConfig, dtype: torch.dtype, num_shards: int = 1) -> int:
+def logits_bytes_per_row(model: Decoder) -> int:
     """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
-    copies = 2 if num_shards == 1 else 4
-    return config.vocab_size * (dtype.itemsize + copies * max(dtype.itemsize, 4))
+    item, copies = model.build.dtype.itemsize, 2 if model.build.shard.world == 1 else 4
+    return model.part.vocab_size * (item + copies * max(item, 4))
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(model: Decoder) -> int:
     """Count the keys and values of one token in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+    config = model.part
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.build.dtype.itemsize
 
 
 def free_bytes(device: torch.device) -> int:
@@ -220,17 +208,15 @@ def choose_budget(
     longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
     user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
     """
-    config, build = model.part, model.build
-    kind = kind or torch.device(build.device).type
-    bytes_per_row = logits_bytes_per_row(config, build.dtype, build.shard.world)
+    kind = kind or torch.device(model.build.device).type
+    bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and kernels and will_use_kernels(build.dtype)
+    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
-        sizes = config, build.lora, build.dtype, level, fused, build.shard.world
-        fitting = int(room / activation_bytes_per_token(*sizes))
+        fitting = int(room / activation_bytes_per_token(model, level, fused))
         if fitting >= needed:
             tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
             return Budget(tokens, level, chunk, fused)
@@ -239,8 +225,7 @@ def choose_budget(
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
     """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
-    per_sequence = positions * kv_bytes_per_token(model.part, model.build.dtype)
-    return max(1, min(wanted, int(0.5 * free / per_sequence)))
+    return max(1, min(wanted, int(0.5 * free / (positions * kv_bytes_per_token(model)))))
 
 
 def halve(budget: Budget, longest: int) -> Budget | None:

@@ -3,26 +3,28 @@
 import torch
 from torch import nn
 
-from grpo.device.shard import Cut
+from grpo.device.shard import Split
 from grpo.model.decoder import Decoder
-from grpo.model.lora import ALL_PROJECTIONS, CUT_BY_INPUTS, Linear, LoraLinear
+from grpo.model.lora import ALL_PROJECTIONS, SPLIT_BY_INPUTS, Linear, LoraLinear
 
 SAME, PARTIAL = "same", "partial"
-Share = Cut | str  # SAME: every shard has it, and its gradient. PARTIAL: every shard has it, and a term of its gradient
+Share = (
+    Split | str
+)  # SAME: every shard has it, and its gradient. PARTIAL: every shard has it, and a term of its gradient
 
 
-def cut_of(model: Decoder, name: str, part: torch.Tensor) -> Cut | None:
+def split_of(model: Decoder, name: str, part: torch.Tensor) -> Split | None:
     """Return how the shards share a tensor of a checkpoint; None if each has all of it.
 
     name: Hugging Face's. part: what this shard has of it, or a tensor of that shape.
     """
     num_shards, projection = model.build.shard.world, name.split(".")[-2]
     if num_shards > 1 and projection in ("embed_tokens", "lm_head"):
-        return Cut(0, (model.config.vocab_size,))
+        return Split(0, (model.config.vocab_size,))
     if num_shards == 1 or projection not in ALL_PROJECTIONS:
         return None
-    dim = int(projection in CUT_BY_INPUTS)
-    return Cut(dim, (part.shape[dim] * num_shards,)) if dim < len(part.shape) else None
+    dim = int(projection in SPLIT_BY_INPUTS)
+    return Split(dim, (part.shape[dim] * num_shards,)) if dim < len(part.shape) else None
 
 
 def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
@@ -31,7 +33,7 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     if model.build.shard.world == 1:
         return shares
     for weight in filter(None, (model.embedding, model.untied_head)):
-        shares |= dict.fromkeys(weight.parameters(), Cut(0, (model.config.vocab_size,)))
+        shares |= dict.fromkeys(weight.parameters(), Split(0, (model.config.vocab_size,)))
     for block in model.blocks:
         for norm in (block.attention.q_norm, block.attention.k_norm):  # every shard norms its own heads
             shares |= dict.fromkeys(norm.parameters(), PARTIAL)
@@ -42,24 +44,24 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
 
 
 def _share(linear: Linear | LoraLinear, name: str, parameter: nn.Parameter, num_shards: int) -> Share:
-    """Return how the shards share a parameter of projections that are cut by their inputs, or by their outputs.
+    """Return how the shards share a parameter of projections that are split by their inputs, or by their outputs.
 
     A multiplies the inputs, B makes outputs; weight and bias have the outputs of all projections below one another.
     """
     kind = name.partition(".")[0]
     if linear.inputs.world > 1:
-        is_cut = kind in ("weight", "A")
-        return Cut(1, (parameter.shape[1] * num_shards,)) if is_cut else PARTIAL
+        is_split = kind in ("weight", "A")
+        return Split(1, (parameter.shape[1] * num_shards,)) if is_split else PARTIAL
     if kind == "A":
         return PARTIAL
     sizes = [len(parameter)] if kind == "B" else [rows.stop - rows.start for rows in linear.out_slices.values()]
-    return Cut(0, tuple(size * num_shards for size in sizes))
+    return Split(0, tuple(size * num_shards for size in sizes))
 
 
 def whole_parameters(model: Decoder) -> list[torch.Tensor]:
     """Return the trained parameters of all shards together, on the meta device: only their sizes matter."""
     shard, found = model.build.shard, []
     for parameter, share in shares_of(model).items():
-        shape = shard.whole_shape(parameter.shape, share if isinstance(share, Cut) else None)
+        shape = shard.whole_shape(parameter.shape, share if isinstance(share, Split) else None)
         found.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
     return found

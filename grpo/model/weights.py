@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or shards with an index)."""
+"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
 from grpo.model.lora import Build, Linear, LoraLinear
-from grpo.model.slices import cut_of
+from grpo.model.slices import split_of
 
-SHARD_BYTES = 5_000_000_000
+FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
 NORMS = {  # of a layer: our name and Hugging Face's
@@ -45,15 +45,15 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     """
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
-    cuts = {name: cut_of(model, name, tensor) for name, tensor in named.items()}
-    shapes = {name: build.shard.whole_shape(tensor.shape, cuts[name]) for name, tensor in named.items()}
+    splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
+    shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
     is_meta = torch.device(build.device).type == "meta"
 
     def read(file: Any, name: str, shape: torch.Size) -> torch.Tensor | None:
         if is_meta or shapes.get(name) != shape:
             return None
-        cut = cuts[name]
-        return file.get_slice(name)[build.shard.index(shape, cut)] if cut else file.get_tensor(name)
+        split = splits[name]
+        return file.get_slice(name)[build.shard.index(shape, split)] if split else file.get_tensor(name)
 
     for name, shape, tensor in counted(read_tensors(folder, read), len(named), f"loading {folder}", "tensors"):
         if name not in named:
@@ -115,7 +115,7 @@ def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
 
 
 def save_checkpoint(
-    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, shard_bytes: int = SHARD_BYTES
+    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, file_bytes: int = FILE_BYTES
 ) -> None:
     """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
 
@@ -124,12 +124,12 @@ def save_checkpoint(
     """
     dtype, shard = dtype or model.build.dtype, model.build.shard
     named, found = named_tensors(model), projections(model)
-    cuts = {name: cut_of(model, name, tensor) for name, tensor in named.items()}
+    splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
 
     def read(name: str) -> torch.Tensor:
         linear, part = found.get(name.removesuffix(".weight"), (None, ""))
         merged = _merged(named[name], linear, part).to(dtype)
-        return shard.join(merged, cuts[name]).contiguous().cpu()
+        return shard.join(merged, splits[name]).contiguous().cpu()
 
     if folder is None:
         for name in named:
@@ -139,36 +139,36 @@ def save_checkpoint(
     raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
-    shapes = {name: shard.whole_shape(tensor.shape, cuts[name]) for name, tensor in named.items()}
-    write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, shard_bytes)
+    shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
+    write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
 
 
 def write_tensors(
-    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, shard_bytes: int = SHARD_BYTES
+    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
 ) -> None:
-    """Write the tensors of these names and bytes to one file, or to shards with an index; one shard is in memory."""
-    shards, index = _shards(sizes, shard_bytes), {}
+    """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
+    groups, index = _grouped(sizes, file_bytes), {}
     with counting(len(sizes), f"writing {folder}", "tensors") as add:
-        for number, shard in enumerate(shards, 1):
-            file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            save_tensors({name: read(name) for name in shard}, folder / file)
-            index.update(dict.fromkeys(shard, file))
-            add(len(shard))
-    if len(shards) > 1:
+        for number, names in enumerate(groups, 1):
+            file = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            save_tensors({name: read(name) for name in names}, folder / file)
+            index.update(dict.fromkeys(names, file))
+            add(len(names))
+    if len(groups) > 1:
         about = {"total_size": sum(sizes.values())}
         write_json(folder / "model.safetensors.index.json", {"metadata": about, "weight_map": index})
 
 
-def _shards(sizes: dict[str, int], shard_bytes: int) -> list[list[str]]:
-    """Split the names, in order, into shards of at most `shard_bytes`; a larger tensor gets a shard of its own."""
-    shards, size = [[]], 0
+def _grouped(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
+    """Group the names, in order, by files of at most `file_bytes`; a larger tensor gets a file of its own."""
+    groups, size = [[]], 0
     for name, num_bytes in sizes.items():
         size += num_bytes
-        if shards[-1] and size > shard_bytes:
-            shards.append([])
+        if groups[-1] and size > file_bytes:
+            groups.append([])
             size = num_bytes
-        shards[-1].append(name)
-    return shards
+        groups[-1].append(name)
+    return groups
 
 
 @torch.no_grad()
@@ -208,7 +208,7 @@ def read_tensors(
 
 
 def _indexed_files(index: Path) -> list[str]:
-    """Return the shards that an index names, all of them looked for in its own folder."""
+    """Return the files that an index names, all of them looked for in its own folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()

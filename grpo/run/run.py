@@ -48,7 +48,6 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.signals = Signals(ranks)
         self.saved_step: int | None = None
         self.remark = ""  # on a run that is done
         self.debug = DebugLog(self.path / "debug.log")
@@ -65,7 +64,8 @@ class Run:
         self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
-        self.signals.open(self.ranks)
+        self.signals = Signals(self.ranks)
+        self.signals.open()
         return self
 
     def configure_libraries(self) -> None:

@@ -29,15 +29,14 @@ class Signals:
     ends the run at once. Otherwise the run ends with the step, or after GRACE_S where `interruptible` allows it.
     """
 
-    def __init__(self, ranks: Ranks | None = None):
+    def __init__(self, ranks: Ranks):
         self.ranks = ranks
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
 
-    def open(self, ranks: Ranks) -> None:
+    def open(self) -> None:
         """Install the handlers, and keep the ones that they replace."""
-        self.ranks = ranks
         self.before = {ALARM: signal.signal(ALARM, self._on_alarm)}
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.device.draw import SamplingParams
-from grpo.device.ops import draw_tokens
+from grpo.device.draw import SamplingParams, uniforms
+from grpo.device.ops import draw_tokens, exact_logits, write_drawn
+from grpo.device.shard import Split
+from grpo.device.split_draw import split_draw
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 
@@ -86,7 +88,13 @@ def decode_step(
     position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
-    id_B = draw_tokens(model.logits(hidden_BD, head_VD), slots.seed_B[rows], count_B, params, results)
+    logits_BV, shard, vocab_size = exact_logits(hidden_BD, head_VD), model.build.shard, model.config.vocab_size
+    if shard.world > 1 and not params.truncates:
+        drawn = split_draw(logits_BV, uniforms(slots.seed_B[rows], count_B), params.temperature, shard, vocab_size)
+        id_B = write_drawn(drawn, count_B, results)
+    else:
+        logits_BV = shard.join(logits_BV, Split(1, (vocab_size,)))
+        id_B = draw_tokens(logits_BV, slots.seed_B[rows], count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B

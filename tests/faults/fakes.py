@@ -162,6 +162,50 @@ def slow_save() -> None:
     checkpoint.write_state, Signals._on_signal = slow, tells
 
 
+def counts_what_it_sends() -> None:
+    """Writes a line per step: the bytes of tensors that this process sends to shards, or to replicas, by collective;
+    and how long each prompt and its answers are. Numbers of a step, which are float64, do not count."""
+    import torch.distributed as dist
+
+    from grpo.device import peers
+    from grpo.run.guard import Guard
+
+    sent, running, run_step = {}, [], Guard.run_step
+
+    def count(module, name, size):
+        collective = getattr(module, name)
+
+        def call(*tensors, group=None, **more):
+            if running:
+                shard = running[0].ranks.shard
+                key = f"{'shards' if shard.world > 1 and group is shard.group else 'replicas'} {name}"
+                sent[key] = sent.get(key, 0) + size(*tensors, dist.get_world_size(group))
+            return collective(*tensors, group=group, **more)
+
+        setattr(module, name, call)
+
+    def all_but_own(large, small, world):
+        return abs(large.nbytes - small.nbytes)
+
+    def around_a_ring(tensor, world):
+        return 2 * (world - 1) / world * tensor.nbytes * (tensor.itemsize == 4)
+
+    def step(guard):
+        sent.clear()
+        running.append(guard.trainer)
+        run_step(guard)
+        running.clear()
+        groups = guard.trainer.rollout.groups
+        lengths = [(len(group.prompt.ids), [len(one.ids) for one in group.completions]) for group in groups]
+        with open(f"{os.environ['SENT']}.{os.environ['RANK']}", "a") as file:
+            file.write(json.dumps([sent, lengths]) + "\n")
+
+    count(peers, "reduce_scatter_flat", all_but_own)
+    count(peers, "all_gather_flat", all_but_own)
+    count(dist, "all_reduce", around_a_ring)
+    Guard.run_step = step
+
+
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge. Words alone:
     a semicolon would be a list of answers, which is wrong without a judge."""

@@ -139,7 +139,7 @@ def test_a_quantised_file_is_read_as_it_is_and_says_what_it_lost(tmp_path, chat,
 
 
 def test_a_file_is_converted_once_in_several_shards_and_again_when_it_changes(tmp_path, chat, capsys, monkeypatch):
-    monkeypatch.setattr(ours, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(ours, "FILE_BYTES", 20_000)
     folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     first = ours.open_gguf(str(file))

@@ -140,6 +140,8 @@ def test_memory_of_knowrl(planned, capsys, tmp_path):
     assert code == 0 and "fits into 24.0 GB" in found["memory"], found
     code, found = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4")
     assert code == 0 and f"each takes {gigabytes(found['memory']):.0f} GB" in text, found
+    code, both = planned(capsys, "a800.yaml", 24, *OFFLINE, "tensor_parallel_size=4", "base_weights=int8")
+    assert code == 0 and gigabytes(both["memory"]) < gigabytes(found["memory"]), both
 
 
 class FakeCard:

@@ -22,6 +22,7 @@ from grpo.attention.packed import PackedAttention
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.base.schema import Layout, Prompt
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.device.shard import Shard
 from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
@@ -62,7 +63,7 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
     model, layout = decoder(SMALL, 16, dtype), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
-    attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, dtype)
+    attention, mlp, once = memory.kept_bytes_per_token(model)
     own = dtype.itemsize * 256
     per_layer = {"none": attention + mlp, "mlp": attention + own, "all": own}[recompute]
     rel = {"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute]  # `all` keeps next to nothing
@@ -146,12 +147,10 @@ def test_an_account_by_hand():
     needed = memory.account(model, 3, 50, budget)
     inputs, outputs = 256 * 6 + 704, 256 + 128 + 128 + 256 + 704 + 704 + 256  # q k v o gate up, down
     assert needed.training == 4 * 4 * 4 * 2 * (inputs + outputs)
-    assert needed.cache == 3 * 50 * 2048 == 3 * 50 * memory.kv_bytes_per_token(model.config, torch.bfloat16)
+    assert needed.cache == 3 * 50 * 2048 == 3 * 50 * memory.kv_bytes_per_token(model)
     assert needed.logits == 10 * 2048 * (2 + 4 + 4)
-    assert memory.logits_bytes_per_row(model.config, torch.float32) == 2048 * 12
-    assert needed.activations == int(
-        100 * memory.activation_bytes_per_token(model.config, model.build.lora, torch.bfloat16, "none")
-    )
+    assert memory.logits_bytes_per_row(decoder(SMALL, 2, torch.float32, "meta")) == 2048 * 12
+    assert needed.activations == int(100 * memory.activation_bytes_per_token(model, "none"))
     parts = (needed.weights, needed.training, needed.cache, needed.activations, needed.logits)
     assert needed.total == sum(parts)
     reference = decoder(SMALL, 0, torch.bfloat16, "meta")
@@ -161,12 +160,32 @@ def test_an_account_by_hand():
     assert memory.account(model, 3, 50, budget, model) == needed  # the same model, without its adapter
 
 
+@pytest.mark.parametrize("N", [1, 2])
+def test_an_account_of_8_bits_on_one_of_n_shards_by_hand(N):
+    """A part of a layer of SMALL: of q, k, v, gate, up some outputs, of o and down some inputs, some of the tokens.
+    A byte per number, a float32 scale per row, the tail (s B) and a copy of A in bfloat16."""
+    build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", int8=True, shard=Shard(0, N))
+    needed = memory.account(Decoder(ModelConfig.from_hf(SMALL), build), 3, 50, memory.Budget(100, "none", 10))
+    matrices = {  # outputs, inputs, columns of the tail
+        "qkv": (512 // N, 256, 6),
+        "o": (256, 256 // N, 2),
+        "gate_up": (1408 // N, 256, 4),
+        "down": (256, 704 // N, 2),
+    }
+    layer = sum(O * I + 4 * O + 2 * (O * R + R * I) for O, I, R in matrices.values()) + 2 * (512 // N + 2 * 256)
+    scratch = 1408 // N * (256 + 4)  # the largest matrix with its tail
+    assert needed.weights == 4 * layer + 2 * (2 * 2048 // N * 256 + 256 + scratch)
+    A = sum(R * I for _, I, R in matrices.values())
+    B = 2 * ((512 + 1408) // N + 256 + 256)
+    assert needed.training == 4 * 4 * 4 * (A + B)
+    assert needed.cache == 3 * 50 * 2048 // N
+
+
 def test_a_budget_by_hand():
     """On a CPU a quarter of what is free stays free. 0.75 x free - logits, over the bytes of a token."""
     model = decoder(SMALL, 0, torch.float32, "meta")
-    c, dtype = model.config, torch.float32
-    row = memory.logits_bytes_per_row(c, dtype)
-    cost = {level: memory.activation_bytes_per_token(c, None, dtype, level) for level in memory.RECOMPUTE_LEVELS}
+    row = memory.logits_bytes_per_row(model)
+    cost = {level: memory.activation_bytes_per_token(model, level) for level in memory.RECOMPUTE_LEVELS}
     assert cost["none"] > cost["mlp"] > cost["all"]
 
     def free(tokens, level):
@@ -200,7 +219,7 @@ def test_a_plan_shares_out_what_weights_and_cache_leave():
     """A user's max_num_seqs stands, whatever it takes; stage 1 has no cache."""
     model, size = decoder(SMALL, 8, torch.bfloat16, "meta"), 2 * 10**8
     loaded = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).total
-    cache = 7 * 1000 * memory.kv_bytes_per_token(model.config, torch.bfloat16)
+    cache = 7 * 1000 * memory.kv_bytes_per_token(model)
 
     def planned(config, kind="cuda"):
         return memory.make_plan(model, config, 1000, size, kind=kind)

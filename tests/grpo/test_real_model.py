@@ -1,5 +1,6 @@
 """A real model, if its package is there: SmolLM2-135M-Instruct, whose weights somebody else has trained."""
 
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import write_rows
+from making import free_port, write_chat_checkpoint, write_rows
+from running import Processes, weights, write_config
 
 from bench.exam import sum_logprobs
 from grpo.attention.packed import PackedAttention
@@ -126,3 +128,25 @@ def test_the_kl_of_a_base_in_8_bits(policy):
     kl = float((exact.exp() * (exact - int8)).sum(-1).mean())
     assert 1e-4 < kl < 8e-3
     assert float((exact.argmax(-1) == int8.argmax(-1)).float().mean()) > 0.93
+
+
+@pytest.mark.soak
+def test_three_shards_train_what_one_process_trains(policy, tmp_path):
+    """Of 9 heads and 3 key-value heads, a third each."""
+    keys = {"reward_funcs": ["fakes:mixed"], "max_steps": 2, "save_steps": 0, "max_completion_length": 4}
+    with Processes(tmp_path, write_chat_checkpoint(tmp_path / "tiny")) as processes:
+        for world in (1, 3):
+            config = write_config(tmp_path, policy.folders[0], str(world), **keys, tensor_parallel_size=world)
+            shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+            shared |= {"GLOO_SOCKET_IFNAME": "lo"}
+            children = [processes.start("grpo.train", config, RANK=str(rank), **shared) for rank in range(world)]
+            assert [child.wait() for child in children] == [0] * world, children[-1].stderr[-2000:]
+    one, three = (weights(tmp_path / name) for name in ("1", "3"))
+    assert one.keys() == three.keys() and any(tensor.any() for name, tensor in one.items() if "lora_B" in name)
+    for name, tensor in one.items():
+        torch.testing.assert_close(three[name], tensor, rtol=0, atol=1e-4)  # the learning rate is 5e-3
+    answers = [
+        sorted(json.loads(row)["completion"] for path in folder.glob("completions/*") for row in path.open())
+        for folder in (tmp_path / "1", tmp_path / "3")
+    ]
+    assert answers[0] == answers[1]

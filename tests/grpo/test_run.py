@@ -138,9 +138,9 @@ def test_under_nohup_the_end_of_a_terminal_is_ignored(tmp_path, ignored):
 def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
     """What cannot be interrupted just then is interrupted later."""
     monkeypatch.setattr(signals, "AGAIN_S", 0.01)
-    rings, received = [], signals.Signals()
+    rings, received = [], signals.Signals(SimpleNamespace(is_main=False))
     received._on_alarm = lambda number, frame: rings.append(time.monotonic())
-    received.open(SimpleNamespace(is_main=False))
+    received.open()
     try:
         received.is_training = True
         monkeypatch.setattr(signals, "GRACE_S", 0.01)

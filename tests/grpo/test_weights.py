@@ -47,7 +47,7 @@ def test_sharded_and_single_files_round_trip(tmp_path, family, tied):
     write_checkpoint(tmp_path / "a", family, tie_word_embeddings=tied)
     model = load(tmp_path / "a")
     save_checkpoint(model, tmp_path / "single")
-    save_checkpoint(model, tmp_path / "shards", shard_bytes=8000)
+    save_checkpoint(model, tmp_path / "shards", file_bytes=8000)
     assert (tmp_path / "shards" / "model.safetensors.index.json").exists() and len(
         list((tmp_path / "shards").glob("*.safetensors"))
     ) > 3
@@ -109,7 +109,7 @@ def test_no_shard_is_larger_than_asked_for_unless_one_tensor_is(tmp_path):
     """Tensors keep their order, each is in one shard, and the index says where and how many bytes they are."""
     model = load(write_checkpoint(tmp_path / "a"))
     for limit in (4096, 8000, 12_288, 50_000):
-        save_checkpoint(model, tmp_path / str(limit), shard_bytes=limit)
+        save_checkpoint(model, tmp_path / str(limit), file_bytes=limit)
         index = json.loads((tmp_path / str(limit) / "model.safetensors.index.json").read_text())
         sizes, files = [], sorted((tmp_path / str(limit)).glob("*.safetensors"))
         for number, file in enumerate(files, 1):
@@ -141,7 +141,7 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
 
 def test_an_index_names_files_beside_it_alone(tmp_path):
     model = load(write_checkpoint(tmp_path / "a"))
-    save_checkpoint(model, tmp_path / "b", shard_bytes=8000)
+    save_checkpoint(model, tmp_path / "b", file_bytes=8000)
     path = tmp_path / "b" / "model.safetensors.index.json"
     index = json.loads(path.read_text())
     for name in ("../a/model.safetensors", str(tmp_path / "a" / "model.safetensors")):

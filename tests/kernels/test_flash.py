@@ -217,6 +217,6 @@ def test_with_the_kernels_less_is_kept_and_memory_counts_it(switch_kernels_on):
     kept = kept_by_autograd(
         model, FlashPackedAttention(layout, "cpu", plain_forward, plain_backward), layout.num_tokens
     )
-    attention, mlp, once = memory.kept_bytes_per_token(model.config, model.build.lora, torch.bfloat16, fused=True)
+    attention, mlp, once = memory.kept_bytes_per_token(model, fused=True)
     assert asked == {"rms_norm", "swiglu", "rotate", "merge_attention"}
     assert kept == pytest.approx(3 * (attention + mlp) + once, rel=0.05) and kept < 0.8 * plain
