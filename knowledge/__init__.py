@@ -7,7 +7,6 @@ It imports `grpo.base` and `grpo.data.hub` from the rest of the project, and not
     build.py  search.py  verify.py      the commands: python -m knowledge.build SOURCE OUT.db, ...
     errors.py    what can go wrong with a knowledge base
     text.py  words.py      the normal forms of text, and every list of words that the rules know
-    sanitise.py  untrusted text made safe to store and to show
     world.py     the fictional encyclopedia of the tiny run
     almanac.py   facts about the real world, for a real model
 """

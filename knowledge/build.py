@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +29,10 @@ MAX_SHOWN_PER_REASON = 20
 
 @dataclass
 class Report:
-    """What a build did. skipped: kind of reason -> number of rows; text_bytes: of the documents in UTF-8."""
+    """What a build did. skipped: kind of reason -> number of rows."""
 
     documents: int = 0
     passages: int = 0
-    text_bytes: int = 0
-    seconds: float = 0.0
     skipped: Counter = field(default_factory=Counter)
 
     def skip(self, source: Path, skip: Skip, file: TextIO | None) -> None:
@@ -63,7 +60,6 @@ def build(
     UserError: unusable source (exit 3), no room (exit 6), another build of it is running (exit 7). `out` is then as
     before.
     """
-    start = time.perf_counter()
     report, rows = Report(), Source(source)
     bar = tqdm(total=rows.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress)
     with atomic_database(out) as connection, bar:
@@ -75,7 +71,6 @@ def build(
                 passages = pack(row.text, max_tokens)
                 text = SEPARATOR.join(passages)
                 if writer.add(row.title, text, passages):
-                    report.text_bytes += len(text.encode())
                     continue
                 row = Skip(row.number, f"duplicate title: {row.title[:80]!a}")
             if strict:
@@ -91,7 +86,6 @@ def build(
         writer.finish()
     report.documents = writer.num_documents
     report.passages = writer.num_passages
-    report.seconds = time.perf_counter() - start
     return report
 
 
@@ -113,8 +107,7 @@ def main(argv: list[str]) -> None:
         report = build(options.source, options.out, options.strict, file, options.max_tokens, progress=True)
     print(
         f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
-        f"{options.out.stat().st_size / 1e6:,.1f} MB in {report.seconds:.1f} s "
-        f"({report.text_bytes / 1e6 / report.seconds:.1f} MB/s of text)"
+        f"{options.out.stat().st_size / 1e6:,.1f} MB"
     )
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")

@@ -1,4 +1,4 @@
-"""Bring foreign text into normal forms: accepted by every library, with equal characters, with equal words."""
+"""Bring foreign text into normal forms: safe to store and to show, with equal characters, with equal words."""
 
 import re
 import unicodedata
@@ -7,12 +7,24 @@ _RAISED = re.compile("[⁰¹²³⁴-⁹]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
-def clean(text: str, max_chars: int | None = None) -> str:
-    """Return the first `max_chars` characters with "?" for each lone surrogate and a space for each NUL.
+def encodable(text: str) -> str:
+    """Replace lone surrogates, which JSON can write and UTF-8 cannot, by question marks."""
+    return text.encode("utf-8", "replace").decode()
 
-    SQLite, UTF-8 and tokenizers refuse both.
-    """
-    return text[:max_chars].encode("utf-8", "replace").decode().replace("\0", " ")
+
+def clean(text: str, max_chars: int | None = None) -> str:
+    """Return the first `max_chars` characters, encodable, with a space for each NUL, which SQLite refuses."""
+    return encodable(text[:max_chars]).replace("\0", " ")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Replace each control character by a space, except those in `keep`: no terminal or chat template acts on it."""
+    return "".join(char if char.isprintable() or char in keep else " " for char in text)
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """Return the text, or its first `max_chars` characters and an ellipsis."""
+    return text if len(text) <= max_chars else text[:max_chars] + "…"
 
 
 def compatible(text: str) -> str:

@@ -19,21 +19,15 @@ from knowledge.store.passages import split_stored
 
 @dataclass
 class Content:
-    """What was counted in a file. blank: documents without title or text, which are odd but do no harm."""
+    """What was counted in a file."""
 
     has_index: bool
     documents: int = 0
     passages: int = 0
-    text_bytes: int = 0
-    blank: int = 0
 
     def __str__(self) -> str:
         index = "with" if self.has_index else "without"
-        blank = f"; {self.blank} documents are without title or text" if self.blank else ""
-        return (
-            f"{self.documents:,} documents, {self.passages:,} passages, "
-            f"{self.text_bytes / 1e6:,.1f} MB of text, {index} full-text index{blank}"
-        )
+        return f"{self.documents:,} documents, {self.passages:,} passages, {index} full-text index"
 
 
 def verify(path: Path) -> Content:
@@ -45,13 +39,9 @@ def verify(path: Path) -> Content:
     with closing(ReadOnlyDatabase(path)) as database:
         check_pages(database, "integrity_check", math.inf)
         content = Content(bool(index_record(database)))
-        for title, text in database.stream("SELECT title, text FROM documents"):
-            text = str(text or "")
-            passages = split_stored(text, markers=not content.has_index)
+        for _, text in database.stream("SELECT title, text FROM documents"):
             content.documents += 1
-            content.passages += len(passages)
-            content.text_bytes += len(text.encode())
-            content.blank += not title or not passages
+            content.passages += len(split_stored(str(text or "")))
     return content
 
 

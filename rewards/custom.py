@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
 from grpo.base.schema import Group, Score
-from knowledge.sanitise import encodable
+from knowledge.text import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 

@@ -32,7 +32,7 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
-from knowledge.sanitise import encodable
+from knowledge.text import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
 from rewards.registry import BUILT_IN, build_rewards

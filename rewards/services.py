@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
 from rewards.knowrl import fact_checker
 from rewards.outcome.judge import build_judge
@@ -92,7 +91,7 @@ def check_verifier(options: Options) -> Checkup:
     if options["verifier"] == "lexical":
         return OFFLINE
     started = time.perf_counter()
-    verifier = fact_checker.build_verifier({**options, "verdict_cache": None}, weigh_contradiction=True)
+    verifier = fact_checker.build_verifier(options, weigh_contradiction=True)
     where = f"{options['nli_model']} on {verifier.device}"
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
@@ -100,7 +99,6 @@ def check_verifier(options: Options) -> Checkup:
 def check_knowledge_base(options: Options) -> Checkup:
     """Read every byte of the knowledge base."""
     path = fact_checker.knowledge_base_path(options)
-    KnowledgeBase.open(path).close()
     return Checkup(f"{path}: {verify(path)}; sound")
 
 

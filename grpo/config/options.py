@@ -311,8 +311,6 @@ class KnowledgeKeys:
     """Entailment model: a folder or a hub id."""
     entailment_threshold: float = key(0.3, above=0, high=1)
     """A fact counts as supported from this probability of entailment on."""
-    verdict_cache: str | None = key(None, "local free")
-    """SQLite file that caches verdicts about facts. Unset: no cache."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from grpo.base.schema import Prompt
 from grpo.base.storage import read_json
 from grpo.base.time_limit import memory_limit, time_limit
 from grpo.data.rows import Row
-from knowledge.sanitise import encodable
+from knowledge.text import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages

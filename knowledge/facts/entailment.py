@@ -7,7 +7,6 @@ KnowRL counts a fact as supported if any of five passages entails it with at lea
 KnowRL's rule. Only safetensors are loaded, and no code from the checkpoint runs.
 """
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.hub import fetch_model
 from knowledge.facts.verdict import FactToCheck, Verdict
-from knowledge.store.layout import fingerprint
 from knowledge.text import clean
 
 DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"
@@ -43,12 +41,11 @@ class EntailmentVerifier:
         model: torch.nn.Module,
         tokenizer: Any,
         columns: Sequence[int],
-        name: str,
         threshold: float,
         weigh_contradiction: bool,
     ):
         self.model, self.tokenizer, self.columns = model, tokenizer, list(columns)
-        self.name, self.threshold, self.weigh_contradiction = name, threshold, weigh_contradiction
+        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
         self.device = next(model.parameters()).device
         self.max_tokens = min(MAX_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TOKENS))
         self._lock = threading.Lock()
@@ -77,9 +74,7 @@ class EntailmentVerifier:
         except (RuntimeError, AssertionError) as error:
             what, why = f"cannot put the entailment model on {device}", str(error).partition("\n")[0]
             raise UserError(what, why, "name a device of this machine, or cpu", PREFLIGHT) from error
-        rule = "weighed" if weigh_contradiction else "knowrl"
-        name = f"entailment/1 {_checkpoint_digest(folder)} {threshold:g} {rule}"
-        return cls(network, tokenizer, columns, name, threshold, weigh_contradiction)
+        return cls(network, tokenizer, columns, threshold, weigh_contradiction)
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
@@ -188,18 +183,3 @@ def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
         why = f"such as {min(missing)}: without a trained classification head it would answer at random"
         raise UserError(what, why, f"use a model trained for entailment, such as {DEFAULT_MODEL}", PREFLIGHT)
     return network, tokenizer
-
-
-def _checkpoint_digest(folder: Path) -> str:
-    """Tell models apart for the verdict cache.
-
-    The digest covers the fingerprints of the weight files, and all of the config, which holds the label order, and of
-    the tokenizer's files.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix == ".safetensors":
-            digest.update(f"{path.name} {fingerprint(path)}\n".encode())
-        elif path.suffix in (".json", ".txt", ".model") and path.is_file():
-            digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()[:16]

@@ -49,8 +49,6 @@ async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
 class SentenceMatcher:
     """Verify facts by the sentences of the passages. It holds nothing but a cache that threads may share."""
 
-    name = "lexical/7"  # raise the number with any change here
-
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order."""
         return [_judge(fact, passages) for fact, passages in facts]

@@ -23,14 +23,10 @@ THOUGHTS = (  # what begins a model's thoughts, and what ends them
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
 _FENCE = re.compile(r"```[\w-]*\s*?\n?(.*?)```", re.DOTALL)
-_NUMBER = r"(?:[Ss](?:entences?)?\s?|第)?\d{1,3}句?"  # of a sentence
-_BRACKETS = rf"[\[【]\s{{0,3}}{_NUMBER}(?:\s{{0,3}}(?:[,，、;–-]|and|和)\s{{0,3}}{_NUMBER}){{0,99}}\s{{0,3}}[\]】]"
-_NUMBERS = re.compile(rf"^(?:{_BRACKETS}\s{{0,3}}){{1,8}}(?:[:：.]|[–-]\s)?|(?:{_BRACKETS}\s{{0,3}}){{1,8}}[.。]?$")
-_MARK = re.compile(
-    r"(?:[*+]\s+|"  # Markdown: without the space, * begins a word in bold
-    r"[-\u2010-\u2015−•·‣→■-◿★✓]\s*|[①-⑳]\s*|[(（#]?\d{1,3}(?:[)）、．：\t]|:(?=\s)|\.(?!\d)|-(?=\s))\s*|"
-    rf"(?={_BRACKETS}\s{{0,3}}\S))(?:[Ff]act:\s*)?"
-)
+_NUMBER = r"(?:[Ss]entences? )?\d{1,3}"
+_BRACKETS = rf"\[{_NUMBER}(?:\s?[,;–-]\s?{_NUMBER}){{0,99}}\]\s?"
+_NUMBERS = re.compile(rf"^(?:{_BRACKETS}){{1,8}}[:.]?|(?:{_BRACKETS}){{1,8}}[.。]?$")  # of the sentences of a fact
+_MARK = re.compile(rf"[*+]\s+|[-–—•]\s*|[(（]?\d{{1,3}}(?:[)）、．]|\.(?!\d))\s*|(?={_BRACKETS}\S)")  # of a list
 _RANGE = re.compile(r"(\d+)(?:\s*[–-]\s*(\d+))?")
 _NON_FACTUAL = re.compile(r"[\W_]*(?:NON[_ -]?FACTUAL(?![A-Za-z])|(?:there are )?no (?:\w+ )?facts\b)", re.IGNORECASE)
 
@@ -60,7 +56,7 @@ def parse_reply(reply: str) -> dict[str, tuple[int, ...]] | None:
     fenced = _FENCE.findall(text)
     text = fenced[0].strip() if len(fenced) == 1 else text
     lines = [line.strip() for line in text.splitlines()]
-    lines = [_plain(line.removeprefix("> ")) for line in lines if line]
+    lines = [_plain(line) for line in lines if line]
     marks = [(line, _MARK.match(line)) for line in lines]
     listed = [_plain(line[mark.end() :]) for line, mark in marks if mark]
     facts = [fact for fact in listed if not fact.endswith((":", "：")) and not _NON_FACTUAL.match(fact)]

@@ -3,7 +3,7 @@
 It imports from the rest of this package only errors.py, text.py and words.py. Read it in this order:
 
     base.py             the surface: open a file, look up a title, search  (answers.py: what comes back)
-    tokens.py           what a token is, in English, Chinese and other languages  (stem.py: Porter's stemmer)
+    tokens.py           what a token is, in English, Chinese and other languages
     rank.py             search within titles: BM25 in Python over their passages
     fulltext.py         search over everything: the index, and BM25 of SQLite's FTS5
     passages.py         documents to passages, in KnowRL's layout

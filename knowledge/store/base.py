@@ -135,6 +135,6 @@ class KnowledgeBase:
             return []
         texts = []
         for (document,) in self._database.rows(TEXT, title):
-            texts += split_stored(str(document or ""), markers=not self._index)
+            texts += split_stored(str(document or ""))
         found = [Passage(f"{title}#{number}", title, text, 0.0) for number, text in enumerate(texts)]
         return [(passage, Counter(tokens(passage.text))) for passage in found]

@@ -11,7 +11,8 @@ our files. KnowRL's and FActScore's files have none of them, and are never writt
 
 Common words cost and rare words decide. FTS5 scores every passage that holds a query token, at 1 to 3 microseconds
 each, and a word like "city" may stand in a third of a million passages of a 1 GB base. So the tokens are taken from the
-rarest on while their passages add up to at most 5 % of the base (`max_rows`); the others do not count.
+rarest on while their passages add up to at most 5 % of the base (`max_rows`); the others do not count. Of a query of
+common words alone, the rarest is sought in the first part of the base.
 """
 
 import hashlib
@@ -128,36 +129,20 @@ class FullTextIndex:
         """
         found = map(tuple, self._database.rows(COUNTS, json.dumps(list(dict.fromkeys(tokens(query))))))
         num_with = dict(sorted(found, key=lambda item: (item[1], item[0])))  # token -> passages with it, rarest first
-        rare = []
-        num_rows = 0
+        if not num_with:
+            return []
+        rare, num_rows = [], 0
         for token, number in num_with.items():
             num_rows += number
             if num_rows > self.max_rows or len(rare) == MAX_TOKENS:
                 break
             rare.append(quote(token))
-        if rare:
-            return self._matches(" OR ".join(rare), self.num_passages, k)
-        return self._common_words_only(list(num_with.items()), k)
-
-    def _common_words_only(self, words: list[tuple[str, int]], k: int) -> list[Passage]:
-        """Return first the passages that hold all words, then those that hold all but the commonest, and so on.
-
-        A single common word is sought from the start of the file, until it was met about max_rows times.
-        """
-        found: dict[str, Passage] = {}
-        while words and len(found) < k:
-            last = self.num_passages
-            if len(words) == 1:
-                last = last * self.max_rows // words[0][1]
-            for passage in self._matches(" AND ".join(quote(token) for token, _ in words), last, k):
-                found.setdefault(passage.id, passage)
-            words = words[:-1]
-        return list(found.values())[:k]
-
-    def _matches(self, expression: str, last: int, k: int) -> list[Passage]:
-        """Return the k best passages for FTS5's expression, up to the passage number `last`."""
+        last = self.num_passages
+        if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
+            token, number = next(iter(num_with.items()))
+            rare, last = [quote(token)], last * self.max_rows // number
         found = []
-        for title, number, document, score in self._database.rows(BEST, expression, last, k):
+        for title, number, document, score in self._database.rows(BEST, " OR ".join(rare), last, k):
             text = split_stored(document)[number]
             found.append(Passage(f"{title}#{number}", title, text, score))
         return found

@@ -16,12 +16,6 @@ from knowledge.store.tokens import TOKENS_VERSION
 MAGIC = b"SQLite format 3\0"
 MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` checks any size
 SAMPLE_BYTES = 1 << 20
-BUILD_IT = "it looks like a source; build it: python -m knowledge.build {path} OUT.db"
-FIXES = {  # what a file that is no database begins with -> what to do
-    b"\x1f\x8b": "if it is a compressed database: gunzip it; if a source: python -m knowledge.build {path} OUT.db",
-    b"{": BUILD_IT,
-    b"[": BUILD_IT,
-}
 FETCH_IT = "fetch or build it again"
 COLUMNS = """
     SELECT tables.name, columns.name FROM sqlite_master AS tables
@@ -37,8 +31,8 @@ def check_start(path: Path) -> None:
     if not start:
         raise bad_file(path, "an empty file")
     if start != MAGIC:
-        fixes = [fix.format(path=path) for begin, fix in FIXES.items() if start.lstrip().startswith(begin)]
-        raise bad_file(path, f"not an SQLite database: it starts with {start!r}", fix="".join(fixes))
+        fix = f"if it is a source: python -m knowledge.build {path} OUT.db; if a compressed database: gunzip it"
+        raise bad_file(path, f"not an SQLite database: it starts with {start!r}", fix=fix)
 
 
 def check_pages(database: ReadOnlyDatabase, check: str = "quick_check", max_bytes: float = MAX_CHECKED_BYTES) -> None:

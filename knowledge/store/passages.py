@@ -1,7 +1,8 @@
 """Cut documents into passages of complete sentences, up to 256 tokens each, and split a stored text into them again.
 
 KnowRL stores a document as its passages joined by SEPARATOR. FActScore's file has the same layout, but a tokenizer cut
-its passages anywhere, and left its markers <s> and </s> in the text. Both are read here; KnowRL's layout is written.
+its passages anywhere, and left its markers <s> and </s> in the text, where they say nothing. Both are read here;
+KnowRL's layout is written.
 """
 
 import re
@@ -12,6 +13,9 @@ from knowledge.words import ABBREVIATIONS
 SEPARATOR = "####SPECIAL####SEPARATOR####"
 MAX_TOKENS = 256  # the default length of a passage
 MIN_TOKENS = 4  # the shortest length that can be asked for
+# English has 4.2 to 4.5 characters per token in the vocabularies of Qwen and DeBERTa, Chinese about 0.7 tokens per
+# character of three bytes, so passages are a little shorter than asked. They stay below the 512 tokens of an entailment
+# model, and no tokenizer is needed.
 BYTES_PER_TOKEN = 4
 
 # A sentence may end here: stops, closing quotes and brackets, white space. One leading character class keeps the scan
@@ -20,16 +24,6 @@ _STOP = re.compile(r"""[.!?…。！？\n][.!?…。！？"'”’»)\]」』）
 _ENDS_AT_ONCE = re.compile("[。！？\n]").search  # Chinese and Japanese stops, line breaks
 _ABBREVIATION = re.compile(rf"\b(?:[A-Za-z]|{'|'.join(ABBREVIATIONS)})$").search
 _MAX_ABBREVIATION = 8  # characters that are searched for one
-
-
-def num_tokens(text: str) -> int:
-    """Estimate how many tokens of a model a text has: one per four bytes of UTF-8.
-
-    English has 4.2 to 4.5 characters per token in the vocabularies of Qwen and DeBERTa, Chinese about 0.7 tokens per
-    character of three bytes, so the estimate is too high for both. It keeps passages below the 512 tokens of an
-    entailment model, and needs no tokenizer.
-    """
-    return -(-num_bytes(text) // BYTES_PER_TOKEN)
 
 
 def num_bytes(text: str) -> int:
@@ -107,9 +101,12 @@ def _cut(sentence: str, limit: int) -> list[str]:
     return [*pieces, raw[start:].decode()]
 
 
-def split_stored(text: str, markers: bool = False) -> list[str]:
-    """Return the passages of a stored document, without blank ones; markers: FActScore's <s> and </s> are in it."""
-    if markers:
-        text = text.replace("<s>", " ").replace("</s>", " ")
-    parts = [part.strip() for part in text.split(SEPARATOR)]
+def without_markers(text: str) -> str:
+    """Return a text without FActScore's <s> and </s>."""
+    return text.replace("<s>", " ").replace("</s>", " ")
+
+
+def split_stored(text: str) -> list[str]:
+    """Return the passages of a stored document, without blank ones."""
+    parts = [part.strip() for part in without_markers(text).split(SEPARATOR)]
     return [part for part in parts if part]

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from grpo.base.errors import PREFLIGHT, UserError
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.layout import MAGIC, index_record
-from knowledge.store.passages import SEPARATOR, split_stored
+from knowledge.store.passages import SEPARATOR, split_stored, without_markers
 
 MAX_LINE_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
 MAX_ARRAY_BYTES = 1 << 30
@@ -48,7 +48,7 @@ class Skip:
 class Source:
     """Yield the documents and skips of a file; `bytes_read` of `size_bytes` (both compressed) is the progress.
 
-    Raises UserError (exit 3) if the file cannot be read: missing, a directory, damaged gzip, UTF-16, a broken array.
+    Raises UserError (exit 3) if the file cannot be read: missing, a directory, damaged gzip, a broken array.
     """
 
     def __init__(self, path: str | Path):
@@ -66,12 +66,9 @@ class Source:
                 for row in self._rows():
                     self.bytes_read = self._file.tell()
                     yield row
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                what = f"the gzip file {self.path} is damaged after {self._file.tell():,} bytes"
-                raise UserError(what, str(error), "fetch it again", PREFLIGHT) from error
-            except OSError as error:
-                what = f"reading {self.path} failed after {self._file.tell():,} bytes"
-                raise UserError(what, str(error), "check the disk", PREFLIGHT) from error
+            except (EOFError, OSError, zlib.error) as error:  # gzip's own error is an OSError
+                what = f"{self.path} is damaged after {self._file.tell():,} bytes"
+                raise UserError(what, str(error), "check the disk, or fetch it again", PREFLIGHT) from error
         self.bytes_read = self.size_bytes
 
     def _rows(self) -> Iterator[Document | Skip]:
@@ -84,19 +81,15 @@ class Source:
     def _documents(self) -> Iterator[Document | Skip]:
         """Yield the documents of a knowledge base, such as KnowRL's."""
         with closing(ReadOnlyDatabase(self.path)) as database:
-            markers = not index_record(database)
+            index_record(database)
             for number, (title, text) in enumerate(database.stream("SELECT title, text FROM documents"), 1):
-                yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""), markers)})
+                yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""))})
 
     def _open(self) -> io.BufferedReader:
         """Return a stream of the decompressed bytes, after a byte order mark if there is one."""
         is_gzip = self._file.peek(2)[:2] == b"\x1f\x8b"
         stream = io.BufferedReader(gzip.GzipFile(fileobj=self._file) if is_gzip else self._file, CHUNK_BYTES)
-        start = stream.peek(4)
-        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            fix = f"iconv -f UTF-16 -t UTF-8 {self.path}"
-            raise UserError(f"{self.path} is UTF-16", "JSON files are UTF-8", fix, PREFLIGHT)
-        if start.startswith(codecs.BOM_UTF8):
+        if stream.peek(4).startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         return stream
 
@@ -157,7 +150,7 @@ def check_row(number: int, row: object) -> Document | Skip:
     are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
     if not isinstance(title, str) or not are_texts:
         return Skip(number, '"title" must be a string, "text" a string or a list of strings')
-    title, text = title.strip(), "\n".join(texts).replace(SEPARATOR, "\n")
+    title, text = title.strip(), without_markers("\n".join(texts)).replace(SEPARATOR, "\n")
     if not title or not text.strip():
         return Skip(number, "empty title or text")
     if "\0" in title + text:

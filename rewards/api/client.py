@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from grpo.base.cache import DiskCache
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from knowledge.sanitise import encodable
+from knowledge.text import encodable
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, excerpt
 from rewards.api.session import Clock, Limits, Session, Sleep, Turns

@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo.base.errors import redact
 from knowledge.facts.replies import without_thoughts
-from knowledge.sanitise import encodable, printable
+from knowledge.text import encodable, printable
 
 CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT_CHARS = 200

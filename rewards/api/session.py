@@ -38,7 +38,7 @@ class Limits:
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
     max_replies: how often a question is asked whose reply is empty or cut.
     preflight_tries: how often an endpoint is asked before the first step.
-    dead_after: this many questions in a row without a usable reply are announced. is_fatal: they end the run.
+    dead_after: this many questions in a row without a reply are announced. is_fatal: they end the run.
     """
 
     max_concurrency: int = 128

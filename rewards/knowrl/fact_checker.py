@@ -10,7 +10,7 @@ from grpo.base.schema import Score
 from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import CachedVerifier, Verifier
+from knowledge.facts.verdict import Verifier
 from knowledge.store.answers import Coverage
 from knowledge.store.base import KnowledgeBase
 from rewards.format import thoughts
@@ -73,8 +73,6 @@ class FactChecker:
     def close(self) -> None:
         """Close the meter first: it uses the others."""
         self.meter.close()
-        if isinstance(self.verifier, CachedVerifier):
-            self.verifier.close()
         self.base.close()
         if self.client:
             self.client.close()
@@ -121,22 +119,20 @@ def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
-        verifier = SentenceMatcher()
-    else:
-        from grpo.device.distributed import choose_device
-        from knowledge.facts.entailment import EntailmentVerifier
+        return SentenceMatcher()
+    from grpo.device.distributed import choose_device
+    from knowledge.facts.entailment import EntailmentVerifier
 
-        try:
-            verifier = EntailmentVerifier.load(
-                options["nli_model"],
-                device=choose_device(options["device"]),
-                threshold=options["entailment_threshold"],
-                weigh_contradiction=weigh_contradiction,
-            )
-        except UserError as error:
-            fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-            raise UserError(error.what, error.why, fix, error.exit_code) from None
-    return CachedVerifier(verifier, options["verdict_cache"]) if options["verdict_cache"] else verifier
+    try:
+        return EntailmentVerifier.load(
+            options["nli_model"],
+            device=choose_device(options["device"]),
+            threshold=options["entailment_threshold"],
+            weigh_contradiction=weigh_contradiction,
+        )
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 def knowledge_base_path(options: Options) -> Path:

@@ -22,9 +22,9 @@ from grpo.base.schema import Score
 from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose
 from knowledge.facts.verdict import LABELS, FactToCheck, Label, Verdict, Verifier
-from knowledge.sanitise import shortened
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
+from knowledge.text import shortened
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 NUM_THREADS = 4  # look-ups, searches and verdicts at once
@@ -93,8 +93,8 @@ def joined_titles(value: Any) -> str:
 class FactualityMeter:
     """Measure the factuality of texts. Several event loops may use it. Call `close` when done.
 
-    It holds the thread pool and the counters; the knowledge base, the verifier and its cache belong
-    to the caller.
+    It holds the thread pool and the counters; the knowledge base and the verifier belong to the
+    caller.
 
     missing_title: the value of a completion whose title is not in the base; other completions are not affected.
     "zero": 0. "unscored": None; then only the wrong answers leave their group (right ones and refusals are never looked

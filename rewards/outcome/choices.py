@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 from knowledge.store.tokens import UNSPACED
 from knowledge.text import fold
@@ -50,19 +49,20 @@ def num_candidates(question: str, answer: str) -> int:
     if not 0 < len(words) <= _MOST_WORDS or set(words) - set(offered.split()):
         return 0
 
-    @cache
-    def fewest(start: int) -> float:
-        """Return the least number of candidates that the words from `start` on can be split into."""
-        if start == len(words):
+    count, start = 0, 0
+    while start < len(words):
+        longest_first = range(len(words), start, -1)
+        start = next((end for end in longest_first if _is_offered(words[start:end], offered)), 0)
+        if not start:
             return 0
-        splits = []
-        for end in range(start + 1, len(words) + 1):
-            piece = re.escape(" ".join(words[start:end]))
-            if words[start] not in _NAME_NOTHING and re.search(rf"\| {piece}(?!\S)|(?<!\S){piece} \|", offered):
-                splits.append(1 + fewest(end))
-        return min(splits, default=float("inf"))
+        count += 1
+    return count
 
-    return int(fewest(0)) if fewest(0) < float("inf") else 0
+
+def _is_offered(words: list[str], offered: str) -> bool:
+    """Tell whether words stand next to a separator of the question."""
+    piece = re.escape(" ".join(words))
+    return words[0] not in _NAME_NOTHING and bool(re.search(rf"\| {piece}(?!\S)|(?<!\S){piece} \|", offered))
 
 
 def _parts(text: str) -> list[list[str]]:

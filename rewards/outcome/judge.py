@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Outcome
-from knowledge.sanitise import printable, shortened
+from knowledge.text import printable, shortened
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal

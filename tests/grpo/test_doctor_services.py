@@ -1,9 +1,7 @@
 """The doctor names every fault by itself: of the config, both stages' data, each reward and each service."""
 
 import json
-import sqlite3
 import time
-from contextlib import closing
 from dataclasses import asdict
 
 import pytest
@@ -13,7 +11,7 @@ from making import write_rows
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
 from knowledge.build import build
-from rewards.services import check_decomposer, check_judge, check_knowledge_base
+from rewards.services import check_decomposer, check_judge
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 QUESTIONS = [
@@ -112,17 +110,6 @@ def test_a_question_that_had_to_be_asked_twice_is_told_and_priced_as_one(keys, t
             found = check(options)
             spent = time.perf_counter() - started
         assert len(server.requests) == 2 and found.tokens == (10, 2) and 0.2 <= found.seconds <= spent / 2
-
-
-def test_what_is_odd_about_a_sound_knowledge_base_is_told(keys, tmp_path):
-    path = tmp_path / "theirs.db"
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
-        database.executemany(
-            "INSERT INTO documents VALUES (?, ?)", [("Velda", "<s>Velda is a town.</s>"), ("Orun", "")]
-        )
-    text = check_knowledge_base(options_of(keys | {"knowledge_base": str(path)}, tmp_path)).text
-    assert text.startswith(f"{path}: ") and text.endswith("; 1 documents are without title or text; sound")
 
 
 def test_held_out_questions_that_are_trained_on(keys, tmp_path, capsys):

@@ -215,7 +215,7 @@ class Said(EntailmentVerifier):
     def __init__(self, threshold: float = 0.25, weigh_contradiction: bool = True):
         model = torch.nn.Linear(1, 1)
         model.config = None
-        super().__init__(model, None, [0, 1, 2], "said/1", threshold, weigh_contradiction)
+        super().__init__(model, None, [0, 1, 2], threshold, weigh_contradiction)
 
     def probabilities(self, pairs):
         return [(*map(float, premise.split()), 0.0) for premise, _ in pairs]
@@ -258,33 +258,6 @@ def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
     assert len(counts) == 2 and len(set(counts)) == 1
 
 
-def test_the_name_tells_weights_threshold_and_rule(entailment_model, verifier, copy):
-    from safetensors.torch import load_file, save_file
-
-    load = EntailmentVerifier.load
-    weights = load_file(copy / "model.safetensors")
-    weights["classifier.bias"] += 1e-3
-    save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    names = [
-        verifier.name,
-        load(str(entailment_model), device="cpu", threshold=0.4).name,
-        load(str(entailment_model), device="cpu", weigh_contradiction=False).name,
-        load(str(copy), device="cpu").name,
-    ]
-    assert len(set(names)) == 4
-    assert load(str(entailment_model), device="cpu").name == verifier.name
-
-
-def test_the_name_tells_the_tokenizer(verifier, copy):
-    """Another tokenizer gives other verdicts, and a kept cache must not serve the old ones."""
-    assert EntailmentVerifier.load(str(copy), device="cpu").name == verifier.name
-    tokenizer = json.loads((copy / "tokenizer.json").read_text())
-    words = tokenizer["model"]["vocab"]
-    words["Jon"], words["Mira"] = words["Mira"], words["Jon"]
-    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert EntailmentVerifier.load(str(copy), device="cpu").name != verifier.name
-
-
 def test_batches_change_nothing(verifier, monkeypatch):
     rng = random.Random(2)
     pairs = [example(rng)[:2] for _ in range(30)] + [("Velda " * 200, "Orun"), ("Paris", "Tane " * 90)]
@@ -298,7 +271,7 @@ def test_batches_change_nothing(verifier, monkeypatch):
 
 def test_probabilities_add_up_to_one_though_the_model_computes_in_bfloat16(verifier):
     model = deepcopy(verifier.model).to(torch.bfloat16)
-    coarse = EntailmentVerifier(model, verifier.tokenizer, verifier.columns, "coarse", 0.3, weigh_contradiction=True)
+    coarse = EntailmentVerifier(model, verifier.tokenizer, verifier.columns, 0.3, weigh_contradiction=True)
     rng = random.Random(4)
     for scores in coarse.probabilities([example(rng)[:2] for _ in range(20)]):
         assert sum(scores) == pytest.approx(1, abs=1e-6)

@@ -123,7 +123,6 @@ def test_the_end_of_a_line_does_not_count_in_its_length(tmp_path, monkeypatch, e
     [
         (gzip.compress(b'{"title": "a", "text": "b"}\n' * 9999)[:-20], "damaged"),
         (b"\x1f\x8bnothing", "damaged"),
-        ("[]".encode("utf-16"), "UTF-16"),
     ],
 )
 def test_an_unreadable_file_is_an_error(tmp_path, content, what):

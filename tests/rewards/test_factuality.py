@@ -126,7 +126,7 @@ def test_a_base_without_the_title_has_answered_where_that_is_a_value(make, polic
 
 def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(make):
     class Second:
-        name, evidence = "second/1", "b#0"
+        evidence = "b#0"
 
         def verify(self, questions):
             return [Verdict(S, self.evidence, 0.9, 0.0, fact) for fact, _ in questions]
@@ -188,8 +188,6 @@ def test_repeating_the_question_or_a_fact_does_not_pay(make):
 
 class Contains:
     """An entailment model in short: what a passage says is all that its words can be put together to."""
-
-    name = "contains/1"
 
     def verify(self, questions):
         found = []
@@ -256,7 +254,6 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
         return run
 
     class Echo:
-        name = "echo/1"
         verify = staticmethod(noted(lambda facts: [Verdict(S, fact, 1.0, 0.0, "") for fact, _ in facts]))
 
     judge = make(verifier=Echo(), count_repeats=True)
@@ -270,8 +267,6 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
 
 def test_a_verifier_that_fails_is_heard_of(make):
     class Fails:
-        name = "fails/1"
-
         def verify(self, facts):
             raise RuntimeError("out of memory")
 

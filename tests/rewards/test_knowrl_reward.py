@@ -209,17 +209,6 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
     )
 
 
-def test_verdicts_are_kept_where_a_cache_is_named(base, tmp_path, monkeypatch):
-    text = f"<think>{SUPPORTED}</think><answer>Quent</answer>"
-    asked, verify = [], SentenceMatcher.verify
-    monkeypatch.setattr(SentenceMatcher, "verify", lambda self, facts: asked.extend(facts) or verify(self, facts))
-    for _ in range(2):
-        checker = FactChecker(options(base, f"verdict_cache={tmp_path / 'verdicts.db'}"), FORMULAS["knowrl"], True)
-        assert asyncio.run(checker.check(text, ROW)).value == 1 / 4
-        assert len(asked) == 1
-        checker.close()
-
-
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
 def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(base, before):
     """Credit goes to the tokens there."""
