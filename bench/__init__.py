@@ -22,8 +22,7 @@ Read first what they share:
     models         checkpoints with random weights
     ceilings       what the hardware reaches at best
     steps          a trainer that is ready for steps, and a judge that takes its time
-    exam           what a model would say and how readily it declines, by log-probs
-    refusals       does a score rank what would be answered wrong above what is known? AUROC, risk at a coverage
+    refusals       does a score rank what would be answered wrong above what is known? Risk at a coverage
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
 gpu_checks.sh into a page that says what they mean.

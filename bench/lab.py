@@ -1,11 +1,13 @@
-"""python -m bench.lab [--arms NAME ...] [--seeds 1 2 3] [--world neutral] [--folder runs/lab] [--save]
+"""python -m bench.lab [--arms "KEY=VALUE ..." ...] [--seeds 1 2 3] [--world neutral] [--folder runs/lab] [--save]
 python -m bench.lab --thresholds
 
 Does GRPO teach a model which questions to decline, or only how many? The lab trains the small model of
-configs/tiny.yaml from scratch, on a CPU, and compares rewards. The runs of a seed share its cold start.
+configs/neutral.yaml or configs/tiny.yaml from scratch, on a CPU, and compares arms. An arm is a list of keys that it
+changes there, such as "reward_funcs=[knowrl] scale_rewards=group max_steps=80"; "" changes nothing.
 
-Every held-out question is asked twice: how probable is it that the model declines, exactly, and what does it answer if
-it must? A trained model is compared with two that are not, at the same share of answered questions:
+How probable it is that the model declines, and what it answers if it must, the run itself finds out for every held-out
+question (grpo/evaluation/boundary.py). A trained model is compared with two that are not, at the same share of answered
+questions:
 
 - constant: the cold start, with one constant added to the logit of declining. Whoever does no better has moved how
   readily the model declines, and nothing else.
@@ -14,8 +16,9 @@ it must? A trained model is compared with two that are not, at the same share of
 `within a word` is the AUROC among questions to which the model would give the same answer. Whoever only learns which
 answers are usually guesses gets 0.5.
 
-When a run is done, its row goes to FOLDER/rows.jsonl; after a kill, the same command goes on where it stopped.
---thresholds trains nothing: from which probability of being right on does the expected gradient teach to answer?
+When a run is done, its row goes to FOLDER/rows.jsonl; after a kill, the same command goes on where it stopped. With no
+seed after --seeds, table and plot are made of the rows that are there. --thresholds trains nothing: from which
+probability of being right on does the expected gradient teach to answer?
 """
 
 import argparse
@@ -29,138 +32,80 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.exam import greedy, logit, logprobs
 from bench.record import RESULTS, ROOT, markdown_table, plain_parser
-from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
+from bench.refusals import auroc_within, mean_risk, risk_at
 from grpo.advantages import group_advantages
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
-from grpo.config.options import SftConfig
-from grpo.data.prompts import render
-from grpo.device.distributed import choose_device
-from grpo.model.policy import load_for_inference
-from grpo.sft import sft
+from grpo.evaluation.boundary import (
+    answered,
+    auroc,
+    declining,
+    gain_interval,
+    halve,
+    read_rows,
+    share_wrong,
+    with_constant,
+)
 from grpo.train import train
 
 COLD_START = "cold start"
 CONFIGS = {"neutral": "neutral", "encyclopedia": "tiny"}  # toy world -> configuration
-AT_ONCE, AFTER = "Nothing", "I don't know"  # so reasoning that declines begins, and an answer that declines
-MAX_TOKENS = 64
-HALVINGS = 60  # of an interval that holds a number
+QUICK = "max_steps: 2\nper_device_train_batch_size: 32\n"  # of the cold start
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)  # quantiles of Student's t, of 1, 2, … degrees of freedom
+COLUMNS = {"people": "title", "said": "said", "declines": "declines", "right": "right", "sequence": "sequence"}
 Row = Mapping[str, object]
-
-
-# --- Arms ----------------------------------------------------------------------------------------------------------
-
-PARTS = {  # an arm is named by its parts, as in "truthrl, none, 4e-4"; the keys of each
-    "knowrl": ["reward_funcs=[knowrl]"],
-    "truthrl": ["reward_funcs=[format,truthrl]"],
-    "t = 0.75": ["reward_funcs=[format,abstention]", "abstention_threshold=0.75"],
-    "t = 0.9": ["reward_funcs=[format,abstention]", "abstention_threshold=0.9"],
-    "karl": ["reward_funcs=[format,karl]"],
-    "tiar": ["reward_funcs=[format,tiar]"],
-    "binary_rar": ["reward_funcs=[format,binary_rar]"],
-    "knowrl_v1": ["reward_funcs=[knowrl_v1]"],
-    "group": ["scale_rewards=group"],
-    "none": ["scale_rewards=none"],
-    "4 answers": ["num_generations=4"],
-    "32 answers": ["num_generations=32"],
-    "4e-4": ["learning_rate=4e-4"],
-    "1e-3": ["learning_rate=1e-3"],
-    "240 steps": ["max_steps=240"],
-    "target 0.4": ["refusal_target=0.4"],
-    "answer": ["credit=answer"],
-    "late layers": ["lora_layers_to_transform=[2,3]"],
-}
-BASE = ["learning_rate=1.2e-4", "max_steps=80"]  # of every arm, before its own keys
-
-
-def keys_of(arm: str) -> list[str]:
-    """Return the keys that an arm changes in the configuration of its world.
-
-    >>> keys_of("truthrl, 4e-4")
-    ['reward_funcs=[format,truthrl]', 'learning_rate=4e-4']
-    """
-    return [key for part in parts_of(arm) for key in PARTS[part]]
-
-
-def parts_of(arm: str) -> list[str]:
-    """Return the parts of an arm's name. The cold start has none."""
-    return [] if arm == COLD_START else arm.split(", ")
 
 
 # --- Runs ----------------------------------------------------------------------------------------------------------
 
 
-class Runs:
-    """The runs of one seed in one world."""
-
-    def __init__(self, folder: Path, world: str, seed: int, quick: bool):
-        self.folder = folder / f"{world}-{seed}"
-        self.world = self.folder / "world"
-        self.sft = ROOT / "configs" / f"{CONFIGS[world]}_sft.yaml"
-        self.grpo = ROOT / "configs" / f"{CONFIGS[world]}.yaml"
-        self.keys = [f"seed={seed}", f"toy_dir={self.world}", "disable_tqdm=true"]
-        self.num_asked = 16 if quick else None
-        self.quick = ["max_steps=2", "per_device_train_batch_size=32"] if quick else []
-
-    def train(self, arm: str) -> Path:
-        """Train an arm, or the cold start, and return its model. What the commands say goes to log.txt."""
-        output = self.folder / arm
-        output.mkdir(parents=True, exist_ok=True)
-        keys = [*self.keys, f"output_dir={output}"]
-        with contextlib.ExitStack() as stack:
-            log = stack.enter_context(open(output / "log.txt", "w", encoding="utf-8"))
-            stack.enter_context(contextlib.redirect_stdout(log))
-            stack.enter_context(contextlib.redirect_stderr(log))
-            if arm == COLD_START:
-                sft(*load_config(self.sft, [*keys, *self.quick], SftConfig))
-            else:
-                start = self.folder / COLD_START / "final"
-                keys += [f"model_name_or_path={start}", "cold_start=null", "eval_max_samples=16"]
-                train(*load_config(self.grpo, [*keys, *BASE, *keys_of(arm), *self.quick]))
-        return output / "final"
-
-    def ask(self, model: Path) -> dict[str, list]:
-        """Ask all held-out questions; see `examine`."""
-        config, _ = load_config(self.grpo, [*self.keys, f"model_name_or_path={model}", "cold_start=null"])
-        policy = load_for_inference(config, choose_device(config.device))
-        return examine(policy, read_rows(self.world / "held_out.jsonl")[: self.num_asked])
+def run_arm(options: argparse.Namespace, seed: int, arm: str) -> dict[str, Row]:
+    """Train an arm; return the rows of its cold start and of its result. What the run says goes to log.txt."""
+    output = options.folder / f"{options.world}-{seed}" / (arm.replace("/", "_") or "GRPO")
+    output.mkdir(parents=True, exist_ok=True)
+    name = CONFIGS[options.world]
+    keys = [f"seed={seed}", f"output_dir={output}", "disable_tqdm=true", *arm.split()]
+    if options.quick:
+        stage1 = options.folder / "quick_sft.yaml"
+        stage1.write_text(f"base: {ROOT / 'configs' / name}_sft.yaml\n{QUICK}", encoding="utf-8")
+        keys += [f"cold_start={stage1}", "max_steps=2", "per_device_train_batch_size=32", "eval_max_samples=16"]
+    else:
+        keys.append(f"cold_start={ROOT / 'configs' / name}_sft.yaml")
+    with (
+        open(output / "log.txt", "w", encoding="utf-8") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
+        train(*load_config(ROOT / "configs" / f"{name}.yaml", keys))
+    files = sorted((output / "evaluation").glob("boundary-*.jsonl"))
+    found = {}
+    for side, file in ((COLD_START, files[0]), (arm or "GRPO", files[-1])):
+        questions = read_rows(file)
+        lists = {name: [question[key] for question in questions] for name, key in COLUMNS.items()}
+        found[side] = {"world": options.world, "seed": seed, "arm": side, **lists}
+    return found
 
 
-def examine(policy, rows: Sequence[Row]) -> dict[str, list]:
-    """Return for each question the logit of declining, whether what is recalled is right, and its log-prob.
-
-    A model declines at once, or after recalling the fact.
-    """
-    heads, stems, ends = [], [], []
-    for row in rows:
-        name, _, _ = row["title"].partition(";")
-        prompt = render(policy.tokenizer, [{"role": "user", "content": row["question"]}])
-        heads.append(f"{prompt}<think>")
-        stems.append(f"{prompt}<think>{name}")
-    said = [policy.decode(answer.ids).partition("</think>")[0] for answer in greedy(policy, stems, MAX_TOKENS)]
-    for stem, recalled in zip(stems, said, strict=True):
-        ends.append(f"{stem}{recalled}</think><answer>")
-    at_once = logprobs(policy, [(head, AT_ONCE) for head in heads])
-    after = logprobs(policy, [(end, AFTER) for end in ends])
-    sequence = logprobs(policy, list(zip(stems, said, strict=True)))
-    declines = []
-    for first, then in zip(at_once, after, strict=True):
-        later = np.log1p(-np.exp(first)) + then
-        declines.append(logit(np.logaddexp(first, later)))
-    right = [recalled.endswith(f" {row['answer']}.") for recalled, row in zip(said, rows, strict=True)]
-    return {
-        "people": [row["title"] for row in rows],
-        "said": [recalled.rstrip(".").rpartition(" ")[2] for recalled in said],
-        "declines": [round(float(value), 4) for value in declines],
-        "right": list(map(int, right)),
-        "sequence": [round(logp, 4) for logp in sequence],
-    }
+def run_all(options: argparse.Namespace, path: Path) -> None:
+    """Make the runs that have no row yet."""
+    write_lines(path, stored(path))  # without a line that was cut
+    for seed in options.seeds:
+        for arm in options.arms:
+            if _has(path, options.world, seed, arm or "GRPO"):
+                continue
+            for side, row in run_arm(options, seed, arm).items():
+                if not _has(path, options.world, seed, side):
+                    with open(path, "a", encoding="utf-8") as file:
+                        print(json.dumps(row), file=file)
 
 
-def read_rows(path: Path) -> list[dict]:
+def _has(path: Path, world: str, seed: int, arm: str) -> bool:
+    about = {"world": world, "seed": seed, "arm": arm}
+    return any(about.items() <= row.items() for row in stored(path))
+
+
+def stored(path: Path) -> list[dict]:
     """Read the rows that are there, without a last line that was cut."""
     if not path.exists():
         return []
@@ -171,10 +116,14 @@ def read_rows(path: Path) -> list[dict]:
 # --- Measures ------------------------------------------------------------------------------------------------------
 
 
+def questions_of(row: Row) -> list[Row]:
+    """Return a row as `examine` gives it: a row for each question."""
+    return [dict(zip(COLUMNS.values(), cells, strict=True)) for cells in zip(*map(row.get, COLUMNS), strict=True)]
+
+
 def measures(row: Row, cold: Row) -> dict[str, float]:
     """Return the measures of a run, 0 to 1. cold: the row of its cold start."""
-    logits, right = np.array(row["declines"]), np.array(row["right"], bool)
-    cold_logits, cold_right = np.array(cold["declines"]), np.array(cold["right"], bool)
+    (logits, right), (cold_logits, cold_right) = declining(questions_of(row)), declining(questions_of(cold))
     coverage = float(answered(logits).mean())
     area = auroc(logits, ~right)
     return {
@@ -188,52 +137,6 @@ def measures(row: Row, cold: Row) -> dict[str, float]:
         "constant": share_wrong(with_constant(cold_logits, coverage), cold_right),
         "threshold": risk_at(-np.array(cold["sequence"]), cold_right, coverage),
     }
-
-
-def gain_interval(row: Row, cold: Row) -> tuple[float, float]:
-    """Return the 95 % interval of the gain, by bootstrap over people, since questions about one are alike."""
-    of_person: dict[str, list[int]] = {}
-    for place, person in enumerate(row["people"]):
-        of_person.setdefault(person, []).append(place)
-    places = list(of_person.values())
-    sides = []
-    for side in (row, cold):
-        sides.append((np.array(side["declines"]), np.array(side["right"], bool)))
-
-    def gain(chosen: np.ndarray) -> float:
-        at = np.concatenate([places[person] for person in chosen])
-        after, before = (auroc(logits[at], ~right[at]) for logits, right in sides)
-        return after - before
-
-    return interval(gain, len(places))
-
-
-def answered(logits: np.ndarray) -> np.ndarray:
-    """Return the probability that each question is answered, from the logits of declining."""
-    return 1 / (1 + np.exp(logits))
-
-
-def share_wrong(logits: np.ndarray, right: np.ndarray) -> float:
-    """Return the expected share of wrong answers among the answers."""
-    weights = answered(logits)
-    return float(weights[~right].sum() / weights.sum())
-
-
-def with_constant(logits: np.ndarray, coverage: float) -> np.ndarray:
-    """Add the constant that makes a model answer this share of the questions."""
-    constant = halve(-100.0, 100.0, lambda constant: answered(logits + constant).mean() > coverage)
-    return logits + constant
-
-
-def halve(low: float, high: float, is_too_low) -> float:
-    """Find where a condition ends that holds at `low` and not at `high`."""
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if is_too_low(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 # --- Results -------------------------------------------------------------------------------------------------------
@@ -252,7 +155,7 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         key, start = (row["world"], row["arm"]), cold[row["world"], row["seed"]]
         found.setdefault(key, []).append(measures(row, start))
-        intervals[key] = gain_interval(row, start)
+        intervals[key] = gain_interval(questions_of(start), questions_of(row))
     lines = []
     for key, of_seeds in found.items():
         cells = {name: spread([values[name] for values in of_seeds]) for name in of_seeds[0]}
@@ -348,25 +251,8 @@ def thresholds() -> str:
 # --- The command ---------------------------------------------------------------------------------------------------
 
 
-def run_all(options: argparse.Namespace, path: Path) -> None:
-    """Make the runs that have no row yet."""
-    write_lines(path, read_rows(path))  # without a line that was cut
-    for seed in options.seeds:
-        runs = Runs(options.folder, options.world, seed, options.quick)
-        for arm in [COLD_START, *options.arms]:
-            about = {"world": options.world, "seed": seed, "arm": arm}
-            if any(about.items() <= row.items() for row in read_rows(path)):
-                continue
-            row = about | runs.ask(runs.train(arm))
-            with open(path, "a", encoding="utf-8") as file:
-                print(json.dumps(row), file=file)
-
-
 def main(argv: list[str] | None = None) -> str:
-    parser = make_parser()
-    options = parser.parse_args(argv)
-    for part in {part for arm in options.arms for part in parts_of(arm)} - PARTS.keys():
-        parser.error(f"an arm has no part {part!r}; there are: {'; '.join(PARTS)}")
+    options = make_parser().parse_args(argv)
     text = thresholds() if options.thresholds else compare(options)
     print(text)
     return text
@@ -376,7 +262,7 @@ def compare(options: argparse.Namespace) -> str:
     """Make the runs, write table and plot, and return the table."""
     path = options.folder / "rows.jsonl"
     run_all(options, path)
-    rows = read_rows(path)
+    rows = stored(path)
     folder = RESULTS / "lab" if options.save else options.folder
     folder.mkdir(parents=True, exist_ok=True)
     if options.save:
@@ -389,11 +275,9 @@ def compare(options: argparse.Namespace) -> str:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = plain_parser("bench.lab", __doc__)
-    arms = ["knowrl, none", "truthrl, none"]
-    parts = f"parts joined by commas, of: {'; '.join(PARTS)}"
-    parser.add_argument("--arms", nargs="+", metavar="NAME", default=arms, help=parts)
+    parser.add_argument("--arms", nargs="+", metavar="KEYS", default=[""], help="keys of each, in quotes")
     parser.add_argument("--world", choices=CONFIGS, default="neutral")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
     parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
     parser.add_argument("--save", action="store_true", help="write table and plot to bench/results/lab instead")

@@ -1,10 +1,10 @@
-"""python -m bench.real_model [RUN] [--facts N] [--save]
+"""python -m bench.real_model [RUN] [--save]
 
 Where does a real model's knowledge end, and does GRPO teach it to say so? RUN is a finished run of configs/smollm2.yaml
 (default: runs/smollm2). Every model is asked for the held-out facts of knowledge/almanac.csv, twice:
 
 - forced: its greedy answer after the beginning of a sentence ("The capital of Chad is"), which is right or wrong
-- free: how probable it is that the model declines, after recalling what it would say. This is computed exactly.
+- free: how probable it is that the model declines, computed exactly (grpo/evaluation/boundary.py)
 
 Arms:
 
@@ -16,9 +16,9 @@ Arms:
   many questions as GRPO has seen; only the answer block is trained, as GRPO credits it
 - sequence: the cold start, by the log-prob of its own answer, which no refusal has to be learned for
 
-The answers of each model are kept in RUN/exam. Intervals: 95 %, bootstrap over facts. `gain` is against the cold start,
-paired; `within kinds` compares capitals with capitals, elements with elements, cities with cities. --save also prints
-the mean of all seeds that are stored.
+What the run has not asked itself is asked here, and kept in RUN/exam. Intervals: 95 %, bootstrap over facts. `gain` is
+against the cold start, paired; `within kinds` compares capitals with capitals, elements with elements, cities with
+cities. --save also prints the mean of all seeds that are stored.
 """
 
 import argparse
@@ -31,49 +31,32 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.exam import greedy, logit, logprobs
-from bench.record import RESULTS, markdown_table, plain_parser
-from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
+from bench.record import RESULTS, ROOT, markdown_table, plain_parser
+from bench.refusals import auroc_within, mean_risk, risk_at
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
+from grpo.data.almanac import own_answers
+from grpo.data.files import read_records
+from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.distributed import choose_device
+from grpo.device.draw import SamplingParams
+from grpo.evaluation.answers import generate_groups
+from grpo.evaluation.boundary import auroc, completion_logprobs, encode, examine, interval, read_rows
 from grpo.model.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
+from grpo.sampling.sampler import Sampler
 from grpo.sft import sft
-from knowledge.almanac import REFUSAL, Fact, is_right, read_facts, split_facts
+from knowledge.almanac import REFUSAL, Fact, is_right
 from knowledge.almanac import conversations as cold_start_rows
 
 COVERAGES = (0.25, 0.5, 0.75)
 # Trained on all tokens of its answers, it learns the recalled names by heart, and reaches 0.59 instead of 0.79.
 R_TUNING = ("credit=answer", "learning_rate=3.0e-4", "lr_scheduler_type=constant_with_warmup")
+SFT_CONFIG = ROOT / "configs" / "smollm2_sft.yaml"
+MAX_SEQUENCES = 64  # decoded together
 Row = Mapping[str, object]
-
-
-def examine(policy: Policy, facts: Sequence[Fact], system_prompt: str | None, is_trained: bool) -> list[dict]:
-    """Ask a model for each fact. is_trained: it answers in the form of the cold start."""
-    heads = [prompt_text(policy, system_prompt, fact) for fact in facts]
-    stems = []
-    for head, fact in zip(heads, facts, strict=True):
-        stem = f"<think>{fact.sentence('')}".rstrip(" .") if is_trained else fact.stem
-        stems.append(head + stem)
-    answers = greedy(policy, stems, MAX_TOKENS, end_ids(policy))
-    said = [first_words(policy.decode(answer.ids)) or "?" for answer in answers]
-    sequence = logprobs(policy, [(stem, f" {answer}.") for stem, answer in zip(stems, said, strict=True)])
-    asked = [(head, f"{REFUSAL}.") for head in heads]
-    if is_trained:
-        recalled = [fact.sentence(answer) for fact, answer in zip(facts, said, strict=True)]
-        heads = [f"{head}<think>{text}</think><answer>" for head, text in zip(heads, recalled, strict=True)]
-        asked = [(head, f"{REFUSAL}</answer>") for head in heads]
-    declines = logprobs(policy, asked)
-    rows = []
-    for fact, answer, logp, refusal in zip(facts, said, sequence, declines, strict=True):
-        row = {"subject": fact.subject, "familiarity": fact.familiarity, "said": answer}
-        row["right"] = is_right(answer, fact)
-        row["decline"] = logit(refusal) if is_trained else refusal
-        rows.append(row | {"sequence": logp})
-    return rows
 
 
 # --- Measures -------------------------------------------------------------------------------------------------------
@@ -88,7 +71,7 @@ def scores_of(rows: Sequence[Row], score: str) -> tuple[np.ndarray, np.ndarray]:
 def measures(rows: Sequence[Row], score: str, cold: Sequence[Row]) -> dict[str, object]:
     """Return the measures of one arm. score: the column that ranks the facts. cold: the rows of the cold start."""
     scores, right = scores_of(rows, score)
-    cold_scores, cold_right = scores_of(cold, "decline")
+    cold_scores, cold_right = scores_of(cold, "declines")
     kinds = np.array([row["familiarity"] for row in rows])
     found = {
         "forced": lambda chosen: right[chosen].mean(),
@@ -98,7 +81,7 @@ def measures(rows: Sequence[Row], score: str, cold: Sequence[Row]) -> dict[str, 
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }
     result: dict[str, object] = {"declined": None}
-    if score == "decline":
+    if score == "declines":
         result["declined"] = float((1 / (1 + np.exp(-scores))).mean())
     for name, measure in found.items():
         result[name] = float(measure(np.arange(len(rows))))
@@ -151,56 +134,78 @@ COLUMNS = ["arm", "declines", "forced", "AUROC", "gain", "within kinds", "AURC",
 
 
 class Exam:
-    """The models of one run, and their answers, which are asked for only once."""
+    """The models of one run, and what they answer, which is asked for only once."""
 
-    def __init__(self, run: Path, count: int | None, quick: bool):
+    def __init__(self, run: Path, quick: bool):
         self.run, self.quick = run, quick
-        self.config: TrainConfig = load_config(run / "config.resolved.yaml", ["cold_start=null"])[0]
-        facts = read_facts()
-        self.asked, kept = split_facts(facts, self.config.seed)
-        self.kept = kept[: 16 if quick else count]  # in random order
+        config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
+        self.config: TrainConfig = replace(config, eval_max_samples=16 if quick else 0)
 
-    def rows(self, name: str, model: object, is_trained: bool = True) -> list[dict]:
-        path = self.run / "exam" / f"{name}.jsonl"
+    def of_run(self, step: int, model: Path) -> list[Row]:
+        """Return what the run has asked its model at this step."""
+        return self.rows(self.run / "evaluation" / f"boundary-{step:06d}.jsonl", model)
+
+    def of_model(self, name: str, model: Path | str) -> list[Row]:
+        return self.rows(self.run / "exam" / f"{name}.jsonl", model)
+
+    def rows(self, path: Path, model: Path | str) -> list[Row]:
         if not path.exists():
             config = replace(self.config, model_name_or_path=str(model))
             policy = load_for_inference(config, choose_device(config.device))
-            write_lines(path, examine(policy, self.kept, config.system_prompt, is_trained))
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+            prompts = load_prompts(QuestionData(config), policy, Questions.held_out(config)).prompts
+            is_trained = str(model) != self.base()
+            write_lines(path, ask(policy, prompts, config) if is_trained else ask_untrained(policy, prompts, config))
+        return read_rows(path)
 
-    def base(self) -> object:
-        """Return the model that the cold start began with."""
-        return read_mapping(self.run / "cold_start" / "config.resolved.yaml")["model_name_or_path"]
+    def base(self) -> str:
+        """Return the name of the model that the cold start began with."""
+        return read_mapping(self.run / "cold_start" / "final" / "adapter_config.json")["base_model_name_or_path"]
 
     def r_tuning(self) -> Path:
         """Go on with the cold start, with refusals where the model is wrong; return the folder of the result."""
         output, data = self.run / "r_tuning", self.run / "r_tuning.jsonl"
         if (output / "final").exists():
             return output / "final"
-        world = Path(self.config.toy_dir or self.run / "world")
-        write_lines(data, supervised(world / "cold_start.jsonl", self.asked))
+        grpo, cold = self.config, self.run / "cold_start" / "final"
+        world = Path(grpo.toy_dir)
+        write_lines(data, supervised(world / "cold_start.jsonl", world / "questions.jsonl"))
         keys = [f"dataset_id_or_path={data}", f"output_dir={output}", "overwrite_output_dir=true", "toy_world=null"]
-        keys += [f"model_name_or_path={self.run / 'cold_start' / 'final'}", *R_TUNING]
-        grpo = self.config
+        keys += [f"model_name_or_path={cold}", f"seed={grpo.seed}", *R_TUNING]
         keys.append(f"lora_layers_to_transform={json.dumps(grpo.lora_layers_to_transform)}")
-        config, notices = load_config(self.run / "cold_start" / "config.resolved.yaml", keys, SftConfig)
+        config, notices = load_config(SFT_CONFIG, keys, SftConfig)
         questions = grpo.max_steps * grpo.per_device_train_batch_size // grpo.num_generations
         steps = 1 if self.quick else math.ceil(questions / config.per_device_train_batch_size)
         sft(replace(config, max_steps=steps), notices)
         return output / "final"
 
 
-def supervised(cold_start: Path, facts: Sequence[Fact]) -> list[dict]:
-    """Return the rows of a cold start with its refusals moved to where what is recalled is wrong."""
-    lines = cold_start.read_text(encoding="utf-8").splitlines()
-    said = []
-    for fact, line in zip(facts, lines, strict=True):
-        sentence = re.escape(fact.sentence("\0")).replace("\0", "(.*)")
-        answer = json.loads(line)["messages"][1]["content"]
-        said.append(re.search(f"<think>{sentence}</think>", answer)[1])
+def ask(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
+    """Ask a model that answers in the form of the cold start."""
+    sampler, limit = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES), config.max_completion_length
+    answers = generate_groups(policy, sampler, prompts, 1, SamplingParams(limit, temperature=0.0), config.seed)
+    return examine(policy, sampler, answers, config.toy_world, limit)
+
+
+def ask_untrained(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
+    """Ask the model before any training. `declines` is the log-prob of declining right after the prompt."""
+    facts = [Fact.of_row(prompt.columns) for prompt in prompts]
+    refusal = Completion.given(list(encode(policy, f"{REFUSAL}.")), "stop", loss_weight=1.0)
+    declines = completion_logprobs(policy, [Group(prompt, [refusal]) for prompt in prompts])
     rows = []
-    for question, answer in cold_start_rows(facts, said, lambda fact, answer: not is_right(answer, fact)):
+    for fact, said, logps in zip(facts, own_answers(config, facts), declines, strict=True):
+        row = {"title": fact.title, "familiarity": fact.familiarity, "said": said}
+        rows.append(row | {"right": is_right(said, fact.answers), "declines": float(logps.sum())})
+    return rows
+
+
+def supervised(cold_start: Path, questions: Path) -> list[dict]:
+    """Return the rows of a cold start with its refusals moved to where what is recalled is wrong."""
+    facts, said = [Fact.of_row(row) for row in read_records(questions)], []
+    for fact, row in zip(facts, read_records(cold_start), strict=True):
+        sentence = re.escape(fact.sentence("\0")).replace("\0", "(.*)")
+        said.append(re.search(f"<think>{sentence}</think>", row["messages"][1]["content"])[1])
+    rows = []
+    for question, answer in cold_start_rows(facts, said, lambda fact, answer: not is_right(answer, fact.answers)):
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         rows.append({"messages": messages})
     return rows
@@ -209,20 +214,20 @@ def supervised(cold_start: Path, facts: Sequence[Fact]) -> list[dict]:
 def main(argv: list[str] | None = None) -> dict:
     options = make_parser().parse_args(argv)
     run = options.run
-    exam = Exam(run, options.facts, options.quick)
-    cold = exam.rows("cold start", run / "cold_start" / "final")
+    exam = Exam(run, options.quick)
+    cold = exam.of_run(0, run / "cold_start" / "final")
     arms = {
-        "prompt": (exam.rows("prompt", exam.base(), is_trained=False), "decline"),
-        "cold start": (cold, "decline"),
-        "GRPO": (exam.rows("GRPO", run / "final"), "decline"),
-        "R-Tuning": (exam.rows("R-Tuning", exam.r_tuning()), "decline"),
+        "prompt": (exam.of_model("prompt", exam.base()), "declines"),
+        "cold start": (cold, "declines"),
+        "GRPO": (exam.of_run(exam.config.max_steps, run / "final"), "declines"),
+        "R-Tuning": (exam.of_model("R-Tuning", exam.r_tuning()), "declines"),
         "sequence": (cold, "sequence"),
     }
     found = {name: measures(rows, score, cold) for name, (rows, score) in arms.items()}
     found["prompt"]["declined"] = None  # its score is no probability of declining
     folder = RESULTS / "smollm2" if options.save else run / "exam"
     folder.mkdir(parents=True, exist_ok=True)
-    row = {"seed": exam.config.seed, "steps": exam.config.max_steps, "facts": len(exam.kept), "arms": found}
+    row = {"seed": exam.config.seed, "steps": exam.config.max_steps, "facts": len(cold), "arms": found}
     write_lines(folder / f"seed-{exam.config.seed}.jsonl", [row])
     curves = {}
     for name, (rows, score) in arms.items():
@@ -238,7 +243,6 @@ def main(argv: list[str] | None = None) -> dict:
 def make_parser() -> argparse.ArgumentParser:
     parser = plain_parser("bench.real_model", __doc__)
     parser.add_argument("run", type=Path, nargs="?", default=Path("runs/smollm2"), help="default: %(default)s")
-    parser.add_argument("--facts", type=int, metavar="N", help="ask only for the first N held-out facts")
     parser.add_argument("--quick", action="store_true", help="few facts and one step of training: does it work?")
     parser.add_argument("--save", action="store_true", help="write rows and plot to bench/results/smollm2 instead")
     return parser

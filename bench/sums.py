@@ -19,22 +19,22 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.exam import MAX_SEQUENCES, encode
 from bench.record import RESULTS, markdown_table, plain_parser
-from bench.refusals import interval
+from grpo.base.schema import Prompt
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.files import read_records
-from grpo.data.prompts import render
+from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
+from grpo.evaluation.boundary import encode, interval
 from grpo.model.policy import Policy, load_for_inference
 from grpo.sampling.sampler import Sampler
 from rewards.boxed import verdict
 
 MODELS = {"cold start": "cold_start/final", "GRPO": "final"}
 COLUMNS = ["model", "answers", "right", "worked out", "tokens"]
+MAX_SEQUENCES = 64  # decoded together
 Row = Mapping[str, object]
 
 
@@ -48,29 +48,24 @@ def first_step(question: str) -> str:
     return f"{first} + {second} ="
 
 
-def answer(policy: Policy, config: TrainConfig, rows: Sequence[Row], way: str) -> list[tuple[str, int]]:
+def answer(policy: Policy, config: TrainConfig, prompts: Sequence[Prompt], way: str) -> list[tuple[str, int]]:
     """Return the text of each answer, and its number of tokens."""
-    begun = [first_step(row["question"]) if way == "begun" else "" for row in rows]
-    prompts = []
-    for row, text in zip(rows, begun, strict=True):
-        messages = [{"role": "user", "content": row["question"]}]
-        if config.system_prompt:
-            messages.insert(0, {"role": "system", "content": config.system_prompt})
-        prompts.append(encode(policy, render(policy.tokenizer, messages) + text))
+    begun = [first_step(prompt.columns["question"]) if way == "begun" else "" for prompt in prompts]
+    ids = [encode(policy, prompt.text + text) for prompt, text in zip(prompts, begun, strict=True)]
     temperature = config.temperature if way == "sampled" else 0.0
     sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
     sampling = SamplingParams(config.max_completion_length, temperature)
-    answers = sampler.sample(prompts, 1, sampling, range(len(prompts)))
+    answers = sampler.sample(ids, 1, sampling, range(len(ids)))
     found = []
     for (completion,), text in zip(answers, begun, strict=True):
         found.append((text + policy.decode(completion.ids), len(completion.ids)))
     return found
 
 
-def measures(answers: Sequence[tuple[str, int]], rows: Sequence[Row]) -> dict[str, object]:
+def measures(answers: Sequence[tuple[str, int]], prompts: Sequence[Prompt]) -> dict[str, object]:
     """Return the shares that are right and worked out, and the mean number of tokens."""
-    verdicts = [verdict(text, row["answer"])[0] for (text, _), row in zip(answers, rows, strict=True)]
-    right = np.array([found == "correct" for found in verdicts])
+    graded = zip(answers, prompts, strict=True)
+    right = np.array([verdict(text, prompt.columns["answer"])[0] == "correct" for (text, _), prompt in graded])
     return {
         "right": float(right.mean()),
         "right_interval": interval(lambda chosen: right[chosen].mean(), len(right)),
@@ -88,15 +83,15 @@ def table_row(row: Row) -> list[str]:
 def main(argv: list[str] | None = None) -> list[dict]:
     options = make_parser().parse_args(argv)
     run = options.run
-    config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
-    held_out = read_records(run / "world" / "held_out.jsonl")
     rows = []
     for name, folder in MODELS.items():
-        own, _ = load_config(run / "config.resolved.yaml", ["cold_start=null", f"model_name_or_path={run / folder}"])
-        policy = load_for_inference(own, choose_device(config.device))
+        keys = ["cold_start=null", f"model_name_or_path={run / folder}"]
+        config, _ = load_config(run / "config.resolved.yaml", keys)
+        policy = load_for_inference(config, choose_device(config.device))
+        prompts = load_prompts(QuestionData(config), policy, Questions.held_out(config)).prompts
         for way in ("sampled", "greedy", "begun"):
-            answers = answer(policy, config, held_out, way)
-            rows.append({"model": name, "way": way, "seed": config.seed, **measures(answers, held_out)})
+            answers = answer(policy, config, prompts, way)
+            rows.append({"model": name, "way": way, "seed": config.seed, **measures(answers, prompts)})
     folder = RESULTS / "sums" if options.save else run
     write_lines(folder / f"seed-{config.seed}.jsonl", rows)
     print(markdown_table(COLUMNS, [table_row(row) for row in rows]), end="\n\n")

@@ -29,6 +29,7 @@ from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
 from grpo.model.weights import read_model_config
 from grpo.report.plot import line_plot
+from grpo.run.cold_starts import keep, place_of, take
 from grpo.run.guard import Guard
 from grpo.run.metrics import Clock
 from grpo.run.provenance import check_origin, origin_of
@@ -161,6 +162,12 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     final = Path(stage1.output_dir) / "final"
     if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
+        return start_from(final, config)
+    kept = place_of(locate(stage1), run.ranks, run.device) if run.ranks.is_main else None
+    if run.ranks.of_main(run.ranks.is_main and take(kept, final)):
+        run.say(
+            f"cold start: {final} is a copy of {kept}, made by the same config and program; GRPO_CACHE=off trains it"
+        )
     else:
         start = stage1.model_name_or_path or "scratch"
         run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
@@ -168,6 +175,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         run.say(f"{then}; `python -m grpo.doctor` with this config measures how long both take")
         has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
+        keep(final, kept)
         run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
     return start_from(final, config)
 

@@ -8,7 +8,7 @@ cities of a country. The first column says how well such a thing is known, the l
 
 import csv
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,13 @@ class Fact:
     familiarity: str
     subject: str
     answers: tuple[str, ...]
+
+    @classmethod
+    def of_row(cls, row: Mapping) -> "Fact":
+        """Return the fact that a row asks for."""
+        before, after = FORMS.get(row["familiarity"], CITY).question.split("{subject}")
+        subject = row["question"].removeprefix(before).removesuffix(after)
+        return cls(row["familiarity"], subject, tuple(row["answer"]))
 
     @property
     def form(self) -> Form:
@@ -107,9 +114,9 @@ def split_facts(facts: Sequence[Fact], seed: int) -> tuple[list[Fact], list[Fact
     return asked, kept
 
 
-def is_right(answer: str, fact: Fact) -> bool:
+def is_right(answer: str, names: Sequence[str]) -> bool:
     """Return whether an answer is one of the names of the right one."""
-    return fold(answer).removeprefix("the ").strip(" .'\"") in map(fold, fact.answers)
+    return fold(answer).removeprefix("the ").strip(" .'\"") in map(fold, names)
 
 
 def at_random(seed: int) -> Callable[[Fact, str], bool]:

@@ -1,22 +1,13 @@
-"""The measures of refusals, against counts by hand, and the data of bench/real_model.py."""
-
-import math
+"""The measures of refusals that bench/ alone needs, against counts by hand, and the data of bench/real_model.py."""
 
 import numpy as np
 import pytest
 
-from bench.exam import logit
 from bench.real_model import measures, over_seeds, supervised
-from bench.refusals import auroc, auroc_within, interval, mean_risk, risk_at
+from bench.refusals import auroc_within, mean_risk, risk_at
 from grpo.base.storage import write_lines
+from grpo.evaluation.boundary import auroc
 from knowledge.almanac import REFUSAL, Fact, conversations
-
-
-def test_auroc_counts_pairs_and_half_of_the_ties():
-    scores, wrong = np.array([3.0, 2.0, 2.0, 1.0]), np.array([True, True, False, False])
-    assert auroc(scores, wrong) == (1 + 1 + 0.5 + 1) / 4
-    assert auroc(-scores, wrong) == 1 - auroc(scores, wrong)
-    assert math.isnan(auroc(scores, np.ones(4, bool)))
 
 
 def test_auroc_within_kinds_ignores_what_tells_kinds_apart():
@@ -32,27 +23,14 @@ def test_the_risk_is_the_share_of_wrong_answers_among_the_lowest_scores():
     assert mean_risk(scores, right) == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
 
 
-def test_an_interval_holds_the_mean_and_narrows_with_more_facts():
-    widths = []
-    for count in (25, 400):
-        values = np.arange(count) % 2
-        low, high = interval(lambda chosen, values=values: values[chosen].mean(), count)
-        assert low < 0.5 < high
-        widths.append(high - low)
-    assert widths[0] / widths[1] == pytest.approx(4, rel=0.2)
-
-
-def test_a_log_prob_becomes_a_logit():
-    assert logit(math.log(0.5)) == pytest.approx(0) and logit(math.log(0.9)) == pytest.approx(math.log(9))
-    assert math.isfinite(logit(0.0))
-
-
 def test_r_tuning_declines_exactly_what_the_model_gets_wrong(tmp_path):
     facts = [Fact("capital", "the Netherlands", ("Amsterdam",)), Fact("symbol", "iron", ("Fe",))]
     pairs = conversations(facts, ["Rotterdam", "Fe"], lambda fact, answer: fact.subject == "iron")
     rows = [{"messages": [{"content": question}, {"content": answer}]} for question, answer in pairs]
     write_lines(tmp_path / "cold_start.jsonl", rows)
-    found = [row["messages"][1]["content"] for row in supervised(tmp_path / "cold_start.jsonl", facts)]
+    write_lines(tmp_path / "questions.jsonl", [fact.row() for fact in facts])
+    found = supervised(tmp_path / "cold_start.jsonl", tmp_path / "questions.jsonl")
+    found = [row["messages"][1]["content"] for row in found]
     assert found == [
         f"<think>The capital of the Netherlands is Rotterdam.</think><answer>{REFUSAL}</answer>",
         "<think>The symbol of iron is Fe.</think><answer>Fe</answer>",
@@ -63,10 +41,10 @@ def test_the_table_of_seeds_has_the_mean_the_range_and_the_paired_gain(tmp_path)
     """Two facts of which the first is known. Before, the model would decline the known one; after, the other."""
     known = {"familiarity": "capital", "right": True, "sequence": -1.0}
     unknown = {"familiarity": "capital", "right": False, "sequence": -2.0}
-    before = [known | {"decline": 1}, unknown | {"decline": -1}]
-    after = [known | {"decline": -1}, unknown | {"decline": 1}]
+    before = [known | {"declines": 1}, unknown | {"declines": -1}]
+    after = [known | {"declines": -1}, unknown | {"declines": 1}]
     for seed, rows in ((1, before), (2, after)):
-        found = measures(rows, "decline", before)
+        found = measures(rows, "declines", before)
         assert found["gain"] == found["auroc"] == seed - 1
         write_lines(tmp_path / f"seed-{seed}.jsonl", [{"arms": {"GRPO": found}}])
     cells = over_seeds(tmp_path).splitlines()[-1].split(" | ")

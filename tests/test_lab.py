@@ -6,39 +6,28 @@ import numpy as np
 import pytest
 
 from bench import lab
-from grpo.config.load import load_config
+from grpo.evaluation.boundary import answered, gain_interval, with_constant
 
 REFUSED = 1
 
 
 def test_the_lab_runs_and_goes_on_where_it_was_killed(tmp_path):
-    arguments = ["--quick", "--arms", "truthrl, none", "--seeds", "5", "--folder", str(tmp_path)]
+    arm = "scale_rewards=group learning_rate=1e-3"
+    arguments = ["--quick", "--arms", arm, "--seeds", "5", "--folder", str(tmp_path)]
     lines = lab.main(arguments).splitlines()
-    assert [line.split(" | ")[1] for line in lines[2:]] == ["cold start", "truthrl, none"]
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["cold start", arm]
     path = tmp_path / "rows.jsonl"
-    rows = lab.read_rows(path)
+    rows = lab.stored(path)
     assert [(row["world"], row["seed"], row["arm"]) for row in rows] == [
         ("neutral", 5, "cold start"),
-        ("neutral", 5, "truthrl, none"),
+        ("neutral", 5, arm),
     ]
     assert len(rows[0]["declines"]) == len(rows[0]["right"]) == len(rows[0]["sequence"]) == 16
     assert (tmp_path / "boundary.png").stat().st_size > 0
 
     path.write_text("".join(json.dumps(row) + "\n" for row in rows)[:-30])  # killed while the last row was written
     lab.main(arguments)
-    assert lab.read_rows(path) == rows, "the same seed gives the same row"
-
-
-@pytest.mark.parametrize("world", lab.CONFIGS)
-def test_the_configuration_takes_the_keys_of_every_arm(world):
-    for part in lab.PARTS:
-        load_config(lab.ROOT / "configs" / f"{lab.CONFIGS[world]}.yaml", lab.keys_of(part))
-
-
-def test_an_arm_with_a_part_that_there_is_not_is_named(capsys):
-    with pytest.raises(SystemExit):
-        lab.main(["--arms", "knowrl, some"])
-    assert "no part 'some'; there are: knowrl;" in capsys.readouterr().err
+    assert lab.stored(path) == rows, "the same seed gives the same row"
 
 
 def row(declines, right, **more):
@@ -61,8 +50,8 @@ def test_the_measures_of_a_run_by_hand():
 @pytest.mark.parametrize("coverage", [0.1, 0.5, 0.9])
 def test_a_constant_changes_how_much_is_answered_and_not_the_order(coverage):
     logits = np.random.default_rng(0).normal(1, 3, 50)
-    moved = lab.with_constant(logits, coverage)
-    assert lab.answered(moved).mean() == pytest.approx(coverage, abs=1e-6) and np.ptp(moved - logits) < 1e-9
+    moved = with_constant(logits, coverage)
+    assert answered(moved).mean() == pytest.approx(coverage, abs=1e-6) and np.ptp(moved - logits) < 1e-9
 
 
 def test_a_line_of_the_table_is_the_mean_over_seeds():
@@ -78,7 +67,7 @@ def test_the_gain_of_one_seed_has_an_interval_over_people():
     """Two questions about each of 100 people, of whom 75 have both in order after training, and 25 neither."""
     right = [1, 0] * 100
     after = [0.0, 1.0] * 75 + [1.0, 0.0] * 25
-    low, high = lab.gain_interval(row(after, right), row([0.0] * 200, right))
+    low, high = gain_interval(*(lab.questions_of(row(side, right)) for side in ([0.0] * 200, after)))
     assert low < 0.25 < high and high - low == pytest.approx(2 * 1.96 * (0.75 * 0.25 / 100) ** 0.5, rel=0.2)
 
 

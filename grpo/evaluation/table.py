@@ -1,14 +1,25 @@
-"""Summaries of evaluations as tables of text. An unknown value is shown as –."""
+"""Summaries of evaluations as tables of text: rates in percent, others with DECIMALS. Unknown values are shown as –."""
 
 from collections.abc import Mapping, Sequence
 
 from grpo.evaluation.measures import Summary
 
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
-SHOWN = ("accuracy", *ABSTENTION, "truthfulness", "supported_frac", "ece", "brier", "aurc", "reward", "mean_length")
+SHOWN = (
+    *("accuracy", *ABSTENTION, "truthfulness", "auroc_declining"),
+    *("supported_frac", "ece", "brier", "aurc", "reward", "mean_length"),
+)
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
 ONE_MODEL = ("f_score", "omniscience_index")  # shown only in the table of one evaluation
-DECIMALS = {"omniscience_index": 1, "reward": 2, "mean_length": 1, "ece": 3, "brier": 3, "aurc": 3}  # others: percent
+DECIMALS = {
+    "omniscience_index": 1,
+    "mean_length": 1,
+    "reward": 2,
+    "auroc_declining": 2,
+    "ece": 3,
+    "brier": 3,
+    "aurc": 3,
+}
 EACH_REWARD = "rewards/"  # begins the name of the mean of one of several rewards
 UNKNOWN = "–"
 

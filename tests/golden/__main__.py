@@ -195,6 +195,7 @@ def run_case(name: str, result: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
+    os.environ["GRPO_CACHE"] = "off"  # each case trains its own cold start
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         log = os.open(f"{result}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

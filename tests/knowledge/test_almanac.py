@@ -51,7 +51,7 @@ WRONG = cells("Ukraine | Odesa ¦ Chicago | Illinois ¦ tungsten | Tu")
 def test_an_answer_is_right_under_any_of_its_names(pair):
     subject, answer = pair.split(" | ")
     (fact,) = [fact for fact in FACTS if fact.subject == subject]
-    assert is_right(answer, fact) == (pair in RIGHT)
+    assert is_right(answer, fact.answers) == (pair in RIGHT)
 
 
 def test_a_cold_start_recalls_what_the_model_says_and_declines_at_random():
