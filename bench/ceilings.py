@@ -14,7 +14,7 @@ import torch
 from bench import models
 from bench.timing import Side, once
 from bench.workload import Work
-from grpo.device.products import linear, prepack
+from grpo.device.products import linear, prepack, slow_dtype
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.memory import kv_bytes_per_token
@@ -31,6 +31,8 @@ def peaks(options: Namespace) -> Peaks:
     kind = "smoke" if options.smoke else options.device
     size, found = SQUARE[kind], {}
     for dtype in ("float32", "bfloat16"):
+        if options.dtype == "float32" and slow_dtype(getattr(torch, dtype), torch.device(options.device)):
+            continue  # it would take minutes
         build = models.build_of(options, dtype=dtype)
         hidden, weight = random_matrix(size, size, build), prepack(random_matrix(size, size, build))
         seconds = median_seconds(partial(linear, hidden, weight), options.device)

@@ -26,6 +26,8 @@ COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target"
 def newest(rows: Iterable[Mapping]) -> list[Measured]:
     """Return the cases of each benchmark, part, device and dtype at the commit that was measured last, each once.
 
+    Of the dtypes of a benchmark, the one that was measured last comes first.
+
     rows: oldest first; those of a smoke test do not count.
     """
     commits: dict[tuple, str] = {}
@@ -39,8 +41,9 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
             commits[key] = row["machine"]["commit"]
             found[key] = {}
         found[key] |= {case["name"]: (row, case) for case in row["cases"]}
+    dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items()}
     measured = []
-    for key in sorted(found):
+    for key in sorted(sorted(found, key=dates.get, reverse=True), key=lambda key: key[:3]):
         measured += found[key].values()
     return measured
 

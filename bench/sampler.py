@@ -1,4 +1,4 @@
-"""python -m bench.sampler [--peer hf|none] [--models smollm2] [--batches 32] [--tokens 64] [--top-p 0.9]
+"""python -m bench.sampler [--peer hf|none] [--models smollm2] [--batches 32] [--tokens 64] [--top-p 0.9] [--rank 16]
 
 How fast is generation, compared with transformers' generate at the same weights, dtype, prompts and lengths
 (temperature 1, top_k 0)? With a vocabulary of 152k entries and top-p: --models 0.5b --batches 16 --tokens 32
@@ -43,6 +43,7 @@ SIZES = {
         "batches": [32],  # completions decoded together
         "tokens": 64,  # of the longest completion
         "top_p": 1.0,
+        "rank": 0,  # of an adapter on all projections, of our side alone
         "vocabulary": 32768,  # of the drawing
     },
     "cuda": {"models": ["1.5b"], "tokens": 512, "vocabulary": 151936},
@@ -94,7 +95,7 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
     """Time generation."""
     options = record.options
     build = models.build_of(options)
-    model = models.ours(path, build)
+    model = models.ours(path, models.build_of(options, options.rank))
     sampler = Sampler(model, (), max_slots=len(work.lengths))  # made once, as in a run: on a GPU it prepares graphs
 
     def run_ours() -> None:
@@ -161,13 +162,14 @@ def main(argv: list[str] | None = None) -> dict:
     options = parse("sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
     record = Record("sampler", options, ceilings.peaks)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+    adapter = f", adapter of rank {options.rank}" if options.rank else ""
     for name in options.models:
         vocab = models.SHAPES[name]["vocab_size"]
         with models.temporary_model(name, options) as path:
             for batch in options.batches:
                 for kind, make in KINDS.items():
                     work = make(batch, options.tokens, vocab)
-                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}", record)
+                    speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}", record)
             if options.peer == "hf":
                 record.checks[f"{name} logp_difference_max"] = agreement(path, options)
     drawing(record)

@@ -98,7 +98,7 @@ def test_the_floor_of_a_step_by_hand(bench):
 def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(bench, monkeypatch):
     ceilings = bench("ceilings")
     monkeypatch.setattr(ceilings, "median_seconds", lambda *_: 0.5)
-    found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu"))
+    found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu", dtype="bfloat16"))
     assert found["copy_gb_per_s"] == pytest.approx(2 * 2**20 / 0.5 / 1e9)
     assert found["float32_tflops"] == found["bfloat16_tflops"] == pytest.approx(2 * 256**3 / 0.5 / 1e12)
 

@@ -109,7 +109,7 @@ class ModelConfig:
             if type(value) is not int or not 1 <= value <= largest:
                 raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {largest}")
         for name in ("tied_head", "qkv_bias", "o_bias", "mlp_bias"):
-            if getattr(self, name) not in (True, False, None):
+            if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r:.80}, and must be true or false")
         if self.num_heads % self.num_kv_heads or self.head_dim % 2:
             raise ValueError(
@@ -137,7 +137,9 @@ class ModelConfig:
                 "use another checkpoint",
                 PREFLIGHT,
             )
-        kind, attention_bias = FAMILIES[family], raw.get("attention_bias", False)
+        kind = FAMILIES[family]
+        names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
+        attention_bias, mlp_bias, tied_head = (False if raw.get(name) is None else raw[name] for name in names)
         return cls(
             family,
             vocab_size=raw["vocab_size"],
@@ -149,10 +151,10 @@ class ModelConfig:
             head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
             norm_eps=raw.get("rms_norm_eps", 1e-6),
             max_positions=raw.get("max_position_embeddings", 32768),
-            tied_head=raw.get("tie_word_embeddings", False),
+            tied_head=tied_head,
             qkv_bias=attention_bias if kind.qkv_bias is None else kind.qkv_bias,
             o_bias=attention_bias if kind.o_bias is None else kind.o_bias,
-            mlp_bias=raw.get("mlp_bias", False),
+            mlp_bias=mlp_bias,
             qk_norm=kind.qk_norm,
             rope=read_rope(raw),
             raw=raw,
@@ -330,10 +332,10 @@ class Decoder(nn.Module):
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
 
     @contextmanager
-    def prepacked(self) -> Iterator[torch.Tensor]:
-        """Prepack all weights for the `with` block, in which they must not change. Yield the prepacked head.
+    def packed(self) -> Iterator[torch.Tensor]:
+        """Pack all weights for the `with` block, in which they must not change. Yield the packed head.
 
-        Frozen weights without an adapter stay prepacked afterwards. The others are packed anew each time; in float32 on
+        Frozen weights without an adapter stay packed afterwards. The others are packed anew each time; in float32 on
         a CPU, those with an adapter are merged with it (lora.py).
         """
         head = self.untied_head or self.embedding
@@ -342,8 +344,8 @@ class Decoder(nn.Module):
                 linear.prepack()
             yield head.prepack()
         finally:
-            for packed in (*self.linears(), head):
-                packed.release()
+            for weight in (*self.linears(), head):
+                weight.release()
 
     def lora_linears(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))

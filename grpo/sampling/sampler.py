@@ -96,7 +96,7 @@ class Sampler:
             _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
         )
         done: list[Completion | None] = [None] * total
-        with self.model.prepacked() as head_VD:
+        with self.model.packed() as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or running.live or finished:
@@ -113,7 +113,7 @@ class Sampler:
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
         """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
-        with self.model.prepacked() as head_VD:
+        with self.model.packed() as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 from grpo.kernels.reference import draw as draw_slowly
+from grpo.kernels.reference import kept_tokens
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.device.draw import SamplingParams, _threshold, draw, hash_seed, uniforms
+from grpo.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, hash_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),
@@ -58,6 +59,10 @@ def test_a_nucleus_in_a_wide_row(top_p, top_k, width):
         assert math.isclose(float(cuts[row]), wanted, abs_tol=1e-9)
 
 
+def cuts(logp_BV, top_k, top_p):
+    return _threshold(logp_BV, _largest_share(logp_BV.exp()), top_k, top_p)[1]
+
+
 def wide_rows():
     """Rows whose nucleus is hard to find: equal entries, one far above all others, most impossible, two far apart."""
     logits = torch.randn(6, 4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -75,7 +80,7 @@ def test_where_top_p_ends(top_p, dtype):
     """What is kept has at least that mass, and less without its least likely entries. The cut lies half way to the
     next ones."""
     logp = wide_rows().to(dtype).log_softmax(-1)
-    for row, cut in zip(logp, _threshold(logp, 0, top_p)[1], strict=True):
+    for row, cut in zip(logp, cuts(logp, 0, top_p), strict=True):
         values = row[row.isfinite()]
         kept, dropped = values[values >= cut].double(), values[values < cut].double()
         assert kept.exp().sum() >= top_p - 1e-6
@@ -84,9 +89,41 @@ def test_where_top_p_ends(top_p, dtype):
         assert cut == pytest.approx(float(wanted), abs=1e-5)
 
 
+def very_wide_rows():
+    """Rows of which the likeliest tokens are looked at first: peaked, uniform, tied where those end, impossible."""
+    logits = torch.randn(8, 2 * LIKELIEST, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[0] *= 4
+    logits[1] *= 0.01
+    logits[2, 5] = 60.0  # all others together have less than 1e-12
+    logits[3] = 0.0
+    logits[3, : LIKELIEST - 1] = 9.0  # 99.99 % of the mass, and the tie of all others is the first dropped
+    logits[4, :] = (torch.arange(logits.shape[1]) < LIKELIEST).double()  # one value for all that are looked at
+    logits[5, 9:] = float("-inf")
+    logits[6] = (logits[6] * 4).round()
+    logits[7, : LIKELIEST + 1] += 30.0  # one token more than is looked at
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k"), [(0.5, 0), (0.9, 0), (0.9999, 0), (0.9, LIKELIEST + 7), (0.9, 40), (1.0, LIKELIEST)]
+)
+def test_what_is_kept_of_very_wide_rows(top_p, top_k):
+    """The twin keeps the same tokens, whether the likeliest ones were enough or not. The cut parts them from the
+    rest, half way."""
+    logits = very_wide_rows()
+    logp = logits.log_softmax(-1)
+    for row, cut in zip(logp, cuts(logp, top_k, top_p), strict=True):
+        kept = kept_tokens(row, 1.0, top_p, top_k)
+        assert (row >= cut).nonzero()[:, 0].tolist() == kept or float(cut) == float("-inf") == float(row.min())
+        is_dropped = torch.ones_like(row, dtype=torch.bool)
+        is_dropped[kept] = False
+        if is_dropped.any():
+            assert float(cut) == pytest.approx(float((row[kept].min() + row[is_dropped].max()) / 2), abs=1e-9)
+
+
 def test_a_wide_rows_cut_does_not_depend_on_the_others():
     logp = wide_rows().float().log_softmax(-1)
-    assert torch.equal(torch.cat([_threshold(row[None], 0, 0.9)[1] for row in logp]), _threshold(logp, 0, 0.9)[1])
+    assert torch.equal(torch.cat([cuts(row, 0, 0.9) for row in logp[:, None]]), cuts(logp, 0, 0.9))
 
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.7, 0.9, 0), (1.0, 1.0, 8)])

@@ -43,7 +43,7 @@ def generate(model, first_ids, seeds, limits, sampling, eos, steps=3, spare=4, k
         tensor[live] = torch.as_tensor(value)
     slots.ended_B[live] = False
     graphs = DecodeGraphs(model, slots, eos, kernel, capture)
-    with torch.inference_mode(), model.prepacked() as head:
+    with torch.inference_mode(), model.packed() as head:
         while not bool(slots.ended_B[live].all()):
             graphs.run(len(first_ids), steps, sampling, head)
     return [
@@ -195,7 +195,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
-    with torch.inference_mode(), model.prepacked() as head, no_waiting():
+    with torch.inference_mode(), model.packed() as head, no_waiting():
         sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_batch(whole(*groups_of(prompts, done)), device="cuda")

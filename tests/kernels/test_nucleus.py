@@ -8,7 +8,7 @@ from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import kept_tokens, uniform
 
-from grpo.device.draw import SamplingParams, _threshold, draw, uniforms
+from grpo.device.draw import SamplingParams, _largest_share, _threshold, draw, uniforms
 from grpo.device.ops import draw_tokens
 
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
@@ -23,7 +23,11 @@ def check_kept(logits, top_k, top_p, temperature=0.8):
     """The kernel and the plain path keep what the twin keeps, of what is possible. The thresholds are the same."""
     least, cut = thresholds(logits, temperature, top_k, top_p)
     logp = (logits.double() / temperature).log_softmax(-1)
-    plain = _threshold(logp, top_k, top_p)[1] if top_k or top_p < 1 else torch.full_like(logp[:, 0], float("-inf"))
+    plain = (
+        _threshold(logp, _largest_share(logp.exp()), top_k, top_p)[1]
+        if top_k or top_p < 1
+        else torch.full_like(logp[:, 0], float("-inf"))
+    )
     possible = logits > float("-inf")
     ours, theirs = (logits >= least[:, None]) & possible, (logp >= plain[:, None]) & possible
     for row in range(len(logits)):
