@@ -2,6 +2,7 @@
 
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,5 +65,5 @@ def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsy
     assert all(found[model, "begun"]["worked out"] == 1 for model in sums.MODELS)
     assert capsys.readouterr().out.count("| GRPO |") == 3
     answers = [(r"3 + 4 = 7. \boxed{7}", 9), (r"\boxed{8}", 4)]
-    found = sums.measures(answers, [{"answer": "7"}, {"answer": "7"}])
+    found = sums.measures(answers, [SimpleNamespace(columns={"answer": "7"})] * 2)
     assert (found["right"], found["worked out"], found["tokens"]) == (0.5, 0.5, 6.5)

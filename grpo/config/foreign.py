@@ -58,6 +58,9 @@ SWITCHES = {
 }
 
 _IGNORED = {  # what happens instead -> the keys
+    "the cold start trains on the answers alone, in a shuffled order": (
+        "assistant_only_loss completion_only_loss shuffle_dataset"
+    ),
     "the built-in sampler generates; sampler_importance_sampling_correction weights what the trainer sees otherwise": (
         "cache_implementation fast_inference gpu_memory_utilization transformers_continuous_batching_config use_cache "
         "use_transformers_* use_vllm vllm_*"

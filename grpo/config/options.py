@@ -150,8 +150,8 @@ class RunKeys:
     """Steps between checkpoints. 0: save only at the end."""
     save_total_limit: int = key(3, "free", low=0)
     """Checkpoints to keep. 0: all."""
-    report_to: list[str] = key(("tensorboard",), "free")
-    """Trackers that get the metrics as well as metrics.jsonl: tensorboard, swanlab, wandb, trackio or none."""
+    report_to: list[str] = key(("tensorboard",), "free", choices=("tensorboard", "swanlab", "wandb", "trackio", "none"))
+    """Trackers that get the metrics as well as metrics.jsonl."""
     run_name: str | None = key(None, "free")
     """Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir."""
     project: str | None = key(None, "free")

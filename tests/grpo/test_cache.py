@@ -20,7 +20,7 @@ def opened(path: Path) -> DiskCache:
     return DiskCache(path, "reply cache", "replies", {"text": "TEXT NOT NULL"})
 
 
-@pytest.mark.parametrize("text", ["a text", "\0", "'; DROP TABLE replies; --", "x" * 100_000, "🙂"])
+@pytest.mark.parametrize("text", ["a text", "'; DROP TABLE replies; --", "x" * 100_000, "🙂"])
 def test_what_was_kept_is_found_also_after_a_restart(path, text):
     cache = opened(path)
     cache.put({text: (text,), "another": ("b",)})

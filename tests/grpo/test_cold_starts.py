@@ -98,8 +98,9 @@ def test_a_cold_start_that_was_kept_gives_the_same_run(tmp_path, toy_run):
     said, second = toy_run("two")
     assert "is a copy of" in said.err and "GRPO_CACHE=off" in said.err and second == first
     (kept,) = [path for path in (tmp_path / "cache" / "cold_starts").iterdir() if path.is_dir()]
-    with open(kept / "model.safetensors", "r+b") as file:
-        file.write(b"x")
+    damaged = bytearray((kept / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (kept / "model.safetensors").write_bytes(damaged)
     said, third = toy_run("three")
     assert "stage 1 took" in said.err and third == first
     assert "is a copy of" not in toy_run("four", "seed=8")[0].err

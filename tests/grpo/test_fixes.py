@@ -114,7 +114,7 @@ def test_every_value_that_a_fix_gives_to_a_key_is_accepted(tmp_path):
 
 def test_every_command_option_and_file_that_a_fix_names_exists():
     options = parser_options()
-    assert {"--merge", "--missing-titles", "--reward"} <= options
+    assert {"--merge", "--reward"} <= options
     for where, text in FIXES:
         for module in re.findall(r"python -m ([\w.]+)", text):
             assert find_spec(module.rstrip(".")), (where, module)
