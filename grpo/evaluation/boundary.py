@@ -215,7 +215,7 @@ def verdict(before: Sequence[Row], after: Sequence[Row]) -> str:
     if None in areas:
         return ""
     low, high = gain_interval(before, after)
-    changed = "changed how readily the model declines; that it changed which questions, cannot be seen"
+    changed = "is not seen to have changed which questions the model declines"
     if low > 0:
         changed = "changed which questions the model declines: more of those that it would answer wrong"
     elif high < 0:

@@ -20,13 +20,13 @@ def opened(path: Path) -> DiskCache:
     return DiskCache(path, "reply cache", "replies", {"text": "TEXT NOT NULL"})
 
 
-@pytest.mark.parametrize("text", ["a text", "'; DROP TABLE replies; --", "x" * 100_000, "🙂"])
+@pytest.mark.parametrize("text", ["a text", "\0", "'; DROP TABLE replies; --", "x" * 100_000, "🙂"])
 def test_what_was_kept_is_found_also_after_a_restart(path, text):
     cache = opened(path)
-    cache.put({text: (text,), "another": ("b",)})
-    assert cache.get([text, "none", "another"]) == {text: (text,), "another": ("b",)}
+    cache.put({"a": (text,), "another": ("b",)})
+    assert cache.get(["a", "none", "another"]) == {"a": (text,), "another": ("b",)}
     cache.close()
-    assert opened(path).get([text]) == {text: (text,)}
+    assert opened(path).get(["a"]) == {"a": (text,)}
 
 
 @pytest.mark.parametrize("content", [b"hello, world", json.dumps({"a": 1}).encode() * 100])
