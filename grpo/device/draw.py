@@ -94,7 +94,9 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
 
 def _blocks(weight_BV: torch.Tensor) -> torch.Tensor:
     """Cut each row into blocks of BLOCK entries, the last one filled up with zeros."""
-    return F.pad(weight_BV, (0, -weight_BV.shape[1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    missing = -weight_BV.shape[1] % BLOCK
+    padded_BV = F.pad(weight_BV, (0, missing)) if missing else weight_BV  # a pad of 0 would copy
+    return padded_BV.unflatten(-1, (-1, BLOCK))
 
 
 def _threshold(
