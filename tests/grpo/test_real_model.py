@@ -132,8 +132,9 @@ def test_the_kl_of_a_base_in_8_bits(policy):
 
 @pytest.mark.soak
 def test_three_shards_train_what_one_process_trains(policy, tmp_path):
-    """Of 9 heads and 3 key-value heads, a third each."""
+    """Of 9 heads and 3 key-value heads, a third each. In float32 the first updates turn rounding into 8e-4."""
     keys = {"reward_funcs": ["fakes:mixed"], "max_steps": 2, "save_steps": 0, "max_completion_length": 4}
+    keys["torch_dtype"] = "float64"
     with Processes(tmp_path, write_chat_checkpoint(tmp_path / "tiny")) as processes:
         for world in (1, 3):
             config = write_config(tmp_path, policy.folders[0], str(world), **keys, tensor_parallel_size=world)
@@ -144,7 +145,7 @@ def test_three_shards_train_what_one_process_trains(policy, tmp_path):
     one, three = (weights(tmp_path / name) for name in ("1", "3"))
     assert one.keys() == three.keys() and any(tensor.any() for name, tensor in one.items() if "lora_B" in name)
     for name, tensor in one.items():
-        torch.testing.assert_close(three[name], tensor, rtol=0, atol=1e-4)  # the learning rate is 5e-3
+        torch.testing.assert_close(three[name], tensor, rtol=2e-7, atol=1e-12)  # files hold float32
     answers = [
         sorted(json.loads(row)["completion"] for path in folder.glob("completions/*") for row in path.open())
         for folder in (tmp_path / "1", tmp_path / "3")
