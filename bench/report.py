@@ -1,7 +1,7 @@
 """python -m bench.report [--results bench/results] [--readme bench/README.md] [--page FILE]
 
-Turn stored rows into the table of bench/README.md. Of each benchmark, device and dtype, all rows count that were
-measured at the newest commit, so a benchmark can be run once for each model. If they repeat a case, the newest counts.
+Turn stored rows into the table of bench/README.md. Of each case of a benchmark, device and dtype, the row that was
+measured last counts; below the table stands at which commit that was.
 With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. --page writes the table to a file,
 with what to do next: the checks that failed, the phases of a complete step that lose most (their time beyond their
 floor), and the operations that take longest. The last line of stdout is JSON.
@@ -16,6 +16,7 @@ from bench.record import RESULTS, duration, markdown_table, plain_parser, read_r
 from bench.timing import our_seconds
 from grpo.base.storage import write_atomically
 
+REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
 NUM_LOSSES = 3
 NUM_SHOWN = 4  # operations of a profile
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
@@ -24,28 +25,27 @@ COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target"
 
 
 def newest(rows: Iterable[Mapping]) -> list[Measured]:
-    """Return the cases of each benchmark, part, device and dtype at the commit that was measured last, each once.
+    """Return each case of each benchmark, part, device and dtype as it was measured last, those of a real shape first.
 
     Of the dtypes of a benchmark, the one that was measured last comes first.
 
     rows: oldest first; those of a smoke test do not count.
     """
-    commits: dict[tuple, str] = {}
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if row["options"]["smoke"] or not row["cases"]:
-            continue
-        dtype = row["options"].get("dtype", "")
-        key = (row["bench"], row.get("part", ""), row["options"].get("device", "cpu"), dtype)
-        if commits.get(key) != row["machine"]["commit"]:
-            commits[key] = row["machine"]["commit"]
-            found[key] = {}
-        found[key] |= {case["name"]: (row, case) for case in row["cases"]}
-    dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items()}
+        if not row["options"]["smoke"]:
+            key = (
+                row["bench"],
+                row.get("part", ""),
+                row["options"].get("device", "cpu"),
+                row["options"].get("dtype", ""),
+            )
+            found.setdefault(key, {}).update({case["name"]: (row, case) for case in row["cases"]})
+    dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items() if cases}
     measured = []
-    for key in sorted(sorted(found, key=dates.get, reverse=True), key=lambda key: key[:3]):
+    for key in sorted(sorted(dates, key=dates.get, reverse=True), key=lambda key: key[:3]):
         measured += found[key].values()
-    return measured
+    return sorted(measured, key=lambda row_and_case: REAL not in row_and_case[1]["name"])
 
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
@@ -57,7 +57,7 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
     target = f"{case['target']:g}" if "target" in case else ""
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
-    name = f"{row['bench']}, {row['options'].get('device', 'cpu')}"
+    name = ", ".join(filter(None, (row["bench"], row["options"].get("device", "cpu"), row["options"].get("dtype"))))
     return [name, case["name"], duration(our_seconds(case)), peer, faster, target, share]
 
 

@@ -153,7 +153,7 @@ def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
     assert last_line(capfd)["cases"] == 2
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert text.count("| logprob, cpu |") == 2
+    assert text.count("| logprob, cpu, ") == 2
 
 
 def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
@@ -169,9 +169,9 @@ def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options)
     }
 
 
-def test_the_report_shows_every_model_that_was_measured_at_the_newest_commit(bench):
-    """In any order of the models; what an older commit measured, or a trial, does not count, and a case stands once."""
-    old = stored_row("old", {"4m": 9.0, "31m": 9.0})
+def test_the_report_shows_each_case_as_it_was_measured_last(bench):
+    """In any order of the models; a trial does not count, and what has the real shape stands first."""
+    old = stored_row("old", {"smollm2": 9.0, "31m": 9.0})
     small, large = stored_row("new", {"31m": 1.0, "draw": 2.0}), stored_row("new", {"0.5b": 3.0, "draw": 4.0})
     beside = [stored_row("new", {"31m": 5.0}, device="cuda"), stored_row("old", {"31m": 6.0}, bench="train_step")]
     trials = [stored_row("newer", {"31m": 8.0}, smoke=True), stored_row("newer", {})]
@@ -179,7 +179,13 @@ def test_the_report_shows_every_model_that_was_measured_at_the_newest_commit(ben
     def shown(*rows):
         return {tuple(bench("report").cells(*found)[:3]) for found in bench("report").newest([*rows, *trials])}
 
-    models = {("sampler, cpu", "31m", "1.00 s"), ("sampler, cpu", "0.5b", "3.00 s")}
+    first = bench("report").newest([small, old])[0]
+    assert first[1]["name"] == "smollm2"
+    models = {
+        ("sampler, cpu", "31m", "1.00 s"),
+        ("sampler, cpu", "0.5b", "3.00 s"),
+        ("sampler, cpu", "smollm2", "9.00 s"),
+    }
     others = {("sampler, cuda", "31m", "5.00 s"), ("train_step, cpu", "31m", "6.00 s")}
     draw = "sampler, cpu", "draw"
     assert shown(old, small, large, *beside) == models | others | {(*draw, "4.00 s")}
