@@ -1,5 +1,5 @@
 """python -m bench.whole_steps [--shapes knowrl math small] [--delays 0 5 15] [--mean-length N] [--profile]
-python -m bench.whole_steps --shapes smollm2 trl --peer trl
+python -m bench.whole_steps --shapes smollm2 31m --peer trl
 
 How long does a complete GRPO step take (generation, rewards, reference and policy pass, update), how much of a judge's
 latency remains, and how does it compare with TRL's GRPOTrainer?
@@ -7,7 +7,7 @@ latency remains, and how does it compare with TRL's GRPOTrainer?
   math     1.5B, LoRA r=16, 16 prompts x 2 completions x 512 tokens, beta 0.05
   small    4M, LoRA r=16, 8 prompts x 12 completions x 128 tokens, beta 0.04, which end after about 64: for a CPU
   smollm2  SmolLM2-135M's sizes, LoRA r=16, 4 prompts x 8 completions x 64 tokens, beta 0.04
-  trl      31M, the same with 128 tokens; trl_gpu: 1.5B, 256 tokens
+  31m      31M, the same with 128 tokens; trl_gpu: 1.5B, 256 tokens
 Weights are random, and completions run to their limit, unless --mean-length makes an end token come after about so many
 tokens. The judge is a coroutine, like a client of an API. It answers each completion after a random time of up to
 --delays seconds; calls start as completions end. The first step is warm-up (compilation, graphs).
@@ -46,7 +46,7 @@ SHAPES = {
     "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "rank": 16, "beta": 0.05, "target": 0.6},
     "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "rank": 16, "beta": 0.04, "target": 0.3},
     "smollm2": {"model": "smollm2", "prompts": 4, "group": 8, "tokens": 64, "rank": 16, "beta": 0.04, "target": 6.5},
-    "trl": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128, "rank": 16, "beta": 0.04, "target": 5.0},
+    "31m": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128, "rank": 16, "beta": 0.04, "target": 5.0},
     "trl_gpu": {"model": "1.5b", "prompts": 4, "group": 8, "tokens": 256, "rank": 16, "beta": 0.04, "target": 5.0},
 }
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
@@ -251,7 +251,7 @@ def measure(name: str, record: Record) -> None:
     """Record the cases of one shape."""
     options = record.options
     shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
-    title = f"{name}: {shape['model']}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
+    title = f"{name}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
     keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
     with ExitStack() as stack:
         if options.peer == "trl":

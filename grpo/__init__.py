@@ -10,7 +10,7 @@ Read in this order, together with MATH.md:
     packing.py       groups to micro-batches; the loss weights
     logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once
     loss.py          the clipped objective and its relatives
-    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, sft.py)
+    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, flat.py, sft.py)
     sampling/        batched generation over a key-value cache
     model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out, the memory that a step needs
     attention/       attention inside a micro-batch, and of one new token per sequence

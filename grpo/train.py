@@ -75,7 +75,7 @@ class GrpoTrainer(Trainer):
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
-            for batch in self.rollout.graded(batches):  # Eq. 1, 2, 17, 19, in the order in which rewards arrive
+            for batch in self.rollout.graded(batches):  # Eq. 20, 17, 1, 2, 19, as rewards arrive
                 self.train_batch(batch, iteration)
             self.rollout.finish_grading()  # of the groups that are in no micro-batch
             self.update(iteration)
@@ -85,7 +85,7 @@ class GrpoTrainer(Trainer):
         """Add the gradient of a micro-batch."""
         logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
         if iteration == 0:
-            batch.old_logp_C = logp_C.detach()  # the policy has not changed since it sampled
+            batch.old_logp_C = logp_C.detach()  # this policy sampled; its own pass, so the ratio is exactly 1
         loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
         self.optimizer.backward(loss)
         self.meter.add(iteration, batch, loss, logp_C, entropy_C, stats)
