@@ -15,7 +15,8 @@ multiplies it by dL/dℓ. So a token costs two products with W instead of the th
 itself needs the logits again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -24,10 +25,11 @@ from grpo.base.schema import PackedBatch
 from grpo.device.draw import NO_CUT
 from grpo.device.ops import exact_logits, log_softmax_rows
 from grpo.device.products import linear, weight_gradient
-from grpo.device.shard import ALONE, Shard
 from grpo.device.split_softmax import split_log_softmax_rows
 from grpo.model.decoder import Decoder
 from grpo.model.lora import POLICY, Mode
+
+LogSoftmaxRows = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]  # `ops.log_softmax_rows`
 
 
 def batch_logprobs(
@@ -38,10 +40,12 @@ def batch_logprobs(
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
     hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
-    shard, vocab_size = model.build.shard, model.config.vocab_size
+    shard, log_softmax = model.build.shard, log_softmax_rows
+    if shard.world > 1:
+        log_softmax = partial(split_log_softmax_rows, shard=shard, vocab_size=model.config.vocab_size)
     hidden_CD = shard.spread(_Sources.apply(hidden_TD, batch.source_C))
-    given = hidden_CD, model.head(), batch.targets_C, temperature, batch.cut_C, chunk
-    return token_logprobs(*given, shard, vocab_size)  # Eq. 3
+    targets_C, cut_C = batch.targets_C, batch.cut_C
+    return token_logprobs(hidden_CD, model.head(), targets_C, temperature, cut_C, chunk, log_softmax)  # Eq. 3
 
 
 def token_logprobs(
@@ -51,19 +55,18 @@ def token_logprobs(
     temperature: float,
     cut_C: torch.Tensor | None = None,
     chunk: int = 1024,
-    shard: Shard = ALONE,
-    vocab_size: int = 0,
+    log_softmax: LogSoftmaxRows = log_softmax_rows,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the log-prob of each target (Eq. 3) and the entropy of its distribution, both [C] in nats.
 
     The log-softmax is float32 at least. The log-probs have gradients to `hidden_CD` and `head_VD` (if it requires one);
-    the entropy has none. chunk: rows whose logits exist at the same time. shard: who shares a vocabulary of vocab_size;
-    head_VD is its part, and the gradients to hidden_CD are those of the part. Slow twin: kernels/reference.py
-    `token_logprobs`.
+    the entropy has none. chunk: tokens whose logits exist at the same time. log_softmax: of a chunk; that of
+    a shard gets its part of the vocabulary, as head_VD is, and hidden_CD gets the gradients of that part. Slow twin:
+    kernels/reference.py `token_logprobs`.
     """
     if cut_C is not None and bool((cut_C == NO_CUT).all()):
         cut_C = None
-    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, (shard, vocab_size))
+    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax)
 
 
 class _Sources(torch.autograd.Function):
@@ -86,48 +89,49 @@ class _Sources(torch.autograd.Function):
 
 
 class _TokenLogprobs(torch.autograd.Function):
+    """ℓ and the entropy. Kept for the backward pass is dlogp_CD = τ dℓ/dh; only a gradient of W needs more."""
+
     @staticmethod
-    def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing):
+    def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax):
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
         logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
-        wants_slope = ctx.needs_input_grad[0]
-        slope_CD = torch.empty_like(hidden_CD) if wants_slope else None
-        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing, wants_slope)
+        wants_gradient = ctx.needs_input_grad[0]
+        dlogp_CD = torch.empty_like(hidden_CD) if wants_gradient else None
+        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax, wants_gradient)
         for rows, logp_X, entropy_X, slope_XV in chunks:
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
-            if wants_slope:
-                slope_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
+            if wants_gradient:
+                dlogp_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
         for_head = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
-        ctx.save_for_backward(slope_CD, *for_head)
-        ctx.temperature, ctx.chunk, ctx.sharing = temperature, chunk, sharing
+        ctx.save_for_backward(dlogp_CD, *for_head)
+        ctx.temperature, ctx.chunk, ctx.log_softmax = temperature, chunk, log_softmax
         ctx.mark_non_differentiable(entropy_C)
         return logp_C, entropy_C
 
     @staticmethod
     def backward(ctx, grad_C, _):
-        slope_CD, *for_head = ctx.saved_tensors
+        dlogp_CD, *for_head = ctx.saved_tensors
         scale_C1 = (grad_C / ctx.temperature)[:, None]
-        dhidden_CD = None if slope_CD is None else slope_CD * scale_C1.to(slope_CD.dtype)
-        settings = ctx.temperature, ctx.chunk, ctx.sharing
+        dhidden_CD = None if dlogp_CD is None else dlogp_CD * scale_C1.to(dlogp_CD.dtype)
+        settings = ctx.temperature, ctx.chunk, ctx.log_softmax
         dhead_VD = _head_gradient(scale_C1, *for_head, *settings) if for_head else None
         return dhidden_CD, dhead_VD, None, None, None, None, None
 
 
-def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk, sharing) -> torch.Tensor:
+def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk, log_softmax) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
-    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing):
+    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax):
         dhead_VD += weight_gradient(slope_XV, hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
     return dhead_VD.to(head_VD.dtype)
 
 
 def _chunks(
-    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, sharing, wants_slope=True
+    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax, wants_slope=True
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Yield for each chunk its rows, log-probs, entropies, and onehot - softmax [X, V] if it is wanted."""
-    slope_dtype, shard = hidden_CD.dtype if wants_slope else None, sharing[0]
+    """Yield for each chunk its rows, log-probs, entropies, and the slope τ dℓ/dz = onehot - softmax [X, V]."""
+    slope_dtype = hidden_CD.dtype if wants_slope else None
     for start in range(0, len(targets_C), chunk):
         rows = slice(start, min(start + chunk, len(targets_C)))
         logits_XV = exact_logits(hidden_CD[rows], head_VD)
         cut_X = None if cut_C is None else cut_C[rows]
-        given = logits_XV, targets_C[rows], temperature, slope_dtype, cut_X
-        yield rows, *(log_softmax_rows(*given) if shard.world == 1 else split_log_softmax_rows(*given, *sharing))
+        yield rows, *log_softmax(logits_XV, targets_C[rows], temperature, slope_dtype, cut_X)
