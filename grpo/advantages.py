@@ -26,10 +26,8 @@ def group_advantages(
         divisor = reward_std(known) + STD_EPSILON  # Eq. 1
     elif scale_rewards == "batch":
         divisor = batch_std + STD_EPSILON  # Eq. 2
-    elif scale_rewards == "none":
-        divisor = 1.0
     else:
-        raise ValueError(f"scale_rewards is {scale_rewards!r}, and must be group, batch or none")
+        divisor = 1.0
     return [0.0 if reward is None else (reward - mean) / divisor for reward in rewards]  # Eq. 1, 2
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import yaml
 
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import read_json, write_atomically, write_lines
+from grpo.base.storage import write_atomically, write_lines
 from grpo.config.load import load_config
+from grpo.evaluation.held_out import Measurement
 from grpo.evaluation.table import before_after_table
 from grpo.train import train as run_training
 
@@ -37,8 +38,8 @@ class Result:
     """
 
     path: Path
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: Measurement
+    after: Measurement
 
     def __repr__(self) -> str:
         """Return the table of both measurements, and where the model and the report are."""
@@ -74,10 +75,7 @@ def train(
     config = folder.with_name(folder.name + ".config.yaml")
     config.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(config, yaml.safe_dump(settings, allow_unicode=True, sort_keys=False))
-    run_training(*load_config(config))
-    measured = folder / "evaluation.json"
-    found = read_json(measured) if measured.exists() else {}
-    return Result(folder, found.get("before") or {}, found.get("after") or {})
+    return Result(folder, *run_training(*load_config(config)))
 
 
 def _name(function: Callable) -> str:

@@ -8,19 +8,20 @@ The model of a run gets the run's system prompt and prompt template.
 
 import argparse
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
-from grpo.base.progress import command_parser, counting, say_next
+from grpo.base.progress import command_parser, say_next
+from grpo.base.schema import Prompt
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, Message
 from grpo.data.questions import Questions
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed
+from grpo.evaluation.answers import generate_groups
 from grpo.model.policy import Policy
 from grpo.run.saved import find_saved, load_saved
-from grpo.sampling.sampler import Sampler, check_finite
+from grpo.sampling.sampler import Sampler
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -62,17 +63,16 @@ class Chat:
             )
         return ids
 
-    def sampling_after(self, prompts: Sequence[list[int]]) -> SamplingParams:
-        """Return the sampling parameters for these prompts: no more tokens than the model has positions for."""
-        room = self.policy.model.config.max_positions - max(map(len, prompts))
+    def sampling_after(self, num_tokens: int) -> SamplingParams:
+        """Return the sampling parameters after a prompt: no more tokens than the model has positions for."""
+        room = self.policy.model.config.max_positions - num_tokens
         return replace(self.sampling, max_new_tokens=min(self.sampling.max_new_tokens, room))
 
     def answer(self, messages: list[Message]) -> str:
         """Print the answer to a conversation while it is generated, and return it."""
-        prompt_ids = self.fit(messages)
-        sampling, seed = self.sampling_after([prompt_ids]), hash_seed(self.seed, len(messages))
+        prompt_ids, seed = self.fit(messages), hash_seed(self.seed, len(messages))
         ids, shown = [], ""
-        for token in self.sampler.stream(prompt_ids, sampling, seed):
+        for token in self.sampler.stream(prompt_ids, self.sampling_after(len(prompt_ids)), seed):
             ids.append(token)
             text = self.policy.decode(ids)
             if not text.endswith(INCOMPLETE):
@@ -86,15 +86,13 @@ class Chat:
         if len(conversations) == n == 1:
             self.answer(conversations[0])
             return
-        prompts = [self.fit(messages) for messages in conversations]
-        seeds = [hash_seed(self.seed, number) for number in range(len(conversations) * n)]
-        with counting(len(seeds), "answering", "answers") as add:
-            answers = self.sampler.sample(prompts, n, self.sampling_after(prompts), seeds, lambda *finished: add(1))
-        for messages, completions in zip(conversations, answers, strict=True):
+        prompts = [Prompt(row, "", tuple(self.fit(messages)), {}) for row, messages in enumerate(conversations)]
+        sampling = self.sampling_after(max(len(prompt.ids) for prompt in prompts))
+        groups = generate_groups(self.policy, self.sampler, prompts, n, sampling, self.seed)
+        for messages, group in zip(conversations, groups, strict=True):
             print(f"> {escape(messages[-1]['content'])}")
-            for completion in completions:
-                check_finite(*completion.logps)
-                print(escape(self.policy.decode(completion.ids)) + "\n")
+            for completion in group.completions:
+                print(escape(completion.text) + "\n")
 
     def converse(self, messages: list[Message]) -> None:
         """Answer questions from the terminal until an empty line. messages: those before the first question."""

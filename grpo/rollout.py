@@ -51,8 +51,9 @@ class Rollout:
         self.generated: list[Group] = []  # all of them, also those that dynamic sampling drops
         self.totals = Totals(0, 0, 0)
         self.is_graded = False
-        self.batch_std: float | None = None  # deviation of all its rewards, once the ranks have shared them
-        self.refusal_shift: float | None = None  # added to the reward of declining (Eq. 20), once the ranks have met
+        self.has_shared = False  # whether the ranks have shared their rewards, from which the next two come
+        self.batch_std: float | None = None  # deviation of all its rewards
+        self.refusal_shift = 0.0  # added to the reward of declining (Eq. 20)
 
     def reserve(self, num_sequences: int) -> None:
         """Decode at most this many sequences together; on a GPU, allocate their cache now."""
@@ -66,7 +67,7 @@ class Rollout:
         """
         if step == self.sampled_step:
             return self.groups
-        self.is_graded, self.batch_std, self.refusal_shift = False, None, None
+        self.is_graded, self.has_shared, self.refusal_shift = False, False, 0.0
         dynamic = self.config.dynamic_sampling
         with self.run.signals.interruptible(together=not dynamic):
             if dynamic:
@@ -154,9 +155,7 @@ class Rollout:
 
     def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
         """Return the index of the micro-batch to train next: 0, or with slow rewards that of the first one graded."""
-        c = self.config
-        needs_all = c.scale_rewards == "batch" or c.refusal_target is not None
-        if not self.scorer.slow or c.full_determinism or needs_all:
+        if not self.scorer.slow or self.config.full_determinism or self._needs_all_rewards():
             return 0
         while True:
             for index, batch in enumerate(batches):
@@ -166,10 +165,8 @@ class Rollout:
 
     def _grade(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
-        if self.refusal_shift is None:
-            self.refusal_shift = self._shift_over_ranks()
-        if self.config.scale_rewards == "batch" and self.batch_std is None:
-            self.batch_std = self._std_over_ranks()
+        if self._needs_all_rewards() and not self.has_shared:
+            self._share_rewards()
         for group in groups:
             self._collect(group)
             rewards = self._rewards_of(group)
@@ -205,21 +202,22 @@ class Rollout:
             return completion.reward
         return completion.reward + self.refusal_shift
 
-    def _shift_over_ranks(self) -> float:
-        """Wait for all rewards of the step; return what is added to those of declining. Every rank must call it."""
-        if self.config.refusal_target is None:
-            return 0.0
-        counts = [0.0] * 4
-        for group in self.groups:
-            self._collect(group)
-            rewards = [completion.reward for completion in group.completions]
-            outcomes = [outcome_of(completion.scores) for completion in group.completions]
-            counts = [total + own for total, own in zip(counts, refusal_counts(rewards, outcomes), strict=True)]
-        return refusal_shift(self.replicas.sum(counts), self.config.refusal_target)  # Eq. 20
+    def _needs_all_rewards(self) -> bool:
+        """Return whether an advantage depends on the rewards of the complete step."""
+        return self.config.scale_rewards == "batch" or self.config.refusal_target is not None
 
-    def _std_over_ranks(self) -> float:
-        """Wait for all rewards of the step; return their standard deviation over all ranks. Every rank must call it."""
+    def _share_rewards(self) -> None:
+        """Wait for all rewards of the step; find what depends on those of all ranks. Every rank must call it."""
         for group in self.groups:
             self._collect(group)
-        mine = [reward for group in self.groups for reward in self._rewards_of(group)]
-        return reward_std(self.replicas.gather_lists(mine))
+        if self.config.refusal_target is not None:
+            counts = [[0.0] * 4]
+            for group in self.groups:
+                outcomes = [outcome_of(completion.scores) for completion in group.completions]
+                counts.append(refusal_counts([completion.reward for completion in group.completions], outcomes))
+            totals = self.replicas.sum([sum(column) for column in zip(*counts, strict=True)])
+            self.refusal_shift = refusal_shift(totals, self.config.refusal_target)  # Eq. 20
+        if self.config.scale_rewards == "batch":
+            mine = [reward for group in self.groups for reward in self._rewards_of(group)]
+            self.batch_std = reward_std(self.replicas.gather_lists(mine))
+        self.has_shared = True

@@ -25,6 +25,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
 from grpo.device.distributed import Ranks
+from grpo.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
 from grpo.model.weights import read_model_config
@@ -47,7 +48,6 @@ class SftTrainer(Trainer):
         self.examples, count = load_examples(config, load_encoder(config), max_length)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         run.report_data("training data", count)
-        self.losses: list[float] = []
         self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
         rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
         self.rows_per_step = rows_per_replica * run.ranks.replicas.world
@@ -76,7 +76,7 @@ class SftTrainer(Trainer):
             total += loss.item()
         self.update()
         self.step += 1
-        self.losses.append(self.replicas.sum([total])[0])
+        self.loss = self.replicas.sum([total])[0]
 
     def next_examples(self) -> list[Group]:
         """Return this replica's examples of the step. Every trained token, on all replicas, gets the same loss weight.
@@ -95,15 +95,7 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.groups)
-        return {"loss": self.losses[-1], "tokens": self.step_tokens, **self.step_metrics(groups)}
-
-    def counters(self) -> dict:
-        return super().counters() | {"losses": self.losses}
-
-    def restore(self) -> dict:
-        counters = super().restore()
-        self.losses = counters.get("losses", [])
-        return counters
+        return {"loss": self.loss, "tokens": self.step_tokens, **self.step_metrics(groups)}
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
@@ -125,7 +117,9 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         run.save_final(trainer.policy, origin)
         trainer.end()
         if run.ranks.is_main:
-            line_plot(run.path / "loss.png", {"loss": trainer.losses}, "step", "loss of the answer tokens, nats")
+            steps = read_metrics(run.path / METRICS_FILE)[0]
+            curve = [(metrics["step"], metrics["loss"]) for metrics in steps if "loss" in metrics]
+            line_plot(run.path / "loss.png", {"loss": curve}, "step", "loss of the answer tokens, nats")
 
 
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
@@ -171,8 +165,6 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     else:
         start = stage1.model_name_or_path or "scratch"
         run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
-        then = f"stage 2, GRPO, follows{f' with {config.max_steps} steps' if config.max_steps > 0 else ''}"
-        run.say(f"{then}; `python -m grpo.doctor` with this config measures how long both take")
         has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
         keep(final, kept)

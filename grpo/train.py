@@ -55,9 +55,6 @@ class GrpoTrainer(Trainer):
             data_hash=rollout.data_hash,
             total_steps=rollout.total_steps,
             longest=rollout.longest,
-            temperature=config.temperature,
-            num_iterations=config.num_iterations,
-            max_unscored=config.max_unscored,
             reference=reference,
         )
         rollout.reserve(self.plan.num_sequences)
@@ -133,8 +130,8 @@ class GrpoTrainer(Trainer):
         return metrics, groups
 
 
-def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
-    """Run cold start (if needed), GRPO, and the evaluations before and after; return the last evaluation."""
+def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement, Measurement]:
+    """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
     with Run(config, notices) as run, ExitStack() as ending:
         config = start_of(make_world(config, run.ranks, run.say))
         check_prompts(config)  # fail now rather than after stage 1
@@ -181,7 +178,7 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> Measurement:
             evaluation.write(before, after)
             print(evaluation.before_after(before, after))
             trainer.end()
-        return after
+        return before, after
 
 
 def main(argv: list[str]) -> None:

@@ -52,9 +52,8 @@ class Trainer:
 
     The constructor chooses micro-batches that fit into the memory that is still free.
 
-    longest: tokens of the longest sequence, prompt and completion. temperature: of the distribution whose log-probs are
-    trained. num_iterations: updates per step. max_unscored: share of the completions that rewards may fail to score.
-    reference: the frozen policy of step 0, for the KL penalty.
+    longest: tokens of the longest sequence, prompt and completion. reference: the frozen policy of step 0, for the KL
+    penalty.
     """
 
     def __init__(
@@ -69,15 +68,13 @@ class Trainer:
         data_hash: str,
         total_steps: int,
         longest: int,
-        temperature: float = 1.0,
-        num_iterations: int = 1,
-        max_unscored: float = 1.0,
         reference: Decoder | None = None,
     ):
         self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
         self.replicas = self.ranks.replicas
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
-        self.temperature, self.num_iterations = temperature, num_iterations
+        self.temperature = getattr(config, "temperature", 1.0)  # stage 1 has no such keys: it samples no completions
+        self.num_iterations = getattr(config, "num_iterations", 1)
         self.order, self.total_steps, self.longest = order, total_steps, longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
         self.meter, self.has_said_nothing_counts = TokenMeter(), False
@@ -96,8 +93,8 @@ class Trainer:
         self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type, num_replicas)
         self.budget = self.plan.budget  # smaller once memory has run out
         self.model.recompute = self.budget.recompute
-        diagnosis = Diagnosis(History(config=asdict(config)))
-        self.health = Health(run.say, max_unscored, diagnosis=diagnosis)
+        max_unscored = getattr(config, "max_unscored", 1.0)
+        self.health = Health(run.say, max_unscored, diagnosis=Diagnosis(History(config=asdict(config))))
 
     def start_step(self) -> None:
         """Reset clock, statistics and gradient before a step."""
@@ -174,24 +171,14 @@ class Trainer:
             "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,
         }
 
-    # --- what a checkpoint holds besides weights and optimizer ------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def counters(self) -> dict:
-        """Return the counters that a checkpoint stores, as JSON."""
-        return {
-            "position": self.order.position,
-            "inputs": self.inputs,
-            "num_tokens": self.num_tokens,
-            "skipped": self.num_skipped,
-            "micro_batch_tokens": self.budget.tokens,
-        }
-
-    def restore(self) -> dict:
-        """Restore the checkpoint to resume from. Return its counters, {} if there is none."""
+    def restore(self) -> None:
+        """Restore the checkpoint to resume from, if there is one."""
         counters = self.run.restore(self.policy, self.optimizer)
         if not counters:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
-            return {}
+            return
         check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
         if self.step > self.total_steps:
@@ -206,8 +193,14 @@ class Trainer:
             self.budget = replace(self.budget, tokens=counters["micro_batch_tokens"])
         if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
             self.save()
-        return counters
 
     def save(self) -> None:
         """Write checkpoint-N of the step that was done last."""
-        self.run.save_checkpoint(self.step, self.policy, self.optimizer, self.counters())
+        counters = {
+            "position": self.order.position,
+            "inputs": self.inputs,
+            "num_tokens": self.num_tokens,
+            "skipped": self.num_skipped,
+            "micro_batch_tokens": self.budget.tokens,
+        }
+        self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)

@@ -4,7 +4,6 @@ schema.py    the data that flows through the program, with worked examples, and 
 errors.py    what failed, why, and what to type
 storage.py   files that are complete or absent
 folders.py   folders that are complete or absent, with a manifest
-cache.py     what was expensive to find out: verdicts, and replies of language models
 progress.py  messages of a command
 text.py      what counts as text
 time_limit.py  limits on foreign code

@@ -14,13 +14,16 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     1  an axis of length one
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch  # it takes seconds, and what reads only the configuration needs no tensors
 
 FinishReason = Literal["stop", "length"]
 Outcome = Literal["correct", "wrong", "refused"]
@@ -110,7 +113,7 @@ class Completion:
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
 
     @classmethod
-    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> "Completion":
+    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> Completion:
         """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: other fields."""
         return cls(ids, [0.0] * len(ids), [-math.inf] * len(ids), finish_reason, text, **more)
 
@@ -167,7 +170,7 @@ class Layout:
     groups: tuple[PackedGroup, ...]
 
     @classmethod
-    def of(cls, *groups: tuple[int, tuple[int, ...]]) -> "Layout":
+    def of(cls, *groups: tuple[int, tuple[int, ...]]) -> Layout:
         """Make a layout from pairs (prompt length, completion lengths)."""
         return cls(tuple(PackedGroup(prompt, tuple(completions)) for prompt, completions in groups))
 
@@ -218,4 +221,4 @@ class PackedBatch:
     def set_advantages(self) -> None:
         """Fill advantage_C from the completions, once their rewards are known."""
         advantages = [advantage for completion in self.completions for advantage in completion.token_advantages]
-        self.advantage_C = torch.tensor(advantages, dtype=torch.float32, device=self.completion_C.device)
+        self.advantage_C = self.weight_C.new_tensor(advantages)

@@ -37,7 +37,7 @@ from grpo.config.foreign import (
 )
 from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import SWITCH, Values, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import BOOLEANS, Values, check_bounds, coerce, expand_variables, types_of
 
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
 HELP = """
@@ -143,13 +143,13 @@ def to_yaml(config: AnyConfig) -> str:
     values = {}
     for name, value in asdict(config).items():
         if value is not None and name not in keys_that("once"):
-            values[name] = _as_written(value)
+            values[name] = _with_references(value)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _as_written(value: Any) -> Any:
+def _with_references(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_as_written(item) for item in value]
+        return [_with_references(item) for item in value]
     written = refer(str(value))
     return value if written == str(value) else written
 
@@ -178,7 +178,7 @@ class _Reader:
         name = next((reading for reading in readings(name) if find_match(known, reading)), name)
         self.names.add(name)
         word = str(entry.value).lower()
-        word = str(SWITCH.get(word, word)).lower()  # yes is true
+        word = str(BOOLEANS.get(word, word)).lower()  # yes is true
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
         if name in self.keys or ALIASES.get(name) in self.keys:
             self._set(entry, name if name in self.keys else ALIASES[name], entry.value)

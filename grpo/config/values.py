@@ -22,7 +22,7 @@ from grpo.base.text import did_you_mean
 
 Values = dict[str, Any]  # key -> value
 NULLS = ("~", "null", "Null", "NULL", "None")
-SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 TINY, HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 KINDS = {  # the types of keys, as messages name them
     type(None): "null",
@@ -104,7 +104,7 @@ def _convert(value: Any, kind: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise ValueError
-    converted = SWITCH[value.lower()] if kind is bool else kind(value)
+    converted = BOOLEANS[value.lower()] if kind is bool else kind(value)
     if kind is float and not math.isfinite(converted):
         raise ValueError
     return converted

@@ -6,4 +6,5 @@ It knows no rewards. It may import `grpo.base` and `knowledge`. Read in this ord
     session.py      OpenAI's SDK on one event loop: what it sends, how much of it at once and per minute
     endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
     reply.py        what an answer of the endpoint means
+    cache.py        replies on disk
 """

@@ -16,12 +16,11 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo.base.cache import DiskCache
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from knowledge.text import encodable
+from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, excerpt
 from rewards.api.session import Clock, Limits, Session, Sleep, Turns
@@ -46,7 +45,7 @@ class ApiClient:
         self,
         endpoint: Endpoint,
         limits: Limits = DEFAULT_LIMITS,
-        cache: DiskCache | None = None,
+        cache: ReplyCache | None = None,
         sleep: Sleep = asyncio.sleep,
         clock: Clock = time.monotonic,
     ):
@@ -79,9 +78,9 @@ class ApiClient:
             return CLOSED
         model = self.endpoint.model
         key = cache_key(model, parameters_of(model, max_tokens), prompt_version, messages, nonce)
-        if self.cache and (cached := self.cache.get([key])):
+        if self.cache and (cached := self.cache.get(key)) is not None:
             self._counts["cache_hits"] += 1
-            return ChatReply(*cached[key])
+            return ChatReply(cached)
         running = self._connect().running
         if key in running:
             self._counts["cache_hits"] += 1
@@ -152,7 +151,7 @@ class ApiClient:
         is_usable = reply.text is not None and bool(accept(reply.text))
         self._counts["unscorable"] += reply.text is None
         if is_usable and self.cache is not None:
-            self.cache.put({key: (reply.text,)})
+            self.cache.put(key, reply.text)
         self._look_for_death(reply, is_usable or bool(reply.cut))
         return reply
 
@@ -250,11 +249,6 @@ def cache_key(
     return hashlib.sha256(request.encode()).hexdigest()
 
 
-def reply_cache(path: str | Path) -> DiskCache:
-    """Open a file of usable replies under the keys of their questions, so that no question is paid for twice."""
-    return DiskCache(path, "reply cache", "replies", {"text": "TEXT NOT NULL"})
-
-
 def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
     """Make the client of the judge or the decomposer; the keys are in grpo/config/options.py."""
     limits = Limits(
@@ -263,5 +257,5 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
         options["api_requests_per_minute"],
         is_fatal=options["max_unscored"] < 1,
     )
-    cache = reply_cache(options["api_cache"]) if options["api_cache"] else None
+    cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
     return ApiClient(read_endpoint(service, options), limits, cache)

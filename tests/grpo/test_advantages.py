@@ -28,10 +28,6 @@ def test_batch_scale_uses_the_deviation_of_all_rewards():
     assert got == [pytest.approx([-1 / divisor, 1 / divisor])] * 2
 
 
-def test_none_scale_is_the_plain_difference():
-    assert group_advantages([1.0, 0.0, 5.0], "none") == [-1.0, -2.0, 3.0]
-
-
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_unscorable_rows_leave_mean_and_deviation(scale):
     with_gap = step_advantages([[1.0, None, 0.0, 2.0]], scale)[0]
@@ -83,8 +79,3 @@ def test_a_row_without_one_reward_is_in_no_mean():
 def test_a_reward_of_weight_0_changes_nothing_even_if_it_is_missing():
     rewards = [1.0, 0.0, 5.0]
     assert normalize_then_sum([rewards, [None, 0.1, None]], [1.0, 0.0]) == normalize_then_sum([rewards], [1.0])
-
-
-def test_an_unknown_scale_is_refused():
-    with pytest.raises(ValueError, match="scale_rewards is 'sum'"):
-        group_advantages([0.0, 1.0], "sum")

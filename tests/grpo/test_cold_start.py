@@ -155,9 +155,7 @@ def test_an_adapter_beside_a_stage_1_is_refused(tmp_path, stages):
 
 def test_a_finished_stage_1_is_used_again(tmp_path, stages, capsys):
     train(*stages())
-    said = capsys.readouterr().err
-    places = [said.index(part) for part in ("stage 1 of 2, the cold start", "stage 2, GRPO, follows", "stage 1 took")]
-    assert places == sorted(places) and "grpo.doctor` with this config measures how long both take" in said
+    assert "stage 1 of 2, the cold start" in capsys.readouterr().err
     weights = (tmp_path / "cold" / "final" / "adapter_model.safetensors").stat().st_mtime_ns
     free = {"logging_steps": 7, "save_total_limit": 1, "run_name": "another", "report_to": ["tensorboard"]}
     shutil.move(tmp_path / "rows.jsonl", tmp_path / "moved.jsonl")

@@ -9,10 +9,11 @@ import pytest
 from making import refused, unused
 
 from grpo.base.storage import read_mapping
-from grpo.config.load import coerce, keys_of, load_config, parse_arguments, to_yaml
+from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
 from grpo.config.options import FACTS, SftConfig, TrainConfig, keys_that, meanings
 from rewards import format
 from rewards.boxed import verdict
+from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -28,7 +29,7 @@ def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
     path = tmp_path / "c.yaml"
     lines = [f"{name}: {value}\n" for name, value in (NEEDED[kind] | keys).items() if value is not None]
     path.write_text("".join(lines) + text, encoding="utf-8")
-    return load_config(path, overrides, kind)
+    return load_config(*split_arguments([str(path), *overrides]), kind)
 
 
 def why(tmp_path, text, *overrides, **keys):
@@ -213,7 +214,7 @@ def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
 
 
 def test_the_keys_that_arguments_set_are_known_whatever_their_names():
-    typed = ["kl_coef=0.1", "--max_samples", "3", "lora.rank=2", "bf16=true", "optim=x"]
+    typed = ["kl_coef=0.1", "max_samples=3", "lora.rank=2", "bf16=true", "optim=x"]
     assert keys_of(typed) == {"beta", "max_samples", "lora_r", "torch_dtype"}
 
 
@@ -313,6 +314,9 @@ def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, keys, is_aske
 
 
 def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
+    """Of two blocks: an answer, and a refusal. Of a box: the right one."""
+    parsed = [format.parse(text) for text in re.findall(r"^<think>.*?</answer>$", BLOCKS, re.DOTALL | re.MULTILINE)]
+    assert [(blocks.problem, is_refusal(blocks.answer)) for blocks in parsed] == [("", False), ("", True)]
     examples = re.findall(r"^<think>.*?</confidence>$", BLOCKS_AND_CONFIDENCE, re.DOTALL | re.MULTILINE)
     boxed = BOXED.partition("example:\n")[2]
     assert len(examples) == 2 and not any(format.parse(example).problem for example in (*examples, boxed))

@@ -216,7 +216,7 @@ def graded(base, tokenizer, texts, *keys):
     rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
     rollout.replicas = SimpleNamespace(gather_lists=list)
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    rollout.groups, rollout.batch_std, rollout.refusal_shift = [group], None, None
+    rollout.groups, rollout.has_shared, rollout.batch_std, rollout.refusal_shift = [group], False, None, 0.0
     for index in range(len(completions)):
         rollout.scorer.submit(group, index)
     rollout._grade([group])

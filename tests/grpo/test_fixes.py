@@ -1,4 +1,4 @@
-"""What errors, warnings and remedies tell a user to do: everything that they name exists, and doing it helps."""
+"""What the texts of the program tell a user to do: everything that they name exists, and doing it helps."""
 
 import ast
 import re
@@ -10,68 +10,22 @@ import pytest
 from making import refused, write_rows
 
 from grpo.base.errors import UserError
-from grpo.config.entries import join_flags
 from grpo.config.foreign import ALIASES
-from grpo.config.load import load_config
+from grpo.config.load import load_config, split_arguments
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import read_rows
-from grpo.diagnosis.rules import RULES
-from rewards.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py"))
-HOLE = "\ue000"  # stands for what a program fills in
-PLACES = {"UserError": 2, "explained": 2, "bad_file": 3, "row_error": 4, "new_checkpoint": 3}  # of an unnamed fix
-TEXTS = ("REMEDIES", "BY_HAND", "NO_REWARD", "NO_BOX")
 KEYS = {entry.name for kind in (TrainConfig, SftConfig) for entry in fields(kind)}
-OTHERS = {  # keys of other programs' files, variables, metrics, and words of SQL
-    *("base_model_name_or_path", "eos_token", "eos_token_id", "add_generation_prompt", "save_pretrained"),
-    *("HF_ENDPOINT", "HF_TOKEN", "GRPO_TRACEBACK", "FACTSCORE_DB_PATH", "grad_norm", "dataset_info"),
-    *("journal_mode", "by_title"),
-}
-
-
-def literal(node):
-    """The text of an expression, with a HOLE for each value that the program fills in."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(literal(part) for part in node.values)
-    if isinstance(node, ast.BinOp):
-        return literal(node.left) + literal(node.right)
-    if isinstance(node, ast.IfExp):
-        return f"{literal(node.body)} | {literal(node.orelse)}"
-    if isinstance(node, ast.BoolOp):
-        return " | ".join(map(literal, node.values))
-    return HOLE
-
-
-def fix_of(node):
-    """The expression that says what to do, if a node of the syntax tree has one."""
-    if isinstance(node, ast.Assign):
-        target = ast.unparse(node.targets[0])
-        return node.value if "fix" in target or target in TEXTS else None
-    if not isinstance(node, ast.Call):
-        return None
-    named = {keyword.arg: keyword.value for keyword in node.keywords}
-    place = PLACES.get(getattr(node.func, "id", ""), len(node.args))
-    return named.get("fix") or next(iter(node.args[place:]), None)
-
-
-def fix_texts():
-    """Yield (where, text) of every fix in the source of the program."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            found = fix_of(node)
-            for part in found.values if isinstance(found, ast.Dict) else [found]:
-                if part is not None and literal(part).strip(HOLE):
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", literal(part)
-    for rule in RULES:
-        yield f"rules.{rule.__name__}", " ".join(rule.__doc__.partition("To do:")[2].split())
-
-
-FIXES = list(fix_texts())
-WORDS = re.compile(rf"(?<![\w{HOLE}])[A-Za-z]\w*_\w+(?![\w{HOLE}])")
+OTHERS = {"finish_reason", "weigh_contradiction", "journal_mode", "cache_size"}  # arguments of functions, words of SQL
+TEXTS = [  # (where, text) of every text in the source of the program
+    (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
+    for path in SOURCES
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str)
+]
+SETTING = re.compile(r"(?<![\w.{-])([a-z]\w*)=([\w.\[\],-]*\w\]?)")
 
 
 def parser_options():
@@ -81,45 +35,32 @@ def parser_options():
     return {option for source in sources if "command_parser(" in source for option in declared.findall(source)}
 
 
-def test_the_collection_finds_the_fixes():
-    assert len(FIXES) > 150 and {"grpo/run/checkpoint.py", "rewards/registry.py", "grpo/data/rows.py"} <= {
-        where.partition(":")[0] for where, _ in FIXES
-    }
-
-
-def test_every_key_that_a_fix_names_exists():
-    known = KEYS | ALIASES.keys() | OTHERS | BUILT_IN.keys()
-    unknown = {}
-    for where, text in FIXES:
-        plain = re.sub(r"\S+\.(json|jsonl|yaml|py|txt|jinja|safetensors|npz|db|csv)\b|python -m \S+", " ", text)
-        unknown |= {word: where for word in WORDS.findall(plain) if word not in known}
-    assert not unknown
-
-
-def test_every_value_that_a_fix_gives_to_a_key_is_accepted(tmp_path):
-    given = [
-        (where, f"{name}={value}")
-        for where, text in FIXES
-        for name, value in re.findall(r"\b([a-z]\w+)(?:=|: )([\w.\[\],-]*\w\]?)", text)
-        if name in KEYS and HOLE not in value and not value.isupper()
+def test_every_key_that_a_text_names_exists_and_takes_the_value():
+    given = [(where, *setting) for where, text in TEXTS for setting in SETTING.findall(text)]
+    named = [(where, name) for where, name, _ in given if "_" in name]
+    named += [
+        (where, name) for where, text in TEXTS for name in re.findall(r"\b(?:set|lower|raise) ([a-z]\w*_\w+)", text)
     ]
-    assert len(given) > 20
-    for where, override in given:
+    unknown = {name: where for where, name in named if name not in KEYS | ALIASES.keys() | OTHERS}
+    assert not unknown
+    settings = {(name, value): where for where, name, value in given if name in KEYS and not value.isupper()}
+    assert len(settings) > 20
+    for (name, value), where in settings.items():
         with pytest.raises(UserError) as error:
-            load_config(None, join_flags([override]))
-        name = override.partition("=")[0]
+            load_config(None, [f"{name}={value}"])
         wrong = [line for line in error.value.why.splitlines() if re.search(rf": {name}: ", line)]
         assert not wrong, (where, wrong)
 
 
-def test_every_command_option_and_file_that_a_fix_names_exists():
+def test_every_command_option_and_file_that_a_text_names_exists():
     options = parser_options()
     assert {"--merge", "--reward"} <= options
-    for where, text in FIXES:
-        for module in re.findall(r"python -m ([\w.]+)", text):
+    for where, text in TEXTS:
+        for module in re.findall(r"python -m ((?:grpo|rewards|knowledge)[\w.]+)", text):
             assert find_spec(module.rstrip(".")), (where, module)
-        for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", text):
-            assert option in options or "pip install" in text or "torchrun" in text, (where, option)
+        if "python -m" in text and "torchrun" not in text:
+            for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", text):
+                assert option in options, (where, option)
         for config in re.findall(r"configs/[\w.]+\.yaml", text):
             assert (ROOT / config).exists(), (where, config)
         for extra in re.findall(r"\[(\w+)\]'", text) if "pip install" in text else ():
@@ -146,9 +87,9 @@ DONE = [  # what was typed; what the message names; what is typed then
 @pytest.mark.parametrize(("typed", "said", "then"), DONE)
 def test_what_a_message_says_helps(typed, said, then):
     with pytest.raises(UserError) as error:
-        load_config(None, [*MINE.split(), *typed.split()])
+        load_config(*split_arguments([*MINE.split(), *typed.split()]))
     assert said in str(error.value)
-    load_config(None, [*MINE.split(), *then.split()])
+    load_config(*split_arguments([*MINE.split(), *then.split()]))
 
 
 @pytest.mark.parametrize("typed", ["data.jsonl", "owner/model", "configs/tiny.yml"])

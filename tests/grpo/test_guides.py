@@ -1,75 +1,227 @@
-"""The files and commands of the three guides, with their keys and values, run here: only paths are replaced, and a few
-overrides make them small. The guides are KnowRL's reproduction guide, KnowRL's README with its train.sh, and the guide
-to GRPO for Qwen2.5-Math-1.5B.
+"""The files and commands of the guides, with nothing changed but paths: KnowRL's reproduction guide, its four files
+with the variables of its train.sh, the guide to GRPO for Qwen2.5-Math-1.5B, and LLaMA-Factory's example. Each is
+loaded, checked and run: on a tiny model, with stand-in servers for judge and decomposer, and shorter completions.
 """
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from making import read_lines, unused, write_rows
+import yaml
+from api_server import ApiServer, says
+from making import read_lines, refused, unused, write_rows
+from safetensors import safe_open
+from test_log import StandIn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import SftConfig
+from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.export import main as export
 from grpo.sft import main as sft
 from grpo.train import main as train
+from knowledge.build import main as build
 
-SMALL = ["max_completion_length=8", "report_to=none", "disable_tqdm=true", "torch_dtype=float32", "lora_r=4"]
-
-
-@pytest.fixture
-def written(tmp_path, chat_checkpoint):
-    """Write a guide's file, with paths."""
-
-    def write(name, data):
-        text = (Path(__file__).parent / "guides" / f"{name}.yaml").read_text(encoding="utf-8")
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(text.format(model=chat_checkpoint, data=data, output=tmp_path / "run"))
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def conversations(tmp_path):
-    """ShareGPT, as knowrl_coldstart.json."""
-    answer = "<think>It lies on the Seine.</think>\n<answer>Paris</answer>"
-    turns = [{"from": "human", "value": "What is the capital of France?"}, {"from": "gpt", "value": answer}]
-    (tmp_path / "coldstart.json").write_text(json.dumps([{"id": str(n), "conversations": turns} for n in range(3)]))
-    return tmp_path / "coldstart.json"
+CONFIGS = Path(__file__).parents[2] / "configs"
+FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine.\n- Mira Tolan was born in Velda."
+GUIDES = Path(__file__).parent / "guides"
+KNOWRL = yaml.safe_load((GUIDES / "knowrl.yaml").read_text(encoding="utf-8"))
+del KNOWRL["newer"]  # no file of its own
+WITHOUT_EFFECT = (
+    "attn_implementation gradient_checkpointing_kwargs optim use_vllm vllm_gpu_memory_utilization logging_strategy "
+    "save_strategy"
+).split()
+SMALL = (  # for a quick run; what a reader of the guides would not write
+    "torch_dtype=float32 verifier=lexical max_steps=2 per_device_train_batch_size=4 gradient_accumulation_steps=1 "
+    "num_generations=2 max_prompt_length=600 max_completion_length=8 disable_tqdm=true"
+).split()
 
 
 @pytest.fixture
-def sums(tmp_path):
-    """As the mathematics guide's rows."""
-    columns = {"predicted_answer": "1", "correct": True}
-    rows = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), **columns} for n in range(12)]
-    return write_rows(tmp_path / "sums.jsonl", rows)
+def place(tmp_path, chat_checkpoint, monkeypatch):
+    """A folder with the files that the guides name: model, data, knowledge base. It is the working directory."""
+    model = shutil.copytree(chat_checkpoint, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    question = {"question": "Where was Mira Tolan born?", "answers": "Velda", "title": "Mira Tolan"}
+    (tmp_path / "rl.json").write_text(json.dumps([question] * 8))
+    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "<think>x</think><answer>y</answer>"}]
+    (tmp_path / "cold.json").write_text(json.dumps([{"conversations": turns}] * 4))
+    write_rows(tmp_path / "wikipedia.jsonl", [{"title": "Mira Tolan", "text": "Mira Tolan was born in Velda."}])
+    build([str(tmp_path / "wikipedia.jsonl"), str(tmp_path / "knowledge_base.db")])
+    sums = [{"question": f"{n} + 1?", "ground_truth": str(n + 1), "correct": True} for n in range(30)]
+    (tmp_path / "math.json").write_text(json.dumps(sums))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_stage_1(tmp_path, written, conversations, capsys):
+@pytest.fixture
+def shell(place, monkeypatch):
+    """The variables of KnowRL's train.sh, no other, and the servers that they name."""
+    for name in list(os.environ):
+        if name.startswith(("OPENAI", "FACTSCORE", "LLM_EVAL", "REWARD_MODEL", "SWANLAB", "WANDB")):
+            monkeypatch.delenv(name)
+    with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
+        for name, value in {
+            "OPENAI_API_KEY_FACTSCORE": "some-key",
+            "OPENAI_BASE_URL_FACTSCORE": decomposer.url,
+            "OPENAI_API_KEY_JUDGE": "some-key",
+            "OPENAI_API_BASE_JUDGE": judge.url,
+            "SWANLAB_API_KEY": "a-long-swanlab-key",
+            "FACTSCORE_DB_PATH": "./knowledge_base.db",
+            "USE_API_MANAGER_FOR_LLM_EVAL": "True",
+            "USE_API_MANAGER_FOR_FACTSCORE": "True",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setitem(sys.modules, "swanlab", StandIn())
+        yield judge, decomposer
+
+
+def knowrls(name: str) -> Path:
+    """Write one of KnowRL's files."""
+    lines = [f"{key}: {json.dumps(value)}\n" for key, value in KNOWRL[name].items()]
+    path = Path(f"{name}.yaml")
+    path.write_text("".join(lines))
+    return path
+
+
+def copied(name: str) -> str:
+    """Copy a guide's file."""
+    return shutil.copy(GUIDES / f"{name}.yaml", ".")
+
+
+def metrics(folder="out"):
+    return read_lines(Path(folder) / "metrics.jsonl")
+
+
+# --- KnowRL --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KNOWRL)
+def test_knowrls_files_load_with_paths_alone(shell, name):
+    config, notices = load_config(knowrls(name))
+    for key, value in KNOWRL[name].items():
+        if key in config.__dataclass_fields__ and value is not None:
+            assert getattr(config, key) == ((value,) if key == "report_to" else value), key
+    assert (config.run_name, config.project) == ("some_experiment", "some project")
+    assert config.reward_funcs == ("knowrl_v2",) and "<think>" in config.system_prompt
+    assert (config.loss_type, config.temperature) == ("dapo" if name == "grpo" else name, 1.0)  # TRL 0.23's defaults
+    assert set(unused(notices)) >= set(WITHOUT_EFFECT)
+    assert (config.judge_model, config.decomposer_model) == ("gpt-4o-mini", "gpt-4o-mini")
+    for supplied in ("using knowrl_v2", "system prompt", "judge_model is not set", "decomposer_model is not set"):
+        assert sum(supplied in notice for notice in notices) == 1, supplied
+    Path("again.yaml").write_text(to_yaml(config))
+    assert load_config("again.yaml") == (config, [])
+
+
+def test_without_a_knowledge_base_that_is_said(shell, monkeypatch):
+    monkeypatch.delenv("FACTSCORE_DB_PATH")
+    told = "set knowledge_base or the variable FACTSCORE_DB_PATH"
+    refused(lambda: load_config(knowrls("grpo")), "1 problem", told, exit_code=2)
+
+
+@pytest.mark.parametrize("name", KNOWRL)
+def test_knowrls_command_trains_each_of_its_files(shell, name, capsys):
+    """`python main.py --config FILE`."""
+    judge, decomposer = shell
+    train(["--config", str(knowrls(name)), *SMALL])
+    steps = metrics()
+    assert [step["step"] for step in steps] == [1, 2] and all("rewards/knowrl_v2/mean" in step for step in steps)
+    asked = {request.body["model"] for server in (judge, decomposer) for request in server.requests}
+    assert asked == {"gpt-4o-mini"} and judge.requests and decomposer.requests
+    told = sys.modules["swanlab"].told
+    assert told[0][2]["project"] == "some project" and [name for name, *_ in told].count("log") == 2
+    assert "<think>" in json.loads(Path("out/completions/step-000001.jsonl").read_text().splitlines()[0])["prompt"]
+
+
+def test_a800_runs_with_exactly_the_variables_of_train_sh(shell):
+    judge, decomposer = shell
+    config, notices = load_config(
+        CONFIGS / "a800.yaml", ["dataset_id_or_path=rl.json", "verifier=lexical", "eval_size=4"]
+    )
+    assert config.knowledge_base == "./knowledge_base.db"
+    assert sum("using gpt-4o-mini, as KnowRL's code does" in notice for notice in notices) == 2
+    said = []
+    prepare_rewards(QuestionData(config), said.append).close()
+    assert {judge.requests[0].body["model"], decomposer.requests[0].body["model"]} == {"gpt-4o-mini"}
+    assert any("knowledge_base.db" in line for line in said)
+
+
+def test_stage_1_of_the_guide(place, capsys):
     """Precision and ranks as printed; the notices name what has no meaning here."""
-    sft([written("knowrl_sft", conversations), "report_to=none", "disable_tqdm=true"])
-    said = capsys.readouterr().err
-    steps = read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert steps[-1]["step"] == 6 and (tmp_path / "run" / "loss.png").exists(), "3 conversations, 4 epochs, 2 at a time"
-    adapter = json.loads((tmp_path / "run" / "final" / "adapter_config.json").read_text())
+    sft([copied("knowrl_sft"), "report_to=none", "disable_tqdm=true"])
+    assert metrics()[-1]["step"] == 8 and Path("out/loss.png").exists(), "4 conversations, 4 epochs, 2 at a time"
+    adapter = json.loads(Path("out/final/adapter_config.json").read_text())
     assert adapter["r"] == 256 and len(adapter["target_modules"]) == 2
-    assert set(unused(said.splitlines())) >= {"template", "save_strategy", "ddp_timeout"}
+    said = capsys.readouterr().err.splitlines()
+    assert set(unused(said)) >= {"template", "save_strategy", "ddp_timeout"}
+
+
+def test_stage_2_starts_from_the_output_of_stage_1(shell):
+    """6.1 of the guide: model_name_or_path is the adapter of stage 1."""
+    Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: stage1\nlora_rank: 3\n")
+    sft(["sft.yaml", "max_steps=1", "report_to=none"])
+    train(["--config", str(knowrls("grpo")), *SMALL, "model_name_or_path=stage1/final", "lora_r=4", "max_steps=1"])
+    with safe_open("out/final/adapter_model.safetensors", "pt") as file:
+        ranks = {file.get_slice(name).get_shape()[0] for name in file.keys() if "lora_A" in name}
+    assert ranks == {3 + 4}, "the adapter of stage 1 and that of stage 2"
+
+
+# --- LLaMA-Factory -------------------------------------------------------------------------------------------------
+
+
+def test_llama_factorys_example_as_it_is_printed(place):
+    Path("registry").mkdir()
+    info = {"identity": {"file_name": "identity.json"}, "alpaca_en_demo": {"file_name": "alpaca_en_demo.json"}}
+    Path("registry/dataset_info.json").write_text(json.dumps(info))
+    for name in info:
+        rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
+        Path(f"registry/{name}.json").write_text(json.dumps(rows))
+    sft([copied("llama_factory"), "torch_dtype=float32"])
+    folder = "saves/llama3-8b/lora/sft"
+    assert len(metrics(folder)) == 6 and metrics(folder)[-1]["epoch"] == 3.0  # 16 rows, 8 a step, 3 epochs
+    config, notices = load_config("llama_factory.yaml", kind=SftConfig)
+    assert (config.torch_dtype, config.lora_target_modules, config.report_to) == ("bfloat16", ("all",), ("none",))
+    assert config.lora_alpha == 2 * config.lora_r == 16
+    assert len(set(unused(notices))) == len(unused(notices)) == 13
+
+
+def test_an_adapter_that_is_not_there_yet_is_explained(place):
+    """The guide calls the output of stage 1 adapter_name_or_path; in LLaMA-Factory that is where it starts."""
+    Path("sft.yaml").write_text("model_name_or_path: model\ndataset: cold.json\noutput_dir: out\n")
+    start = ["sft.yaml", "adapter_name_or_path=/saves/adapter"]
+    refused(lambda: sft(start), "adapter /saves/adapter does not exist", "output_dir")
+
+
+# --- mathematics ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "group_size"), [("math", 2), ("math_nested", 8)])
-def test_the_mathematics(tmp_path, written, sums, name, group_size):
+def test_the_mathematics(place, name, group_size):
     """One step of its block: 16 completions, 2 answers each to 8 questions, rewarded 1, -1 or -0.5."""
-    train([written(name, sums), *SMALL, "max_steps=1"])
-    (step,) = read_lines(tmp_path / "run" / "metrics.jsonl")
+    small = "max_completion_length=8 report_to=none disable_tqdm=true torch_dtype=float32 lora_r=4 max_steps=1"
+    train([copied(name), *small.split()])
+    (step,) = metrics()
     assert -1 <= step["reward"] <= 1 and step["rewards/math/unscored_frac"] == 0
-    (path,) = (tmp_path / "run" / "completions").glob("*.jsonl")
+    (path,) = Path("out/completions").glob("*.jsonl")
     answers = read_lines(path)
     assert len(answers) == 16 and len({answer["row"] for answer in answers}) == 16 // group_size
     assert {answer["rewards"]["math"] for answer in answers} <= {1, -1, -0.5}
     if name == "math":  # a merged checkpoint for OpenCompass: transformers finds the end of a turn among its end tokens
-        export([str(tmp_path / "run" / "final"), str(tmp_path / "merged"), "--merge"])
-        model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged")
+        export(["out/final", "merged", "--merge"])
+        model, tokenizer = AutoModelForCausalLM.from_pretrained("merged"), AutoTokenizer.from_pretrained("merged")
         assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
+
+
+def test_a_checkpoint_is_a_start_or_goes_on(place):
+    """The math guide resumes by --model_path checkpoint-N, which starts anew from that policy."""
+    keys = "model_path: model\ndata_path: math.json\noutput_dir: out\nreward_correct: 1.0\nnum_return_sequences: 2\n"
+    Path("math.yaml").write_text(keys)
+    small = ["max_new_tokens=8", "--disable_tqdm", "save_steps=1"]
+    train(["math.yaml", "--max_steps", "1", *small])
+    train(["math.yaml", "--model_path", "out/checkpoint-1", "--output_dir", "next", "--max_steps", "1", *small])
+    train(["math.yaml", "--max_steps", "2", "--resume_from_checkpoint", *small])
+    assert [line["step"] for line in metrics()] == [1, 2] and Path("next/final/adapter_config.json").exists()

@@ -248,18 +248,6 @@ def test_k3_by_hand(distance, clamped):
     assert found == pytest.approx(math.exp(clamped) - clamped - 1)
 
 
-def test_truncated_rows_leave_loss_and_denominator():
-    """Trap 4: without the truncated completion the loss is that of the others alone, in every loss type."""
-    groups, logps = make_groups(truncated=((0, 1),)), tables(make_groups())
-    for loss_type in ("grpo", "dapo", "dr_grpo"):
-        masked, _ = fast_loss(groups, logps, weighted(groups, loss_type, mask_truncated_completions=True))
-        fewer = make_groups()
-        del fewer[0].completions[1]
-        config = weighted(fewer, loss_type, mask_truncated_completions=True)
-        alone, _ = fast_loss(fewer, [table[:1] + table[2:] for table in logps], config)
-        assert float(masked) == pytest.approx(float(alone), rel=1e-6)
-
-
 def test_sampler_correction_weighs_the_policy_gradient_alone():
     """Eq. 11: w = min(π_train / π_sampler, C) multiplies the surrogate, not the KL term, and carries no gradient."""
     new = torch.tensor([-1.0, -1.0, -4.0], requires_grad=True)

@@ -69,11 +69,6 @@ def test_the_ten_lines_run_as_a_cell(notebook, chat_checkpoint, tmp_path):
     assert execute(notebook, "list(result.after[''])[:1], result.path.name")["result"].endswith("'mine')")
 
 
-def test_a_mistake_in_a_cell_says_what_to_do(notebook, chat_checkpoint):
-    shown = execute(notebook, ten_lines(chat_checkpoint, steps=2).replace("max_steps", "max_step"))
-    assert shown["error"] == "UserError"
-
-
 def test_an_interrupted_cell_leaves_a_run_that_resumes(notebook, chat_checkpoint, tmp_path):
     code, log = ten_lines(chat_checkpoint, steps=400), tmp_path / "mine" / "metrics.jsonl"
     kernel = notebook.km.provisioner.pid

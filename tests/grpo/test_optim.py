@@ -85,18 +85,6 @@ def test_the_rate_stays_where_it_ended(step, schedule, rate):
     assert scheduled_rate(step, 3e-4, schedule, 4, 25) == pytest.approx(rate, abs=1e-18)
 
 
-def test_schedules_by_hand():
-    """10 steps, 2 of warm-up: at step 4 a quarter of the 8 others is done, at step 6 half."""
-
-    def rates(schedule):
-        return [scheduled_rate(step, 2.0, schedule, 2, 10) for step in (0, 1, 2, 4, 6)]
-
-    assert rates("linear") == pytest.approx([0, 1, 2, 1.5, 1])
-    assert rates("cosine") == pytest.approx([0, 1, 2, 1 + math.sqrt(0.5), 1])
-    assert rates("constant_with_warmup") == [0, 1, 2, 2, 2] and rates("constant") == [2] * 5
-    assert scheduled_rate(10, 2.0, "linear", 10, 10) == 2.0  # nothing but warm-up
-
-
 @pytest.mark.parametrize(
     ("max_norm", "factor"), [(0.0, 1.0), (10.0, 1.0), (2.5, 0.5)], ids=["off", "large enough", "half"]
 )

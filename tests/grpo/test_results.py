@@ -155,8 +155,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(chat_checkpoint, monkey
 
 def test_an_answer_has_the_room_that_is_left_and_a_prompt_without_room_is_refused(chat_checkpoint):
     chat = long_chat(chat_checkpoint, max_new_tokens=4000)
-    prompt = chat.encoder.prompt([{"role": "user", "content": "a"}])[1]
-    assert chat.sampling_after([prompt, prompt * 2]).max_new_tokens == 1024 - 2 * len(prompt)
+    assert chat.sampling_after(100).max_new_tokens == 1024 - 100
     long = [{"role": "user", "content": "What is 1 + 2? " * 500}]
     refused(lambda: chat.answer(long), "the prompt is too long", "1024 positions")
 

@@ -49,8 +49,8 @@ def rollout(rank=0, world=1, groups_per_replica=2, others=(), **keys):
     made.groups_per_replica, made.total_steps, made.sampling = groups_per_replica, 0, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
-    made.sampled_step, made.is_graded, made.batch_std, made.groups = -1, False, None, []
-    made.refusal_shift = None
+    made.sampled_step, made.is_graded, made.has_shared, made.groups = -1, False, False, []
+    made.batch_std, made.refusal_shift = None, 0.0
     return made
 
 

@@ -8,7 +8,7 @@ import torch
 from making import ALONE, read_lines, refused, write_rows
 from safetensors.torch import load_file
 
-from grpo.base.errors import NON_FINITE, PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.optim import Optimizer
@@ -143,12 +143,12 @@ def test_a_resumed_run_ends_like_one_that_never_stopped(tmp_path, chat_checkpoin
 def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp_path, chat_checkpoint, monkeypatch):
     plotted = []
     break_steps(monkeypatch, {2})
-    monkeypatch.setattr("grpo.sft.line_plot", lambda path, lines, *labels: plotted.append(list(lines["loss"])))
+    monkeypatch.setattr("grpo.sft.line_plot", lambda path, lines, *labels: plotted.append(lines["loss"]))
     data = write(tmp_path / "rows.jsonl")
     run(tmp_path, chat_checkpoint, data, max_steps=3)
     found = run(tmp_path, chat_checkpoint, data, max_steps=4, resume_from_checkpoint=True)
     assert [line["skipped_steps"] for line in found] == [0, 1, 1, 1]
-    assert plotted[1] == [line["loss"] for line in found] and plotted[0] == plotted[1][:3]
+    assert plotted[1] == [(line["step"], line["loss"]) for line in found] and plotted[0] == plotted[1][:3]
 
 
 def test_a_step_that_is_done_again_has_the_same_examples(tmp_path, chat_checkpoint):
@@ -178,19 +178,6 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
     one, two = found
     assert two["tokens"] == 2 * one["tokens"]
     assert (two["loss"], two["grad_norm"]) == pytest.approx((one["loss"], one["grad_norm"]), rel=1e-5)
-
-
-def test_it_does_not_resume_on_other_data(tmp_path, chat_checkpoint):
-    run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=2)
-    with pytest.raises(UserError, match="made with another dataset"):
-        run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl", TURNS[::-1]), resume_from_checkpoint=True)
-
-
-def test_a_step_that_is_not_finite_is_skipped_and_three_in_a_row_end_the_run(tmp_path, chat_checkpoint, monkeypatch):
-    steps = break_steps(monkeypatch, {2, 4, 5, 6})
-    with pytest.raises(UserError) as caught:
-        run(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"), max_steps=9)
-    assert caught.value.exit_code == NON_FINITE and len(steps) == 6
 
 
 QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "title": "Sums"} for n in range(4)]

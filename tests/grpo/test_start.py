@@ -107,10 +107,13 @@ def test_a_signal_during_a_download_ends_the_run_as_a_signal(home, monkeypatch):
 
 
 def test_a_command_starts_without_libraries_that_only_some_runs_need():
-    """Transformers alone would take several seconds. Each in a fork of a process that has
+    """Transformers alone would take several seconds, torch more than one. Each in a fork of a process that has
     imported torch alone."""
     code = """
-import os, sys, torch
+import os, sys
+import grpo.config.load, grpo.explain
+assert "torch" not in sys.modules
+import torch
 later = {"sqlite3", "transformers", "datasets", "matplotlib", "triton"}
 for command in ("train", "sft", "generate"):
     if os.fork() == 0:

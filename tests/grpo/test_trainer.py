@@ -20,56 +20,18 @@ from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
-UPDATE = {"num_iterations": 2, "warmup_steps": 0, "warmup_ratio": 0.0, "lr_scheduler_type": "linear"}
-
-
-def updates(norm=1.0, num_backward=1, **keys):
-    """A trainer of five steps without a model, and the rate and gradient norm that it tells after each update."""
-    made = object.__new__(GrpoTrainer)
-    made.config, made.ranks = SimpleNamespace(**{"learning_rate": 1.0, "max_grad_norm": 0.5} | UPDATE | keys), ALONE
-    made.replicas = ALONE
-    made.num_iterations = made.config.num_iterations
-    made.calls, made.told, made.refreshed, made.num_skipped, made.total_steps = [], [], [], 0, 5
-    made.optimizer = SimpleNamespace(
-        grad=None,
-        num_backward=num_backward,
-        step=lambda *given: made.calls.append(given) or norm,
-        check_finite=lambda: None,
-    )
-    made.run, made.has_said_nothing_counts = SimpleNamespace(say=lambda text: None), False
-    made.health = SimpleNamespace(updated=lambda optimizer, norm: made.told.append(norm))
-    made.model = SimpleNamespace(refresh=lambda: made.refreshed.append(1))
-    found = []
-    for step in range(made.total_steps):
-        for iteration in range(made.num_iterations):
-            made.step = step
-            made.update(iteration)
-            found.append((made.learning_rate, made.grad_norm))
-    return made, found
-
 
 @pytest.mark.parametrize(("keys", "rates"), [
-    ({}, [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
-    ({"num_iterations": 1}, [1, 0.8, 0.6, 0.4, 0.2]),
-    ({"warmup_steps": 2}, [0, 1 / 4, 2 / 4, 3 / 4, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-    ({"warmup_ratio": 0.15}, [0, 1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]),  # 1.5, rounded up
-    ({"warmup_steps": 1, "warmup_ratio": 0.9}, [0, 1 / 2, *(n / 8 for n in range(8, 0, -1))]),
+    ({}, [0.9, 0.7, 0.5, 0.3, 0.1]),
+    ({"warmup_steps": 2}, [1 / 4, 3 / 4, 5 / 6, 3 / 6, 1 / 6]),
+    ({"warmup_ratio": 0.15}, [1 / 2, 7 / 8, 5 / 8, 3 / 8, 1 / 8]),  # 1.5 updates, rounded up
+    ({"warmup_steps": 1, "warmup_ratio": 0.9}, [1 / 2, 7 / 8, 5 / 8, 3 / 8, 1 / 8]),
 ])  # fmt: skip
-def test_the_rate_of_each_update(keys, rates):
-    """Warm-up and decay go by optimizer steps, of which each step has num_iterations."""
-    made, found = updates(**keys)
-    assert [rate for rate, _ in found] == pytest.approx(rates)
-    assert made.calls == [(pytest.approx(rate), 0.5) for rate in rates]
-
-
-def test_a_step_without_tokens_is_no_update_and_one_that_is_not_finite_is_counted():
-    made, found = updates(num_backward=0)
-    assert made.calls == made.told == made.refreshed == [] and {norm for _, norm in found} == {0.0}
-    assert made.num_skipped == 0
-    assert updates(norm=float("inf"))[0].num_skipped == updates(norm=float("nan"))[0].num_skipped == 10
-    made, found = updates(norm=0.25)
-    assert made.num_skipped == 0 and made.told == [norm for _, norm in found] == [0.25] * 10
-    assert len(made.refreshed) == 10
+def test_the_rate_of_each_update(tmp_path, chat_checkpoint, rewards_importable, keys, rates):
+    """Warm-up and decay go by updates, of which each step has two here. The log has that of the last."""
+    keys = SMALL | {"max_steps": 5, "num_iterations": 2, "lr_scheduler_type": "linear", "learning_rate": 1e-3} | keys
+    lines = run(tmp_path, chat_checkpoint, **keys)
+    assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3 * rate for rate in rates])
 
 
 def without_model(**attributes):

@@ -11,7 +11,8 @@ from api_server import ApiServer, Behaviour, fails, says
 from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete
 
 from grpo.base.errors import SERVICE, UserError
-from rewards.api.client import cache_key, reply_cache
+from rewards.api.cache import ReplyCache
+from rewards.api.client import cache_key
 from rewards.api.reply import ChatReply, retry_after_s
 from rewards.api.session import Limits, Turns
 
@@ -187,11 +188,11 @@ def test_equal_questions_under_way_are_asked_once():
 
 def test_the_cache_survives_a_restart_and_holds_successes_alone(tmp_path):
     with ApiServer(says("A"), says(None), says(None), says("B")) as server:
-        assert ask(client_of(server, cache=reply_cache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
-        assert ask(client_of(server, cache=reply_cache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
+        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "one") == [ChatReply("A")]
+        assert ask(client_of(server, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite")), "two")[0].text is None
     second = ApiServer(says("C"))
     with second:
-        client = client_of(second, cache=reply_cache(tmp_path / "sub" / "cache.sqlite"))
+        client = client_of(second, cache=ReplyCache(tmp_path / "sub" / "cache.sqlite"))
         assert [reply.text for reply in ask(client, "one", "two")] == ["A", "C"]
         assert len(second.requests) == 1 and client.metrics()["judge/cache_hits"] == 1
 
@@ -206,7 +207,7 @@ def test_the_cache_key_holds_model_parameters_prompt_version_and_text_but_not_th
 
 def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
     with ApiServer(says("nonsense"), says("A")) as server:
-        client = client_of(server, cache=reply_cache(tmp_path / "c"))
+        client = client_of(server, cache=ReplyCache(tmp_path / "c"))
 
         async def run(client):
             return [await complete(client, "q", accept=lambda text: text == "A") for _ in range(3)]
@@ -215,11 +216,11 @@ def test_replies_that_the_caller_cannot_use_are_not_cached(tmp_path):
 
 
 def _fill(path: str, start: int) -> None:
-    cache = reply_cache(path)
+    cache = ReplyCache(path)
     for i in range(start, start + 200):
-        key, row = str(i % 300), (f"text {i % 300}",)
-        cache.put({key: row})
-        assert cache.get([key]) == {key: row}
+        key, text = str(i % 300), f"text {i % 300}"
+        cache.put(key, text)
+        assert cache.get(key) == text
     cache.close()
 
 
@@ -228,14 +229,14 @@ def test_threads_and_processes_share_a_cache(tmp_path):
     processes = [multiprocessing.get_context("spawn").Process(target=_fill, args=(path, 100 * i)) for i in range(2)]
     for process in processes:
         process.start()
-    cache = reply_cache(path)
+    cache = ReplyCache(path)
     keys = [f"{i} {k}" for k in range(100) for i in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda key: cache.put({key: ("x",)}), keys))
+        list(pool.map(lambda key: cache.put(key, "x"), keys))
     for process in processes:
         process.join(5 * PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert cache.get(keys) == dict.fromkeys(keys, ("x",)) and cache.get(["299"]) == {"299": ("text 299",)}
+    assert {cache.get(key) for key in keys} == {"x"} and cache.get("299") == "text 299"
 
 
 def test_costs_and_counts_are_metrics():

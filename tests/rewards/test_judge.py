@@ -8,7 +8,7 @@ from asking import judge_of
 from cells import cells
 
 from grpo.base.errors import PREFLIGHT, UserError
-from rewards.api.client import reply_cache
+from rewards.api.cache import ReplyCache
 from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
 
@@ -49,7 +49,7 @@ def test_the_reason_quotes_both_replies_that_are_no_verdict():
 def test_a_reply_that_is_no_verdict_is_not_kept_so_that_a_better_one_counts_the_next_time(tmp_path):
     with ApiServer(says("Hm."), says("Looks good to me"), default=says("A")) as server:
         for outcome, num_requests in ((None, 2), ("correct", 3), ("correct", 3)):
-            judge = judge_of(server, cache=reply_cache(tmp_path / "cache"))
+            judge = judge_of(server, cache=ReplyCache(tmp_path / "cache"))
             (verdict,) = verdicts(judge, ("q", "x", ["y"]))
             assert verdict.outcome == outcome and len(server.requests) == num_requests
 
@@ -64,7 +64,7 @@ def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache
     with ApiServer() as server:
         for _ in range(2):
             verdicts(
-                judge_of(server, cache=reply_cache(tmp_path / "cache")),
+                judge_of(server, cache=ReplyCache(tmp_path / "cache")),
                 ("q", "x", ["y"]),
                 ("q", "z", ["y"]),
             )
