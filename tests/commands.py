@@ -33,14 +33,14 @@ def run_command(module: str, *arguments: object, stdin: str = "", before=None) -
         given.seek(0)
         pid = os.fork()
         if pid == 0:
-            os._exit(_run(words, [given.fileno(), out.fileno(), error.fileno()], before))
+            os._exit(run_module(words, [given.fileno(), out.fileno(), error.fileno()], before))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         texts = [(file.seek(0), file.read().decode())[1] for file in (out, error)]
     return subprocess.CompletedProcess(words, code, *texts)
 
 
-def _run(words: list[str], files: list[int], before) -> int:
-    """In the child. Returns the exit code."""
+def run_module(words: list[str], files: list[int], before) -> int:
+    """In the child: run a module as `__main__` over these three files. Returns the exit code."""
     try:
         for number, file in enumerate(files):
             os.dup2(file, number)

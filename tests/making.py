@@ -5,9 +5,12 @@ Every checkpoint has random weights and is made here; nothing is downloaded.
 
 import contextlib
 import json
+import os
 import random
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +102,30 @@ def kept_by_autograd(model, attend, num_tokens: int) -> float:
     return sum(size for _, size in kept.values()) / num_tokens
 
 
+FORKS = """
+import json, os, torch
+torch.set_num_threads(1)
+def status(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key + ":"))
+{code}
+for case in {cases!r}:
+    if os.fork() == 0:
+        print(json.dumps(measure(*case)), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+
+
+def measured_in_forks(code: str, cases: Sequence[tuple]) -> list:
+    """What `measure(*case)` of this code returns, each in a fork of one new process that has run the code; its
+    allocator gives freed memory back. `status("VmHWM")` are the bytes of the process's peak."""
+    command = [sys.executable, "-c", FORKS.format(code=code, cases=list(cases))]
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def randomise_adapter(model, seed: int = 0, spread: float = 0.1) -> None:
     """An adapter that is not zero, so that it matters."""
     generator = torch.Generator().manual_seed(seed)
@@ -160,6 +187,17 @@ def of_each(group: Group, name: str) -> list:
 def whole(*groups: Group) -> list[Part]:
     """One micro-batch of all completions of the groups."""
     return [Part(group, group.completions) for group in groups]
+
+
+def visible_in(layout: Layout) -> torch.Tensor:
+    """Which tokens of a micro-batch each one sees: its prompt, and its own completion up to itself."""
+    owners = []
+    for number, group in enumerate(layout.groups):
+        owners += [(number, None)] * group.prompt_length
+        for completion, length in enumerate(group.completion_lengths):
+            owners += [(number, completion)] * length
+    seen = [[group == g and own in (None, c) for group, own in owners] for g, c in owners]
+    return torch.tensor(seen).tril()
 
 
 def loss_batch(
@@ -237,7 +275,7 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 def read_lines(path: Path) -> list[dict]:
     """The rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
 def build_base(folder: Path, documents: dict, **options) -> Path:

@@ -1,6 +1,7 @@
 """What children of the fault tests are made to do: rewards that tests name `fakes:NAME`, and changes to a child's
 program."""
 
+import itertools
 import json
 import os
 import re
@@ -8,6 +9,9 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
+
+calls = itertools.count(1)  # of the one reward of a process that counts its groups
 
 
 def early_letters(prompts, completions, **columns):
@@ -17,18 +21,20 @@ def early_letters(prompts, completions, **columns):
 
 def hanging(prompts, completions, **columns):
     """A reward that never comes back after its third group."""
-    hanging.calls += 1
-    if hanging.calls > 3:
+    if next(calls) > 3:
         time.sleep(3600)
     return early_letters(prompts, completions, **columns)
-
-
-hanging.calls = 0
 
 
 def forgetful(prompts, completions, **columns):
     """Tells a secret, as the message of some library's error may."""
     raise RuntimeError(f"401 for the key {os.environ['SOME_API_KEY']}")
+
+
+def prints_what_it_was_told(prompts, completions, **columns):
+    """A reward that repeats its configuration's secrets in its errors, on stdout and in its reasons."""
+    print("told", os.environ["A_PLAIN_NAME"], flush=True)
+    raise RuntimeError(f"it was {os.environ['A_PLAIN_NAME']} and {os.environ['JUDGES_LOGIN']}")
 
 
 def drawn(prompts, completions, **columns):
@@ -46,14 +52,9 @@ def drawn(prompts, completions, **columns):
 
 def not_finite(prompts, completions, **columns):
     """NaN or Inf for the groups that the environment numbers."""
-    not_finite.calls += 1
-    bad = {int(n) for n in os.environ["BAD_GROUPS"].split(",")}
-    if not_finite.calls in bad:
+    if str(next(calls)) in os.environ["BAD_GROUPS"].split(","):
         return [float(os.environ["BAD_VALUE"])] * len(completions)
     return early_letters(prompts, completions, **columns)
-
-
-not_finite.calls = 0
 
 
 def gauge(prompts, completions, **columns):
@@ -75,24 +76,57 @@ def gauge(prompts, completions, **columns):
     return [0.0] * len(completions)
 
 
-def mixed_on_rank_0(prompts, completions, **columns):
-    """Groups of rank 1 are all alike, so that dynamic sampling keeps none of them."""
-    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "0" else [0.0] * len(completions)
-
-
 def mixed(prompts, completions, **columns):
     """Differs within each group, and from question to question, even if all completions are equal."""
     answer = columns["answer"][0]
     return [(place + len(answer)) % 3 + 0.1 * int(answer) * place for place in range(len(completions))]
 
 
+def mixed_on_rank_0(prompts, completions, **columns):
+    """Groups of rank 1 are all alike, so that dynamic sampling keeps none of them."""
+    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "0" else [0.0] * len(completions)
+
+
 def fails_on_rank_1(prompts, completions, **columns):
-    if os.environ.get("RANK") == "1":
+    if os.environ["RANK"] == "1":
         raise RuntimeError("boom on rank 1")
     return early_letters(prompts, completions, **columns)
 
 
+def dies_once(prompts, completions, **columns):
+    """Kills the process of rank DIES in its fourth group (DIES_AT), the first time that any process comes there."""
+    number, died = next(calls), Path(os.environ["DIED"])
+    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1") and number == int(os.environ.get("DIES_AT", 4))
+    if is_due and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return mixed(prompts, completions, **columns)
+
+
+def loses_files(prompts, completions, **columns):
+    """In the second step, deletes the files of the run that the environment names."""
+    if next(calls) == 3:
+        for name in os.environ["LOST"].split(","):
+            os.unlink(name)
+    return early_letters(prompts, completions, **columns)
+
+
 # --- setups --------------------------------------------------------------------------------------------------------
+
+
+def wrap(owner, name, around) -> None:
+    """Let `around(number, call, *arguments)` stand for a function: which call it is, and what makes it."""
+    original, numbers = getattr(owner, name), itertools.count(1)
+
+    def replacement(*arguments, **options):
+        return around(next(numbers), lambda: original(*arguments, **options), *arguments)
+
+    setattr(owner, name, replacement)
+
+
+def on_rank_1(setup) -> None:
+    if os.environ["RANK"] == "1":
+        setup()
 
 
 def short_grace() -> None:
@@ -106,17 +140,14 @@ def endless_generation() -> None:
     """From its 4th batch on, the sampler takes an hour; a signal's grace is a second."""
     from grpo.sampling.sampler import Sampler
 
-    sample, calls = Sampler.sample, []
-
-    def slow(self, *arguments, **options):
-        calls.append(1)
-        if len(calls) > 3:
-            open(os.environ["GENERATING"], "w").close()
+    def slow(number, sample, *_):
+        if number > 3:
+            Path(os.environ["GENERATING"]).touch()
             for _ in range(360_000):
                 time.sleep(0.01)
-        return sample(self, *arguments, **options)
+        return sample()
 
-    Sampler.sample = slow
+    wrap(Sampler, "sample", slow)
     short_grace()
 
 
@@ -124,22 +155,20 @@ def endless_decoding() -> None:
     """From its 4th batch on, the sampler never finds a sequence that has ended; a signal's grace is a second."""
     from grpo.sampling.sampler import Sampler
 
-    sample, calls = Sampler.sample, []
-
-    def endless(self, *arguments, **options):
-        calls.append(1)
-        while len(calls) > 3:
-            open(os.environ["GENERATING"], "w").close()
+    def endless(number, sample, sampler, *_):
+        while number > 3:
+            Path(os.environ["GENERATING"]).touch()
             time.sleep(0.01)
-            self.between()
-        return sample(self, *arguments, **options)
+            sampler.between()
+        return sample()
 
-    Sampler.sample = endless
+    wrap(Sampler, "sample", endless)
     short_grace()
 
 
 def endless_generation_on_rank_1() -> None:
-    endless_generation() if os.environ["RANK"] == "1" else short_grace()
+    short_grace()
+    on_rank_1(endless_generation)
 
 
 def slow_save() -> None:
@@ -147,63 +176,20 @@ def slow_save() -> None:
     from grpo.run import checkpoint
     from grpo.run.signals import Signals
 
-    write, handle, saved = checkpoint.write_state, Signals._on_signal, []
+    run_dir = []
 
-    def slow(folder, *arguments):
-        write(folder, *arguments)
-        saved.append(folder.parent)
-        open(folder.parent / "saving", "w").close()
+    def slow(number, write, folder, *_):
+        write()
+        run_dir.append(folder.parent)
+        (folder.parent / "saving").touch()
         time.sleep(float(os.environ.get("SAVE_TAKES_S", 1)))
 
-    def tells(self, *arguments):
-        handle(self, *arguments)
-        open(saved[-1] / "signalled", "w").close()
+    def tells(number, handle, *_):
+        handle()
+        (run_dir[-1] / "signalled").touch()
 
-    checkpoint.write_state, Signals._on_signal = slow, tells
-
-
-def counts_what_it_sends() -> None:
-    """Writes a line per step: the bytes of tensors that this process sends to shards, or to replicas, by collective;
-    and how long each prompt and its answers are. Numbers of a step, which are float64, do not count."""
-    import torch.distributed as dist
-
-    from grpo.device import peers
-    from grpo.run.guard import Guard
-
-    sent, running, run_step = {}, [], Guard.run_step
-
-    def count(module, name, size):
-        collective = getattr(module, name)
-
-        def call(*tensors, group=None, **more):
-            if running:
-                shard = running[0].ranks.shard
-                key = f"{'shards' if shard.world > 1 and group is shard.group else 'replicas'} {name}"
-                sent[key] = sent.get(key, 0) + size(*tensors, dist.get_world_size(group))
-            return collective(*tensors, group=group, **more)
-
-        setattr(module, name, call)
-
-    def all_but_own(large, small, world):
-        return abs(large.nbytes - small.nbytes)
-
-    def around_a_ring(tensor, world):
-        return 2 * (world - 1) / world * tensor.nbytes * (tensor.itemsize == 4)
-
-    def step(guard):
-        sent.clear()
-        running.append(guard.trainer)
-        run_step(guard)
-        running.clear()
-        groups = guard.trainer.rollout.groups
-        lengths = [(len(group.prompt.ids), [len(one.ids) for one in group.completions]) for group in groups]
-        with open(f"{os.environ['SENT']}.{os.environ['RANK']}", "a") as file:
-            file.write(json.dumps([sent, lengths]) + "\n")
-
-    count(peers, "reduce_scatter_flat", all_but_own)
-    count(peers, "all_gather_flat", all_but_own)
-    count(dist, "all_reduce", around_a_ring)
-    Guard.run_step = step
+    wrap(checkpoint, "write_state", slow)
+    wrap(Signals, "_on_signal", tells)
 
 
 def talkative() -> None:
@@ -211,22 +197,29 @@ def talkative() -> None:
     a semicolon would be a list of answers, which is wrong without a judge."""
     from grpo.model.policy import Policy
 
-    decode = Policy.decode
-    Policy.decode = lambda self, ids: (
-        f"<think>So.</think><answer>{ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode(self, ids))}</answer>"
-    )
+    def framed(number, decode, policy, ids):
+        return f"<think>So.</think><answer>{ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode())}</answer>"
+
+    wrap(Policy, "decode", framed)
     short_grace()
 
 
 def thoughtful() -> None:
     """The same, and each completion states a fact of its own in its thoughts."""
-    talkative()
     from grpo.model.policy import Policy
 
-    frame = Policy.decode
-    Policy.decode = lambda self, ids: frame(self, ids).replace(
-        "So.", f"The number {'-'.join(map(str, ids))} is a town in France."
-    )
+    def stating(number, frame, policy, ids):
+        return frame().replace("So.", f"The number {'-'.join(map(str, ids))} is a town in France.")
+
+    talkative()
+    wrap(Policy, "decode", stating)
+
+
+def steers_the_terminal() -> None:
+    """Completions full of escape sequences."""
+    from grpo.model.policy import Policy
+
+    wrap(Policy, "decode", lambda number, decode, *_: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode()}\r")
 
 
 def judged() -> None:
@@ -247,71 +240,63 @@ def bad_logits() -> None:
 
     import grpo.logprobs
 
-    score, calls = grpo.logprobs.token_logprobs, []
+    def broken(number, score, *_):
+        logp_C, entropy_C = score()
+        return (logp_C * torch.nan if number == 2 else logp_C), entropy_C
 
-    def broken(*arguments, **options):
-        calls.append(1)
-        logp_C, entropy_C = score(*arguments, **options)
-        return (logp_C * torch.nan if len(calls) == 2 else logp_C), entropy_C
-
-    grpo.logprobs.token_logprobs = broken
+    wrap(grpo.logprobs, "token_logprobs", broken)
 
 
 def bad_logits_on_rank_1() -> None:
-    if os.environ["RANK"] == "1":
-        bad_logits()
+    on_rank_1(bad_logits)
 
 
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
-    import grpo.logprobs
+    from grpo import logprobs
     from grpo.sampling import decode_step, sampler
 
-    draw, sample, score = decode_step.draw_tokens, sampler.Sampler.sample, grpo.logprobs.token_logprobs
     step = []
 
-    def count(*arguments, **options):
-        step.append(1)
-        return sample(*arguments, **options)
+    def count(number, sample, *_):
+        step[:] = [number]
+        return sample()
 
-    def spoil(logits_BV, *arguments):
-        if len(step) == 2:
+    def spoil(number, draw, logits_BV, *_):
+        if step == [2]:
             logits_BV[0] = float("nan")
-        return draw(logits_BV, *arguments)
+        return draw()
 
-    def broken(hidden_CD, *arguments):
-        return score(hidden_CD * float("nan") if len(step) == 2 else hidden_CD, *arguments)
+    def broken(number, score, hidden_CD, *_):
+        if step == [2]:
+            hidden_CD.data.fill_(float("nan"))
+        return score()
 
-    decode_step.draw_tokens, sampler.Sampler.sample, grpo.logprobs.token_logprobs = spoil, count, broken
+    wrap(sampler.Sampler, "sample", count)
+    wrap(decode_step, "draw_tokens", spoil)
+    wrap(logprobs, "token_logprobs", broken)
 
 
 def bad_gradient() -> None:
     """One number of the gradient is infinite in the steps that the environment names, by default the second."""
     from grpo.optim import Optimizer
 
-    step, calls, bad = Optimizer.step, [], os.environ.get("BAD_STEPS", "2").split(",")
+    def broken(number, step, optimizer, *_):
+        if str(number) in os.environ.get("BAD_STEPS", "2").split(","):
+            optimizer.grad[3] = float("inf")
+        return step()
 
-    def broken(self, *arguments):
-        calls.append(1)
-        if str(len(calls)) in bad:
-            self.grad[3] = float("inf")
-        return step(self, *arguments)
-
-    Optimizer.step = broken
+    wrap(Optimizer, "step", broken)
 
 
 def dies_in_a_step() -> None:
     """Rank 1 is killed in its third step."""
     from grpo.rollout import Rollout
 
-    sample = Rollout.sample
+    def deadly(number, sample, *_):
+        return os.kill(os.getpid(), signal.SIGKILL) if number == 3 else sample()
 
-    def deadly(self, step):
-        if step == 2 and os.environ.get("RANK") == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return sample(self, step)
-
-    Rollout.sample = deadly
+    on_rank_1(lambda: wrap(Rollout, "sample", deadly))
 
 
 def full_logs() -> None:
@@ -320,23 +305,13 @@ def full_logs() -> None:
 
     import grpo.run.log
 
+    def heavy(number, write, writer, *_):
+        write()
+        writer._writer.write(b"\0" * 25_000_000)
+        writer._writer.flush()
+
     grpo.run.log._keep_lines = lambda *arguments: None
-    write = record_writer.RecordWriter.write
-
-    def heavy(self, data):
-        write(self, data)
-        self._writer.write(b"\0" * 25_000_000)
-        self._writer.flush()
-
-    record_writer.RecordWriter.write = heavy
-
-
-def steers_the_terminal() -> None:
-    """Completions full of escape sequences."""
-    from grpo.model.policy import Policy
-
-    decode = Policy.decode
-    Policy.decode = lambda self, ids: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode(self, ids)}\r"
+    wrap(record_writer.RecordWriter, "write", heavy)
 
 
 def full_disk_under_the_tokenizer() -> None:
@@ -345,50 +320,15 @@ def full_disk_under_the_tokenizer() -> None:
 
     from transformers import PreTrainedTokenizerBase
 
-    save, calls = PreTrainedTokenizerBase.save_pretrained, []
-
-    def limited(self, *arguments, **options):
-        calls.append(1)
-        if len(calls) > 1:
+    def limited(number, save, *_):
+        if number > 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         try:
-            return save(self, *arguments, **options)
+            return save()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    PreTrainedTokenizerBase.save_pretrained = limited
-
-
-def prints_what_it_was_told(prompts, completions, **columns):
-    """A reward that repeats its configuration's secrets in its errors, on stdout and in its reasons."""
-    print("told", os.environ["A_PLAIN_NAME"], flush=True)
-    raise RuntimeError(f"it was {os.environ['A_PLAIN_NAME']} and {os.environ['JUDGES_LOGIN']}")
-
-
-def loses_files(prompts, completions, **columns):
-    """In the second step, deletes the files of the run that the environment names."""
-    loses_files.calls += 1
-    if loses_files.calls == 3:
-        for name in os.environ["LOST"].split(","):
-            os.unlink(os.path.join(os.environ["RUN_DIR"], name))
-    return early_letters(prompts, completions, **columns)
-
-
-loses_files.calls = 0
-
-
-def dies_once(prompts, completions, **columns):
-    """Kills the process of rank DIES in its fourth group (DIES_AT), the first time that any process comes there."""
-    dies_once.calls += 1
-    is_due = os.environ.get("RANK") == os.environ.get("DIES", "1")
-    is_due = is_due and dies_once.calls == int(os.environ.get("DIES_AT", 4))
-    if is_due and not os.path.exists(os.environ["DIED"]):
-        open(os.environ["DIED"], "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return mixed(prompts, completions, **columns)
-
-
-dies_once.calls = 0
+    wrap(PreTrainedTokenizerBase, "save_pretrained", limited)
 
 
 def full_disk_under_stdout() -> None:
@@ -403,47 +343,61 @@ def another_torch_on_rank_1() -> None:
     from grpo.run import provenance
 
     version = provenance.version
-    if os.environ["RANK"] == "1":
-        provenance.version = lambda name: "2.0.0" if name == "torch" else version(name)
+    on_rank_1(lambda: setattr(provenance, "version", lambda name: "2.0.0" if name == "torch" else version(name)))
 
 
 def another_program_on_rank_1() -> None:
     from grpo.run import provenance
 
-    if os.environ["RANK"] == "1":
-        provenance.PACKAGES = ("grpo",)
+    on_rank_1(lambda: setattr(provenance, "PACKAGES", ("grpo",)))
 
 
-def counts_what_is_sent() -> None:
-    """Writes, after each step, the bytes of every tensor that was summed and of all that was gathered."""
+def counts_what_it_sends() -> None:
+    """Writes a line per step: the bytes that this process sends to shards, or to replicas, and how long each prompt and
+    its answers are. They are sent as parts of tensors, as sums, and as numbers of a step (float64) and objects."""
     import pickle
 
     import torch.distributed as dist
 
     from grpo.device import peers
-    from grpo.run.run import Run
+    from grpo.run.guard import Guard
 
-    report, sent = Run.report_step, []
+    sent, running, run_step = {}, [], Guard.run_step
 
-    def counted(module, name, size_of) -> None:
-        send = getattr(module, name)
+    def count(module, name, size):
+        collective = getattr(module, name)
 
-        def counting(*arguments, **options):
-            sent.append(size_of(*arguments))
-            return send(*arguments, **options)
+        def call(*given, group=None, **more):
+            if running:
+                shard = running[0].ranks.shard
+                kind, num_bytes = size(*given, dist.get_world_size(group))
+                key = f"{'shards' if shard.world > 1 and group is shard.group else 'replicas'} {kind}"
+                sent[key] = sent.get(key, 0) + num_bytes
+            return collective(*given, group=group, **more)
 
-        setattr(module, name, counting)
+        setattr(module, name, call)
 
-    counted(dist, "all_reduce", lambda tensor: tensor.nbytes)
-    counted(dist, "all_gather_object", lambda values, value: len(pickle.dumps(value)))
-    counted(peers, "reduce_scatter_flat", lambda part, tensor: tensor.nbytes)
-    counted(peers, "all_gather_flat", lambda tensor, part: tensor.nbytes)
+    def all_but_own(one, other, world):
+        return "parts", abs(one.nbytes - other.nbytes)
 
-    def written(self, step, metrics, *arguments):
-        if self.ranks.is_main:
-            with open(os.environ["SENT"], "a") as file:
-                file.write(json.dumps(sent) + "\n")
+    def around_a_ring(tensor, world):
+        return "sums" if tensor.itemsize == 4 else "numbers", 2 * (world - 1) / world * tensor.nbytes
+
+    def pickled(values, value, world):
+        return "numbers", len(pickle.dumps(value))
+
+    def step(guard):
         sent.clear()
-        return report(self, step, metrics, *arguments)
+        running.append(guard.trainer)
+        run_step(guard)
+        running.clear()
+        groups = guard.trainer.rollout.groups
+        lengths = [(len(group.prompt.ids), [len(one.ids) for one in group.completions]) for group in groups]
+        with open(f"{os.environ['SENT']}.{os.environ['RANK']}", "a") as file:
+            file.write(json.dumps([sent, lengths]) + "\n")
 
-    Run.report_step = written
+    count(peers, "reduce_scatter_flat", all_but_own)
+    count(peers, "all_gather_flat", all_but_own)
+    count(dist, "all_reduce", around_a_ring)
+    count(dist, "all_gather_object", pickled)
+    Guard.run_step = step

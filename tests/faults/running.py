@@ -1,7 +1,8 @@
 """Whole runs as processes of their own, started quickly: a parent that has imported everything forks a child for each.
 
-    child = processes.start("grpo.train", config_file, FAILPOINT="save-renamed:1")
-    child.signal(SIGTERM); child.wait() -> exit code, -9 for a killed one; child.stderr
+    run = processes.run(folder, checkpoint, max_steps=3)
+    run.train(FAILPOINT="save-renamed:1", code=-SIGKILL)
+    run.resume()
 
 The children are real processes with real signals, files and sockets; only the import of torch is shared. Also a
 program: it serves start requests, one JSON object a line, on stdin. `setup` names a function of fakes.py that a child
@@ -11,18 +12,22 @@ calls first.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from commands import ROOT, run_module
+from making import free_port, read_lines, write_rows
 from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
+SHARED = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # of any process
 TIMEOUT_S = 1800  # for what comes by itself, also on a slow machine with much to do; nothing waits for this in vain
 QUESTIONS = [
     {"question": f"What is {a} + {b}?", "answer": str(a + b), "title": f"Title {a}"} for a in range(8) for b in range(4)
@@ -46,7 +51,7 @@ KEYS = {
 
 
 class Child:
-    """A started process. `number` names its output files."""
+    """A started process."""
 
     def __init__(self, processes: "Processes", pid: int, stdout: Path, stderr: Path):
         self.processes, self.pid, self._stdout, self._stderr, self.code = processes, pid, stdout, stderr, None
@@ -74,15 +79,95 @@ class Child:
             time.sleep(0.01)
         return self.code
 
+    def ends(self, code: int, timeout_s: float = TIMEOUT_S) -> "Child":
+        """Waits for its end, which has this exit code; and three lines on stderr where that is an error's."""
+        assert self.wait(timeout_s) == code, self.stderr
+        assert not 0 < code < 128 or is_message(self.stderr), self.stderr
+        return self
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def until(self, condition, timeout_s: float = TIMEOUT_S) -> None:
+    def until(self, condition) -> None:
         """Waits for something to be so while the process runs."""
-        ends = time.monotonic() + timeout_s
+        ends = time.monotonic() + TIMEOUT_S
         while not condition():
             assert self.is_running() and time.monotonic() < ends, f"{self.code}: {self.stderr[-2000:]}"
             time.sleep(0.01)
+
+
+@dataclass
+class Run:
+    """A run of stage 2 under test: its config file, its directory, and what it has left there."""
+
+    processes: "Processes"
+    config: Path
+    folder: Path
+
+    def start(self, *overrides: str, **more) -> Child:
+        return self.processes.start("grpo.train", self.config, *overrides, **more)
+
+    def train(self, *overrides: str, code: int = 0, **more) -> Child:
+        """Run to the end, which has this exit code."""
+        return self.start(*overrides, **more).ends(code)
+
+    def resume(self, *overrides: str, **more) -> Child:
+        return self.train("resume_from_checkpoint=true", *overrides, **more)
+
+    def start_ranks(self, *overrides: str, world: int = 2, of_rank_1=(), **more) -> list[Child]:
+        """All processes of a run. of_rank_1: overrides of the second alone."""
+        more |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        return [
+            self.start(*overrides, *(of_rank_1 if rank == 1 else ()), RANK=str(rank), LOCAL_RANK=str(rank), **more)
+            for rank in range(world)
+        ]
+
+    def train_ranks(self, *overrides: str, code: int = 0, **more) -> list[Child]:
+        """Run all processes to the end, which has this exit code for each."""
+        return [child.ends(code) for child in self.start_ranks(*overrides, **more)]
+
+    def copy(self, folder: Path, name: str = "run") -> "Run":
+        """A copy of the run that may be damaged."""
+        shutil.copytree(self.folder, folder / name)
+        config = folder / f"{name}.yaml"
+        config.write_text(self.config.read_text().replace(str(self.folder), str(folder / name)))
+        return Run(self.processes, config, folder / name)
+
+    @property
+    def state(self) -> dict:
+        return json.loads((self.folder / "run_state.json").read_text())
+
+    @property
+    def lines(self) -> list[dict]:
+        """The metrics of each step, as far as they are written."""
+        path = self.folder / "metrics.jsonl"
+        return read_lines(path) if path.exists() else []
+
+    @property
+    def steps(self) -> list[int]:
+        return [line["step"] for line in self.lines]
+
+    @property
+    def weights(self) -> dict:
+        return load_file(self.folder / "final" / "adapter_model.safetensors")
+
+    def checkpoint(self, step: int) -> Path:
+        return self.folder / f"checkpoint-{step}"
+
+    def rows(self, step: int) -> list[dict]:
+        """The completions of a step."""
+        return read_lines(self.folder / "completions" / f"step-{step:06d}.jsonl")
+
+    def equals(self, other: "Run") -> bool:
+        """Whether two runs have ended in the same adapter, bit for bit."""
+        first, second = self.weights, other.weights
+        return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+    def differs_by_rounding(self, other: "Run") -> bool:
+        """Whether two runs that have trained have ended in nearly the same adapter."""
+        first, second = self.weights, other.weights
+        moved = max(value.abs().max() for name, value in first.items() if "lora_B" in name)
+        return moved > 1e-3 and max((first[name] - second[name]).abs().max() for name in first) < 1e-5
 
 
 class Processes:
@@ -90,10 +175,10 @@ class Processes:
 
     def __init__(self, folder: Path, checkpoint: Path):
         self.folder, self.count = folder, 0
-        warm_up = write_config(folder, checkpoint, "warm_up", max_steps=1)
-        shared = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        warm_up = self.run(folder, checkpoint, "warm_up", max_steps=1).config
         command, pipe = [sys.executable, str(HERE / "running.py"), str(warm_up)], subprocess.PIPE
-        self.parent = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | shared)
+        environment = os.environ | SHARED | {"HF_HUB_OFFLINE": "1"}
+        self.parent = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
     def __enter__(self) -> "Processes":
         return self
@@ -113,51 +198,19 @@ class Processes:
         """`python -m module arguments`. limit_bytes: no file may grow beyond it, as on a full disk."""
         self.count += 1
         out, err = (self.folder / f"{self.count}.{name}" for name in ("out", "err"))
-        request = {"module": module, "arguments": [str(a) for a in arguments], "setup": setup}
-        request |= {"environment": environment, "stdout": str(out), "stderr": str(err), "limit_bytes": limit_bytes}
+        request = {"words": [module, *map(str, arguments)], "setup": setup, "limit_bytes": limit_bytes}
+        request |= {"environment": environment, "files": [os.devnull, str(out), str(err)]}
         return Child(self, self.ask(request), out, err)
 
-    def train(self, config: Path, *overrides: str, **more) -> Child:
-        """A run of stage 2 to its end."""
-        child = self.start("grpo.train", config, *overrides, **more)
-        child.wait()
-        return child
-
-
-def write_config(folder: Path, checkpoint: Path, name: str = "run", **keys) -> Path:
-    """A configuration of a tiny run into folder/name; the config file stands beside it."""
-    data = folder / "questions.jsonl"
-    if not data.exists():
-        data.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
-    paths = {"model_name_or_path": str(checkpoint), "dataset_id_or_path": str(data), "output_dir": str(folder / name)}
-    path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(KEYS | paths | keys))
-    return path
-
-
-def state(run_dir: Path) -> dict:
-    return json.loads((run_dir / "run_state.json").read_text())
-
-
-def weights(run_dir: Path) -> dict:
-    return load_file(run_dir / "final" / "adapter_model.safetensors")
-
-
-def same_weights(run_dir: Path, other: Path) -> bool:
-    """Whether two runs have ended in the same adapter, bit for bit."""
-    first, second = weights(run_dir), weights(other)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def differ_by_rounding(run_dir: Path, other: Path) -> bool:
-    """Whether two runs that have trained have ended in nearly the same adapter."""
-    first, second = weights(run_dir), weights(other)
-    moved = max(value.abs().max() for name, value in first.items() if "lora_B" in name)
-    return moved > 1e-3 and max((first[name] - second[name]).abs().max() for name in first) < 1e-5
-
-
-def lines(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines() if line]
+    def run(self, folder: Path, checkpoint: Path, name: str = "run", **keys) -> Run:
+        """A tiny run into folder/name; the config file stands beside it."""
+        data = folder / "questions.jsonl"
+        if not data.exists():
+            write_rows(data, QUESTIONS)
+        paths = {"model_name_or_path": checkpoint, "dataset_id_or_path": data, "output_dir": folder / name}
+        config = folder / f"{name}.yaml"
+        config.write_text(json.dumps(KEYS | {key: str(path) for key, path in paths.items()} | keys))
+        return Run(self, config, folder / name)
 
 
 def is_message(text: str) -> bool:
@@ -166,30 +219,28 @@ def is_message(text: str) -> bool:
     return starts == ["error", "why", "fix"] and "Traceback" not in text
 
 
-def _become(request: dict) -> None:
-    """In the child: the program that was asked for."""
-    import resource
-    import runpy
+def become(request: dict) -> int:
+    """In the child: the program that was asked for. Returns its exit code."""
+
+    def prepare() -> None:
+        import resource
+
+        if request["limit_bytes"]:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit_bytes"], request["limit_bytes"]))
+        if request["setup"]:
+            import fakes
+
+            getattr(fakes, request["setup"])()
 
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has the tests ignore it, and that would be inherited
     os.environ.update(request["environment"])
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if request["limit_bytes"]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit_bytes"], request["limit_bytes"]))
-    if request["setup"]:
-        import fakes
-
-        getattr(fakes, request["setup"])()
-    sys.argv = [request["module"], *request["arguments"]]
-    sys.modules.pop(request["module"], None)
-    runpy.run_module(request["module"], run_name="__main__")
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
+    files = [os.open(name, mode, 0o644) for name, mode in zip(request["files"], modes, strict=True)]
+    return run_module(request["words"], files, prepare)
 
 
 def serve() -> None:
-    import torch
     import torch.utils.tensorboard
     import transformers.models.auto.tokenization_auto  # noqa: F401
 
@@ -209,21 +260,7 @@ def serve() -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                try:
-                    _become(request)
-                except SystemExit as stop:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    import threading
-
-                    threading._shutdown()  # as an interpreter that ends: it waits for threads
-                    os._exit(stop.code if isinstance(stop.code, int) else 0)
-                except BaseException:
-                    import traceback
-
-                    traceback.print_exc()
-                    os._exit(99)
-                os._exit(0)
+                os._exit(become(request))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -12,14 +12,13 @@ from urllib.parse import quote, quote_plus
 import pytest
 import torch
 from api_server import ApiServer, fails, replies_with, says
-from making import TEMPLATE, write_chat_checkpoint
-from running import ROOT, is_message, lines, state, write_config
+from making import TEMPLATE, load, refused, write_chat_checkpoint, write_rows
+from running import ROOT
 
 from grpo.base.errors import UserError, escape, is_secret_name, redact
 from grpo.config.values import expand_variables
-from grpo.data.prompts import load_tokenizer
-from grpo.model.lora import Build
-from grpo.model.weights import load_decoder
+from grpo.data import prompts
+from grpo.data.prompts import ChatEncoder, load_tokenizer
 from rewards.api.reply import MAX_EXCERPT_CHARS, excerpt
 
 # --- secrets --------------------------------------------------------------------------------------------------------
@@ -34,28 +33,25 @@ CANARIES = {
 }
 
 
-def leaks(child, *folders: Path) -> list[str]:
-    """Where a canary was found: every file, stdout and stderr, argv."""
+def leaks(child, folder: Path) -> list[str]:
+    """Where a canary was found: every file, stdout and stderr."""
     found = [name for name in ("stdout", "stderr") if "canary-" in getattr(child, name)]
-    for folder in folders:
-        found += [str(path) for path in folder.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()]
-    return found
+    return found + [str(path) for path in folder.rglob("*") if path.is_file() and b"canary-" in path.read_bytes()]
 
 
-def test_no_output_of_a_run_holds_a_key(processes, chat_checkpoint, tmp_path):
+def test_no_output_of_a_run_holds_a_key(make_run, tmp_path):
     """A whole run with TensorBoard, a cache and completions; the judge repeats its key in every failure."""
     echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
     keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_unscored": 1.0, "report_to": ["tensorboard"]}
     keys |= {"api_cache": str(tmp_path / "run" / "cache.db"), "num_completions_to_print": 4}
     graded = replies_with(lambda request: "AB"[len(request.text) % 2])
     with ApiServer(*[says("A"), says("B"), echo] * 4, default=graded) as server:
-        config = write_config(tmp_path, chat_checkpoint, judge_base_url=server.url, **keys)
-        child = processes.train(config, "resume_from_checkpoint=true", setup="talkative", **CANARIES)
-        assert child.code == 0, child.stderr
+        run = make_run(judge_base_url=server.url, **keys)
+        child = run.resume(setup="talkative", **CANARIES)
         sent = {request.headers["authorization"] for request in server.requests}
     assert sent == {"Bearer canary-judge-7c1e"}
-    answers = "".join(path.read_text() for path in (tmp_path / "run" / "completions").iterdir())
-    assert leaks(child, tmp_path) == [] and "400" in answers
+    assert leaks(child, tmp_path) == []
+    assert "400" in "".join(path.read_text() for path in (run.folder / "completions").iterdir())
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 25
 
 
@@ -65,28 +61,27 @@ def test_no_half_of_a_key_is_left_where_a_long_reply_is_cut(monkeypatch):
         assert "cana" not in excerpt("x" * length + CANARIES["OPENAI_API_KEY_JUDGE"])
 
 
-def test_no_error_holds_a_key(processes, chat_checkpoint, tmp_path):
+def test_no_error_holds_a_key(make_run, tmp_path):
     """A library's error that repeats one: on stderr, in debug.log's traceback and in run_state.json it is only
     named."""
-    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:forgetful"])
-    for extra in ({}, {"GRPO_TRACEBACK": "1"}):
-        child = processes.train(config, "resume_from_checkpoint=true", **CANARIES, **extra)
-        told = child.stderr, state(tmp_path / "run")["reason"], (tmp_path / "run" / "debug.log").read_text()
-        assert child.code == 1 and all("[SOME_API_KEY]" in text for text in told) and leaks(child, tmp_path) == []
+    run = make_run(reward_funcs=["fakes:forgetful"])
+    for show_traceback in ({}, {"GRPO_TRACEBACK": "1"}):
+        child = run.start("resume_from_checkpoint=true", **CANARIES, **show_traceback)
+        assert child.wait() == 1
+        for text in (child.stderr, run.state["reason"], (run.folder / "debug.log").read_text()):
+            assert "[SOME_API_KEY]" in text
+        assert leaks(child, tmp_path) == []
 
 
-def test_a_secret_does_not_get_into_the_configuration(processes, chat_checkpoint, tmp_path):
+def test_a_secret_does_not_get_into_the_configuration(make_run, tmp_path):
     for value in ("${SOME_API_KEY}", "${DATABASE_PASSWORD:-x}"):
-        child = processes.train(write_config(tmp_path, chat_checkpoint, run_name=value), **CANARIES)
-        assert child.code == 2 and "holds a secret" in child.stderr and leaks(child, tmp_path) == []
-    keys = {"reward_funcs": ["correctness"], "judge_model": "m", "judge_api_key_env": "canary-judge-7c1e"}
-    child = processes.train(write_config(tmp_path, chat_checkpoint, **keys))
-    assert child.code == 2 and leaks(child, tmp_path / "run") == []
+        child = make_run(run_name=value).train(**CANARIES, code=2)
+        assert "holds a secret" in child.stderr and leaks(child, tmp_path) == []
+    run = make_run(reward_funcs=["correctness"], judge_model="m", judge_api_key_env="canary-judge-7c1e")
+    assert leaks(run.train(code=2), run.folder) == []
 
 
-def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_their_name(
-    processes, chat_checkpoint, tmp_path
-):
+def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_their_name(make_run, tmp_path):
     """In system_prompt, which is in every prompt, in run_name, and as the judge's key; the last has the value of
     another one as its beginning. What was written in the file stays in config.resolved.yaml, and the run resumes."""
     named = {
@@ -99,33 +94,35 @@ def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_t
         "run_name": "${TEAM}",
         "judge_api_key_env": "JUDGES_LOGIN",
         "judge_model": "m",
+        "reward_funcs": ["correctness"],
+        "max_unscored": 1.0,
         "report_to": ["tensorboard"],
         "num_completions_to_print": 4,
     }
     with ApiServer(default=fails(400, message=f"no {named['JUDGES_LOGIN']}")) as server:
-        keys |= {"reward_funcs": ["correctness"], "judge_base_url": server.url, "max_unscored": 1.0}
-        child = processes.train(write_config(tmp_path, chat_checkpoint, **keys), setup="talkative", **named)
-        assert child.code == 3 and leaks(child, tmp_path) == [] and "-and-more" not in child.stderr
+        child = make_run("refused", judge_base_url=server.url, **keys).train(setup="talkative", **named, code=3)
+    assert leaks(child, tmp_path) == [] and "-and-more" not in child.stderr
     with ApiServer(default=says("A")) as server:
-        config = write_config(tmp_path, chat_checkpoint, "told", **{**keys, "judge_base_url": server.url})
-        child = processes.train(config, "max_steps=2", setup="talkative", **named)
-        assert child.code == 0 and leaks(child, tmp_path) == [], child.stderr
+        run = make_run(judge_base_url=server.url, **keys)
+        child = run.train("max_steps=2", setup="talkative", **named)
+        assert leaks(child, tmp_path) == []
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {named['JUDGES_LOGIN']}"}
-        resolved = (tmp_path / "told" / "config.resolved.yaml").read_text()
+        resolved = (run.folder / "config.resolved.yaml").read_text()
         assert "You are ${A_PLAIN_NAME}." in resolved and "run_name: ${TEAM}" in resolved
-        again = processes.train(config, "resume_from_checkpoint=true", setup="talkative", **named)
-        assert again.code == 0 and lines(tmp_path / "told")[-1]["step"] == 4, again.stderr
+        run.resume(setup="talkative", **named)
+        assert run.steps[-1] == 4
         other = {**named, "A_PLAIN_NAME": "canary-other-value"}
-        changed = processes.train(config, "resume_from_checkpoint=true", "max_steps=6", setup="talkative", **other)
-    assert changed.code == 2 and "system_prompt" in changed.stderr and leaks(changed, tmp_path) == []
+        changed = run.resume("max_steps=6", setup="talkative", **other, code=2)
+    assert "system_prompt" in changed.stderr and leaks(changed, tmp_path) == []
 
 
-def test_what_a_users_reward_prints_and_raises_holds_no_named_secret(processes, chat_checkpoint, tmp_path):
+def test_what_a_users_reward_prints_and_raises_holds_no_named_secret(make_run, tmp_path):
     keys = {"system_prompt": "${A_PLAIN_NAME}", "judge_api_key_env": "JUDGES_LOGIN"}
-    config = write_config(tmp_path, chat_checkpoint, reward_funcs=["fakes:prints_what_it_was_told"], **keys)
+    run = make_run(reward_funcs=["fakes:prints_what_it_was_told"], **keys)
     named = {"A_PLAIN_NAME": "canary-plain-4b6f", "JUDGES_LOGIN": "canary-login-99"}
-    child = processes.train(config, **named, GRPO_TRACEBACK="1")
-    assert child.code == 1 and leaks(child, tmp_path) == [] and "told [A_PLAIN_NAME]" in child.stdout
+    child = run.start(**named, GRPO_TRACEBACK="1")
+    assert child.wait() == 1
+    assert leaks(child, tmp_path) == [] and "told [A_PLAIN_NAME]" in child.stdout
 
 
 def test_a_path_that_exists_is_no_secret(tmp_path, monkeypatch):
@@ -212,9 +209,8 @@ TRAPS = {
 @pytest.mark.parametrize("name", TRAPS)
 def test_a_checkpoint_that_is_a_trap_is_refused_and_nothing_runs(model, name, tmp_path):
     TRAPS[name](model)
-    with pytest.raises(UserError) as caught:
-        load_decoder(model, Build(None, False, torch.float32, "cpu"))
-    assert caught.value.exit_code == 3 and str(model) in str(caught.value) and not (tmp_path / "pwned").exists()
+    refused(lambda: load(model), str(model))
+    assert not (tmp_path / "pwned").exists()
 
 
 IMPOSSIBLE = [
@@ -239,9 +235,7 @@ def test_a_config_of_impossible_numbers_is_refused_at_once(model, change):
     """Before anything is allocated: a billion layers would take an hour, and a size of -1 an internal error."""
     path = model / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(UserError) as caught:
-        load_decoder(model, Build(None, False, torch.float32, "cpu"))
-    assert caught.value.exit_code == 3 and str(model) in str(caught.value)
+    refused(lambda: load(model), str(model))
 
 
 def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
@@ -271,41 +265,35 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(model, tmp_path):
     "{{ 'x' | center(3000000000) }}",
 ])  # fmt: skip
 def test_a_chat_template_cannot_run_code_and_ends(model, attack, tmp_path, monkeypatch):
-    from grpo.data import prompts
-    from grpo.data.prompts import ChatEncoder
-
     monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)
     (tmp_path / "template.jinja").write_text(attack + TEMPLATE)
-    with pytest.raises(UserError) as caught:
-        ChatEncoder(load_tokenizer(model, str(tmp_path / "template.jinja")))
-    assert caught.value.exit_code == 3 and not (tmp_path / "pwned").exists()
+    refused(lambda: ChatEncoder(load_tokenizer(model, str(tmp_path / "template.jinja"))))
+    assert not (tmp_path / "pwned").exists()
 
 
-def test_a_run_name_that_is_no_name_is_refused(processes, chat_checkpoint, tmp_path):
-    child = processes.train(write_config(tmp_path, chat_checkpoint, run_name="../../../outside"))
-    assert child.code == 2 and is_message(child.stderr) and "run_name" in child.stderr
-    assert not (tmp_path / "run").exists()
+def test_a_run_name_that_is_no_name_is_refused(make_run):
+    run = make_run(run_name="../../../outside")
+    assert "run_name" in run.train(code=2).stderr
+    assert not run.folder.exists()
 
 
 # --- the terminal --------------------------------------------------------------------------------------------------
 
 
-def test_model_text_reaches_no_terminal_as_it_is(processes, chat_checkpoint, tmp_path):
-    child = processes.train(
-        write_config(tmp_path, chat_checkpoint, num_completions_to_print=8, report_to=["tensorboard"], max_steps=2),
-        setup="steers_the_terminal",
-    )
-    assert child.code == 0 and "\\x1b]0;" in child.stderr and "\\u202e" in child.stderr
+def test_model_text_reaches_no_terminal_as_it_is(make_run):
+    run = make_run(num_completions_to_print=8, report_to=["tensorboard"], max_steps=2)
+    child = run.train(setup="steers_the_terminal")
+    assert "\\x1b]0;" in child.stderr and "\\u202e" in child.stderr
     for text in (child.stderr, child.stdout):
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e\x9b]", text)
-    assert b"\x1b]0;" not in b"".join(path.read_bytes() for path in (tmp_path / "run" / "tb").iterdir())
+    assert b"\x1b]0;" not in b"".join(path.read_bytes() for path in (run.folder / "tb").iterdir())
     assert escape("a\tb\nc\x1b\u202e\ud800") == "a\tb\nc\\x1b\\u202e\\ud800"
 
 
-def test_error_messages_escape_what_they_quote(processes, chat_checkpoint, tmp_path):
-    (tmp_path / "questions.jsonl").write_text('{"question": 3, "x": "\\u001b[2J"}\n')
-    child = processes.train(write_config(tmp_path, chat_checkpoint, question_field="\x1b[2J"))
-    assert child.code == 3 and "\x1b" not in child.stderr
+def test_error_messages_escape_what_they_quote(make_run, tmp_path):
+    run = make_run(question_field="\x1b[2J")
+    write_rows(tmp_path / "questions.jsonl", [{"question": 3, "x": "\x1b[2J"}])
+    assert "\x1b" not in run.train(code=3).stderr
 
 
 def test_nothing_in_the_program_shells_out_or_listens():

@@ -5,13 +5,12 @@ of one that nobody killed. The short version is part of the suite; `python -m py
 """
 
 import hashlib
-import json
-import signal
 from collections import Counter
+from signal import SIGKILL
 
 import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
-from running import lines, same_weights, state, weights, write_config
+from making import read_lines
 
 PASSING = {
     "429": fails(429, code="rate_limit"),
@@ -43,7 +42,7 @@ class Replayable(ApiServer):
 
     def __init__(self, one_in: int, slow: bool):
         super().__init__(default=self.reply)
-        self.one_in, self.is_slow, self.seen, self.kinds = one_in, slow, set(), Counter()
+        self.one_in, self.seen, self.kinds = one_in, set(), Counter()
         self.fates = [kind for kind in KINDS if slow or kind not in ("hang", "drip")]
 
     async def reply(self, server, request, writer) -> None:
@@ -60,63 +59,55 @@ class Replayable(ApiServer):
             await says("ABC"[number // 7 % 3] if candidate != '"Paris"' else "A")(server, request, writer)
 
 
-def config_of(tmp_path, chat_checkpoint, server, name, steps, save_steps, **keys):
-    keys = {
-        "reward_funcs": ["correctness", "fakes:gauge"],
-        "reward_weights": [1.0, 0.0],
-        "judge_model": "m",
-        "judge_base_url": server.url,
-        "api_deadline_s": 6.0 if server.is_slow else 60.0,
-        "max_unscored": 1.0,
-        "per_device_train_batch_size": 16,
-        "max_steps": steps,
-        "save_steps": save_steps,
-        **keys,
-    }
-    return write_config(tmp_path, chat_checkpoint, name, **keys)
+def soak(make_run, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool):
+    """One undisturbed run, and one that is killed. Return the first; the failures that it saw; and what its process
+    held at each group."""
+    runs, kinds = [], []
+    for name, api_cache in (("whole", None), ("parts", str(tmp_path / "cache.db"))):
+        with Replayable(one_in, slow) as server:
+            run = make_run(
+                name,
+                reward_funcs=["correctness", "fakes:gauge"],
+                reward_weights=[1.0, 0.0],
+                judge_model="m",
+                judge_base_url=server.url,
+                api_cache=api_cache,
+                api_deadline_s=6.0 if slow else 60.0,
+                max_unscored=1.0,
+                per_device_train_batch_size=16,
+                max_steps=steps,
+                save_steps=save_steps,
+            )
+            more = {
+                "OPENAI_API_KEY_JUDGE": "canary-key",
+                "setup": "talkative",
+                "GAUGE": str(tmp_path / f"{name}.gauge"),
+            }
+            for place in kills if name == "parts" else []:
+                run.resume(FAILPOINT=place, code=-SIGKILL, **more)
+            run.resume(**more)
+            runs.append(run)
+            kinds.append(server.kinds)
+    whole, parts = runs
+    assert parts.state["step"] == steps and parts.steps == [*range(1, steps + 1)]
+    assert whole.equals(parts)
+    assert any(value.any() for name, value in whole.weights.items() if "lora_B" in name)
+    return whole, kinds[0], read_lines(tmp_path / "whole.gauge")
 
 
-def soak(
-    processes, chat_checkpoint, tmp_path, steps: int, save_steps: int, one_in: int, kills: list[str], slow: bool
-) -> tuple[Counter, list[dict]]:
-    """One undisturbed run, one that is killed; the failures seen, and what the process of the first held at each
-    group."""
-    key = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
-    with Replayable(one_in, slow) as server:
-        config = config_of(tmp_path, chat_checkpoint, server, "whole", steps, save_steps)
-        child = processes.train(config, GAUGE=str(tmp_path / "gauge"), **key)
-        assert child.code == 0, child.stderr
-        kinds = server.kinds
-    with Replayable(one_in, slow) as server:
-        cache = str(tmp_path / "cache.db")
-        config = config_of(tmp_path, chat_checkpoint, server, "parts", steps, save_steps, api_cache=cache)
-        more = {"GAUGE": str(tmp_path / "other"), **key}
-        for place in kills:
-            child = processes.train(config, "resume_from_checkpoint=true", FAILPOINT=place, **more)
-            assert child.code == -signal.SIGKILL
-        child = processes.train(config, "resume_from_checkpoint=true", **more)
-        assert child.code == 0, child.stderr
-    assert state(tmp_path / "parts")["step"] == steps
-    assert [row["step"] for row in lines(tmp_path / "parts")] == [*range(1, steps + 1)]
-    assert same_weights(tmp_path / "whole", tmp_path / "parts")
-    assert any(value.any() for name, value in weights(tmp_path / "whole").items() if "lora_B" in name)
-    return kinds, [json.loads(line) for line in (tmp_path / "gauge").read_text().splitlines()]
-
-
-def no_row_was_paid_for_an_outage(run_dir) -> int:
+def no_row_was_paid_for_an_outage(run) -> int:
     """Every reward is one of the three grades or None with a reason that names the failure; returns how many were
     unscored."""
     unscored = 0
-    for path in sorted((run_dir / "completions").iterdir()):
-        for row in map(json.loads, path.read_text().splitlines()):
-            reason = row["reasons"]["correctness"]
-            if row["rewards"]["correctness"] is None:
-                assert row["reward"] is None and row["advantage"] == 0 and reason.startswith("the judge"), row
-                unscored += 1
-            elif reason.startswith("the judge says"):
-                assert row["reward"] == {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[row["outcome"]], row
-            else:
-                assert row["reward"] in (-1, 1), row
+    for row in (row for step in run.steps for row in run.rows(step)):
+        reason = row["reasons"]["correctness"]
+        if row["rewards"]["correctness"] is None:
+            assert row["reward"] is None and row["advantage"] == 0 and reason.startswith("the judge"), row
+            unscored += 1
+        elif reason.startswith("the judge says"):
+            assert row["reward"] == {"correct": 2.0, "wrong": -1.0, "refused": 1.0}[row["outcome"]], row
+        else:
+            assert row["reward"] in (-1, 1), row
     return unscored
 
 
@@ -129,20 +120,18 @@ def assert_nothing_piles_up(held: list[dict], *kinds: str) -> None:
         assert min(late) <= max(early), (kind, early, late)
 
 
-def test_nine_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
+def test_nine_steps_with_two_kills(make_run, tmp_path):
     """Failures of every kind that does not take seconds, three times as often."""
-    kinds, held = soak(processes, chat_checkpoint, tmp_path, 9, 3, 3, ["step-graded:5", "save-renamed:2"], slow=False)
-    assert len(kinds) >= 10 and no_row_was_paid_for_an_outage(tmp_path / "whole") > 0
+    run, kinds, held = soak(make_run, tmp_path, 9, 3, 3, ["step-graded:5", "save-renamed:2"], slow=False)
+    assert len(kinds) >= 10 and no_row_was_paid_for_an_outage(run) > 0
     assert_nothing_piles_up(held, "threads", "files")
 
 
 @pytest.mark.soak
-def test_three_hundred_steps_with_two_kills(processes, chat_checkpoint, tmp_path):
-    kinds, held = soak(
-        processes, chat_checkpoint, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True
-    )
+def test_three_hundred_steps_with_two_kills(make_run, tmp_path):
+    run, kinds, held = soak(make_run, tmp_path, 300, 20, 10, ["step-graded:95", "save-renamed:6"], slow=True)
     assert set(kinds) == set(KINDS), kinds
-    unscored = no_row_was_paid_for_an_outage(tmp_path / "whole")
+    unscored = no_row_was_paid_for_an_outage(run)
     early, late = held[200], held[-1]
     print(
         f"\n{sum(kinds.values())} failures of {len(kinds)} kinds, {unscored} rows unscored; held "

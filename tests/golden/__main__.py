@@ -17,6 +17,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,9 +62,9 @@ VARIANTS = {
 
 
 def write(folder: Path, name: str, keys: dict) -> Path:
-    """A config file. JSON is YAML."""
+    """A config file of a run into folder/name. JSON is YAML."""
     path = folder / f"{name}.yaml"
-    path.write_text(json.dumps({"output_dir": str(folder / name), **keys}))
+    path.write_text(json.dumps({**keys, "output_dir": str(folder / name)}))
     return path
 
 
@@ -74,40 +75,45 @@ def checkpoint(folder: Path) -> str:
 
 
 def questions(folder: Path) -> str:
-    rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder / "questions.jsonl")
+    from making import write_rows
+    from running import QUESTIONS
+
+    rows = [{name: row[name] for name in ("question", "answer")} for row in QUESTIONS]
+    return str(write_rows(folder / "questions.jsonl", rows))
+
+
+def stage2(folder: Path, keys: dict, *calls: list[str]) -> Path:
+    """A run, started with each of these lists of overrides."""
+    from grpo.train import main
+
+    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": questions(folder)}
+    config = write(folder, "run", RUN | start | keys)
+    for overrides in calls or [[]]:
+        main([str(config), *overrides])
+    return folder / "run"
 
 
 def variant(folder: Path, keys: dict) -> Path:
-    from grpo.train import main
-
-    data = questions(folder)
-    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": data, "eval_dataset_id_or_path": data}
-    main([str(write(folder, "run", {**RUN, **start, **keys}))])
-    return folder / "run"
+    return stage2(folder, {"eval_dataset_id_or_path": questions(folder), **keys})
 
 
 def resumed(folder: Path) -> Path:
     """Stopped after two steps and resumed."""
-    from grpo.train import main
-
-    data = questions(folder)
-    config = write(folder, "run", {**RUN, "model_name_or_path": checkpoint(folder), "dataset_id_or_path": data})
-    main([str(config), "max_steps=2", "lr_scheduler_type=constant"])
-    main([str(config), "max_steps=4", "lr_scheduler_type=constant", "resume_from_checkpoint=true"])
-    return folder / "run"
+    keys = {"lr_scheduler_type": "constant"}
+    return stage2(folder, keys, ["max_steps=2"], ["max_steps=4", "resume_from_checkpoint=true"])
 
 
 def stage1(folder: Path, keys: dict) -> Path:
+    from making import write_rows
+
     from grpo.sft import main
 
     turns = [("user", f"What is {n} + 1?", "assistant", f"It is {n + 1}.") for n in range(24)]
     rows = [{"messages": [{"role": a, "content": b}, {"role": c, "content": d}]} for a, b, c, d in turns]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    keys = {**{key: RUN[key] for key in RUN if key in ("lora_r", "learning_rate", "report_to", "disable_tqdm")}, **keys}
-    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": str(folder / "rows.jsonl")}
-    main([str(write(folder, "run", {**start, "per_device_train_batch_size": 8, "max_steps": 5, **keys}))])
+    start = {key: RUN[key] for key in ("lora_r", "learning_rate", "report_to", "disable_tqdm")}
+    start |= {"model_name_or_path": checkpoint(folder), "per_device_train_batch_size": 8, "max_steps": 5}
+    start["dataset_id_or_path"] = str(write_rows(folder / "rows.jsonl", rows))
+    main([str(write(folder, "run", start | keys))])
     return folder / "run"
 
 
@@ -117,11 +123,10 @@ def toy(folder: Path, name: str) -> Path:
 
     from grpo.train import main
 
-    cold = yaml.safe_load((ROOT / "configs" / f"{name}_sft.yaml").read_text())
-    cold = {**cold, "max_steps": 25, "output_dir": str(folder / "cold")}
-    whole = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
-    whole = {**whole, "cold_start": str(write(folder, "cold", cold)), "max_steps": 3, "eval_max_samples": 48}
-    main([str(write(folder, "run", {**whole, "disable_tqdm": True, "output_dir": str(folder / "run")}))])
+    cold, whole = (yaml.safe_load((ROOT / "configs" / f"{file}.yaml").read_text()) for file in (f"{name}_sft", name))
+    cold_start = str(write(folder, "cold", cold | {"max_steps": 25}))
+    shorter = {"cold_start": cold_start, "max_steps": 3, "eval_max_samples": 48, "disable_tqdm": True}
+    main([str(write(folder, "run", whole | shorter))])
     return folder / "run"
 
 
@@ -129,17 +134,12 @@ def two_ranks(folder: Path) -> Path:
     """Two processes of half the batch each."""
     from making import free_port
 
-    data = questions(folder)
-    keys = {**RUN, "per_device_train_batch_size": 8, "scale_rewards": "batch", "lora_dropout": 0.1}
-    config = write(folder, "run", {**keys, "model_name_or_path": checkpoint(folder), "dataset_id_or_path": data})
-    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "grpo.train", str(config)],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for rank in range(2)
-    ]
+    keys = {"per_device_train_batch_size": 8, "scale_rewards": "batch", "lora_dropout": 0.1}
+    start = {"model_name_or_path": checkpoint(folder), "dataset_id_or_path": questions(folder)}
+    command = [sys.executable, "-m", "grpo.train", str(write(folder, "run", RUN | keys | start))]
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared |= {"GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [subprocess.Popen(command, env=shared | {"RANK": str(n), "LOCAL_RANK": str(n)}) for n in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
     return folder / "run"
 
@@ -169,6 +169,7 @@ def repeatable(value: object) -> object:
 
 def outcome(run_dir: Path) -> dict:
     """What a run gave."""
+    from making import read_lines
     from safetensors.torch import load_file
 
     weights, completions = hashlib.sha256(), hashlib.sha256()
@@ -177,31 +178,33 @@ def outcome(run_dir: Path) -> dict:
             weights.update(name.encode() + str(tuple(tensor.shape)).encode())
             weights.update(tensor.float().numpy().tobytes())
     for file in sorted((run_dir / "completions").glob("*.jsonl")):
-        rows = [repeatable(json.loads(line)) for line in file.read_text().splitlines()]
+        rows = repeatable(read_lines(file))
         completions.update(json.dumps(rows, sort_keys=True).encode())
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     evaluation = run_dir / "evaluation.json"
     table = repeatable(json.loads(evaluation.read_text())) if evaluation.exists() else None
     return {
         "weights": weights.hexdigest(),
         "completions": completions.hexdigest(),
-        "metrics": repeatable(lines),
+        "metrics": repeatable(read_lines(run_dir / "metrics.jsonl")),
         "evaluation": table,
     }
 
 
-def run_case(name: str, result: Path) -> None:
-    """In a process of its own: runs a case and writes its outcome."""
+def run_case(name: str) -> dict | str:
+    """In a process of its own: the outcome of a case, or what a run that failed has said."""
     import torch
 
     torch.set_num_threads(1)
-    os.environ["GRPO_CACHE"] = "off"  # each case trains its own cold start
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        log = os.open(f"{result}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        result.write_text(json.dumps(outcome(CASES[name](Path(folder)))))
+        for stream in (1, 2):
+            os.dup2(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        try:
+            return outcome(CASES[name](Path(folder)))
+        except BaseException:
+            return Path("log").read_text(errors="replace")[-3000:] + traceback.format_exc()
+        finally:
+            os.chdir("/")
 
 
 def cpu_kind() -> str:
@@ -215,25 +218,12 @@ def cpu_kind() -> str:
 
 
 def run_cases(names: list[str]) -> dict[str, dict]:
-    """The outcome of each case; two run at a time."""
-    outcomes, waiting, running = {}, list(names), {}
-    context = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        while waiting or running:
-            while waiting and len(running) < (os.cpu_count() or 1):
-                name = waiting.pop(0)
-                process = context.Process(target=run_case, args=(name, Path(folder) / name))
-                process.start()
-                running[name] = process
-            for name, process in list(running.items()):
-                process.join(0.05)
-                if process.is_alive():
-                    continue
-                del running[name]
-                if process.exitcode:
-                    print(Path(folder, f"{name}.log").read_text(errors="replace")[-3000:])
-                    raise SystemExit(f"{name}: the run failed")
-                outcomes[name] = json.loads(Path(folder, name).read_text())
+    """The outcome of each case, a few at a time."""
+    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        outcomes = dict(zip(names, pool.map(run_case, names, chunksize=1), strict=True))
+    for name, found in outcomes.items():
+        if isinstance(found, str):
+            raise SystemExit(f"{found}\n{name}: the run failed")
     return outcomes
 
 
@@ -258,7 +248,7 @@ def main() -> int:
     parser.add_argument("action", choices=["record", "compare"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     options = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "GRPO_CACHE": "off"}  # cases train cold starts
     paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     sys.path[:0] = paths

@@ -12,13 +12,12 @@ from grpo.attention.dense import DenseAttention
 
 def tensors(N, S, T, H, K, E):
     torch.manual_seed(0)
-    q, k, v, g = torch.randn(N, S, H, E), torch.randn(N, T, K, E), torch.randn(N, T, K, E), torch.randn(N, S, H, E)
-    visible_ST = torch.ones(S, T, dtype=torch.bool).tril(T - S)
-    return (q.bfloat16(), k.bfloat16(), v.bfloat16(), g.bfloat16()), visible_ST
+    shapes = (N, S, H, E), (N, T, K, E), (N, T, K, E), (N, S, H, E)
+    return [torch.randn(*shape).bfloat16() for shape in shapes]
 
 
-def additive(visible_ST):
-    return torch.zeros(visible_ST.shape, dtype=torch.bfloat16).masked_fill(~visible_ST, float("-inf"))[None, None]
+def additive(visible_NST):
+    return torch.zeros(visible_NST.shape, dtype=torch.bfloat16).masked_fill(~visible_NST, float("-inf"))[:, None]
 
 
 def run(attend, inputs, g):
@@ -32,55 +31,38 @@ def error(got, wanted):
     return float((got.double() - wanted).abs().mean() / wanted.abs().mean())
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 9, 4, 2, 8), (2, 7, 7, 6, 1, 16), (5, 1, 13, 3, 3, 8)])
+@pytest.mark.parametrize("shape", [(3, 5, 9, 4, 2, 8), (2, 7, 7, 6, 1, 16), (5, 1, 13, 3, 3, 8), (3, 3, 9, 4, 2, 8)])
+@pytest.mark.parametrize("has_masks", [False, True])
 @pytest.mark.parametrize("bytes_at_a_time", [1, 1 << 22])
-def test_equals_the_formula_with_gradients(shape, bytes_at_a_time, monkeypatch):
+def test_equals_the_formula_with_gradients(shape, has_masks, bytes_at_a_time, monkeypatch):
+    """With a mask for all rows, or one per row, whose prompts have other lengths, as in a batch of completions."""
     monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)  # one row at a time, and all at once
-    (*inputs, g), visible = tensors(*shape)
+    N, S, T, *_ = shape
+    *inputs, g = tensors(*shape)
+    visible_NTT = torch.ones(T, T, dtype=torch.bool).tril().repeat(N, 1, 1)  # the twin wants as many queries as keys
+    if has_masks:
+        for row in range(N):
+            visible_NTT[row, T - S :, 1 + row : T - S] = False
+    masks = additive(visible_NTT[:, T - S :] if has_masks else visible_NTT[:1, T - S :])
 
     def formula(q, k, v):
-        S, T = visible.shape  # the twin wants as many queries as keys
-        square = torch.ones(T, T, dtype=torch.bool).tril()
-        square[T - S :] = visible
-        return torch.stack(
-            [slow(F.pad(q[n], (0, 0, 0, 0, T - S, 0)), k[n], v[n], square)[T - S :] for n in range(len(q))]
-        )
+        padded = F.pad(q, (0, 0, 0, 0, T - S, 0))
+        return torch.stack([slow(padded[n], k[n], v[n], visible_NTT[n])[T - S :] for n in range(N)])
 
-    wanted = run(formula, [x.double() for x in inputs], g)
-    got = run(lambda q, k, v: DenseAttention.apply(q, k, v, additive(visible)), inputs, g)
-    theirs = run(
-        lambda q, k, v: F.scaled_dot_product_attention(
-            *(x.transpose(1, 2) for x in (q, k, v)), additive(visible), enable_gqa=True
-        ).transpose(1, 2),
-        inputs,
-        g,
-    )
-    for ours, torchs, exact in zip(got, theirs, wanted, strict=True):
-        assert error(ours, exact) < max(3 * error(torchs, exact), 0.01)
-
-
-@pytest.mark.parametrize("bytes_at_a_time", [1, 1 << 22])
-def test_gradients_with_a_mask_per_row(bytes_at_a_time, monkeypatch):
-    """Rows whose prompts have 4, 1 and 6 of 6 keys, and then three of their own, as in a batch of completions."""
-    monkeypatch.setattr(dense_attention, "SCORES_BYTES", bytes_at_a_time)
-    (*inputs, g), _ = tensors(3, 3, 9, 4, 2, 8)
-    square = torch.ones(9, 9, dtype=torch.bool).tril().repeat(3, 1, 1)
-    for row, length in enumerate((4, 1, 6)):
-        square[row, 6:, length:6] = False
-    masks = torch.cat([additive(square[row, 6:]) for row in range(3)])
-
-    def formula(q, k, v):
-        return torch.stack([slow(F.pad(q[n], (0, 0, 0, 0, 6, 0)), k[n], v[n], square[n])[6:] for n in range(3)])
+    def torchs(*given):
+        q, k, v = (x.transpose(1, 2) for x in given)
+        return F.scaled_dot_product_attention(q, k, v, masks, enable_gqa=True).transpose(1, 2)
 
     wanted = run(formula, [x.double() for x in inputs], g)
     got = run(lambda q, k, v: DenseAttention.apply(q, k, v, masks), inputs, g)
-    for ours, exact in zip(got, wanted, strict=True):
-        for row in range(3):
-            assert error(ours[row], exact[row]) < 0.02
+    for ours, theirs, exact in zip(got, run(torchs, inputs, g), wanted, strict=True):
+        for row in range(N):
+            assert error(ours[row], exact[row]) < max(3 * error(theirs[row], exact[row]), 0.01)
 
 
 def test_where_there_is_one_key_to_look_at_no_score_matters():
     """So queries and keys get no gradient: the sum of p dp is dp itself, in the same rounding."""
-    (*inputs, g), visible = tensors(64, 1, 1, 4, 2, 32)
-    _, dq, dk, dv = run(lambda q, k, v: DenseAttention.apply(q, k, v, additive(visible)), inputs, g)
+    *inputs, g = tensors(64, 1, 1, 4, 2, 32)
+    mask = additive(torch.ones(1, 1, 1, dtype=torch.bool))
+    _, dq, dk, dv = run(lambda q, k, v: DenseAttention.apply(q, k, v, mask), inputs, g)
     assert (dq.count_nonzero() + dk.count_nonzero()) / (dq.numel() + dk.numel()) < 0.05 and dv.any()

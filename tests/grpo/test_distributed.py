@@ -12,13 +12,14 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from making import free_port
+from making import free_port, refused
 
 from grpo.base.errors import UserError
 from grpo.device import distributed
 from grpo.device.distributed import Ranks, choose_device, meet
 from grpo.device.peers import explain_lost_peers
 
+CPU = torch.device("cpu")
 RANK = """
 import json, sys, torch
 from grpo.device.distributed import Ranks
@@ -67,7 +68,7 @@ def test_ranks_that_a_program_has_joined_already_share_a_model_too():
 def test_one_rank_alone(monkeypatch):
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
-    ranks, tensor = Ranks(torch.device("cpu")), torch.tensor([1.0, 2.0])
+    ranks, tensor = Ranks(CPU), torch.tensor([1.0, 2.0])
     assert (ranks.world, ranks.rank, ranks.is_main) == (1, 0, True)
     assert ranks.sum_(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
     assert ranks.sum((1.0, 2.0)) == [1.0, 2.0] and ranks.max(-3.0) == -3.0 and ranks.gather("x") == ["x"]
@@ -94,29 +95,51 @@ def test_processes_that_are_started_again_never_read_the_keys_of_the_dead(first)
             assert [store.get("address") for store in stores] == [str(start).encode()] * 3
 
 
-@pytest.mark.parametrize(("name", "has_gpu", "wanted"), [("cpu", True, "cpu"), ("auto", False, "cpu")])
-def test_where_there_is_no_gpu_or_none_is_wanted_it_is_the_cpu(monkeypatch, name, has_gpu, wanted):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    assert choose_device(name) == torch.device(wanted)
+@pytest.fixture
+def gpus(monkeypatch):
+    """Let torch find these GPUs; return the list of those that are set."""
+
+    def find(cuda: bool, mps: bool = False) -> list:
+        taken = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+        return taken
+
+    return find
 
 
-@pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_rank_of_a_machine_takes_its_own_gpu(monkeypatch, name):
-    taken = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+@pytest.mark.parametrize(("name", "cuda", "mps", "wanted"), [
+    ("cpu", True, True, "cpu"),
+    ("auto", False, True, "cpu"),  # Apple's only if it is named
+    ("auto", True, False, "cuda:3"),
+    ("cuda", True, False, "cuda:3"),  # each rank of a machine takes its own
+    ("mps", False, True, "mps"),
+    ("cuda", False, True, None),
+    ("mps", True, False, None),
+])  # fmt: skip
+def test_the_device_is_the_ranks_own_gpu_or_the_cpu_or_refused(monkeypatch, gpus, name, cuda, mps, wanted):
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert choose_device(name) == torch.device("cuda", 3) and taken == [torch.device("cuda", 3)]
+    taken = gpus(cuda, mps)
+    if wanted is None:
+        refused(lambda: choose_device(name), f"device is {name}, and torch finds no such GPU", exit_code=2)
+    else:
+        device = torch.device(wanted)
+        assert choose_device(name) == device and taken == [device] * (device.type == "cuda")
+
+
+def one_of(monkeypatch, world: int) -> None:
+    """This process becomes rank 0 of so many."""
+    given = {"WORLD_SIZE": str(world), "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_ranks_that_do_not_meet_say_so_soon(monkeypatch):
     """Here the other one was killed before it came."""
     monkeypatch.setattr(distributed, "MEET", timedelta(seconds=1))
-    for name, value in (("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", free_port())):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="rank 0 on .* has not met the other 1 processes") as error:
-        Ranks(torch.device("cpu"))
-    assert error.value.exit_code == 1 and "start all of them" in error.value.fix
+    one_of(monkeypatch, 2)
+    refused(lambda: Ranks(CPU), "rank 0 on", "has not met the other 1 processes", "start all of them", exit_code=1)
 
 
 DIES = """
@@ -149,12 +172,10 @@ def test_a_rank_that_dies_before_it_is_connected_is_not_waited_for(dead):
 def test_connected_ranks_wait_for_each_other_much_longer(monkeypatch):
     """As one may have to wait for the rewards of another."""
     monkeypatch.setattr(dist.distributed_c10d, "_world", dist.distributed_c10d._World())
-    given = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    ranks = Ranks(torch.device("cpu"))
+    one_of(monkeypatch, 1)
+    ranks = Ranks(CPU)
     ranks._join()
-    options = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).options
+    options = dist.distributed_c10d._get_default_group()._get_backend(CPU).options
     dist.destroy_process_group()
     assert options._timeout == distributed.TIMEOUT > distributed.MEET
 
@@ -164,13 +185,14 @@ def test_connected_ranks_wait_for_each_other_much_longer(monkeypatch):
     [({}, True, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}), ({}, False, {})]
     + [({name: "x:1"}, True, {name: "x:1"}) for name in distributed.ALLOCATOR_VARIABLES],
 )
-def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(monkeypatch, users, can_map, wanted):
+def test_memory_grows_in_place_where_the_driver_can_and_the_user_has_not_chosen(
+    monkeypatch, gpus, users, can_map, wanted
+):
     for name in distributed.ALLOCATOR_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in users.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    gpus(cuda=True)
     monkeypatch.setattr(distributed, "has_virtual_memory", lambda index: can_map)
     choose_device("cuda")
     found = {name: os.environ[name] for name in distributed.ALLOCATOR_VARIABLES if name in os.environ}
@@ -187,25 +209,10 @@ def test_a_broken_connection_is_told_apart_from_a_bug(monkeypatch):
         raise RuntimeError("shapes differ")
 
 
-@pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch, name):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UserError, match=f"device is {name}, and torch finds no such GPU") as error:
-        choose_device(name)
-    assert error.value.exit_code == 2 and "device=cpu" in error.value.fix
-
-
-def test_apples_gpu_is_taken_only_if_it_is_named(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert choose_device("mps") == torch.device("mps") and choose_device("auto") == torch.device("cpu")
-
-
 def test_facts_that_differ_are_named_without_half_of_a_secret(monkeypatch):
     """A long fact is cut, and the secret lies across the cut."""
     monkeypatch.setenv("MY_API_KEY", "sesame-open-the-door")
-    ranks = Ranks(torch.device("cpu"))
+    ranks = Ranks(CPU)
     facts = [{"data": "x" * 70 + f"sesame-open-the-door{end}", "same": "y"} for end in "ab"]
     monkeypatch.setattr(ranks, "gather", lambda value: [("one", facts[0]), ("two", facts[1])])
     with pytest.raises(UserError, match="do not agree") as error:

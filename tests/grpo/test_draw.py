@@ -35,83 +35,38 @@ def test_equals_the_twin(temperature, top_p, top_k, width):
         assert math.isclose(float(logps[row]), logp, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("top_p", "top_k"), [(0.95, 0), (0.5, 0), (0.3, 0), (1.0, 1500), (0.9, 1500), (0.9, 1023), (0.9, 1024), (0.9, 1025)]
-)
-@pytest.mark.parametrize("width", [1025, 3000])
-def test_a_nucleus_in_a_wide_row(top_p, top_k, width):
-    """Nearly uniform, as a model is in the beginning: 95 % of the mass are 2,800 of 3,000 entries."""
-    generator = torch.Generator().manual_seed(width)
-    logits = torch.randn(6, width, generator=generator, dtype=torch.float64) * 0.1
-    logits[3, :20] += 12.0  # a row with a small nucleus among them
-    uniform = torch.tensor([0.02, 0.3, 0.6, 0.6, 0.9, 0.9999], dtype=torch.float64)
-    ids, logps, cuts = draw(logits, uniform, SamplingParams(1, 1.0, top_p, top_k))
-    full = logits.log_softmax(-1)
-    for row in range(6):
-        token, logp = draw_slowly(logits[row], float(uniform[row]), 1.0, top_p, top_k)
-        assert int(ids[row]) == token and math.isclose(float(logps[row]), logp, abs_tol=1e-9)
-        ordered = full[row].sort(descending=True).values
-        kept = len(ordered) if not 0 < top_k < width else top_k
-        mass = ordered[:kept].exp()
-        kept = int((mass.cumsum(0) - mass < top_p * (mass.sum() if top_k else 1.0)).sum())
-        assert int((full[row] >= cuts[row]).sum()) == kept
-        wanted = float(ordered[kept - 1] + ordered[kept]) / 2 if kept < width else float("-inf")
-        assert math.isclose(float(cuts[row]), wanted, abs_tol=1e-9)
-
-
 def cuts(logp_BV, top_k, top_p):
     return _threshold(logp_BV, _largest_share(logp_BV.exp()), top_k, top_p)[1]
 
 
-def wide_rows():
-    """Rows whose nucleus is hard to find: equal entries, one far above all others, most impossible, two far apart."""
-    logits = torch.randn(6, 4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    logits[0] = 1.0
-    logits[1, 17] += 40
-    logits[2, 30:] = float("-inf")
-    logits[3, :2000] -= 1000
-    logits[4] = (logits[4] * 2).round()  # many ties, at the threshold too
-    return logits
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.9999])
-def test_where_top_p_ends(top_p, dtype):
-    """What is kept has at least that mass, and less without its least likely entries. The cut lies half way to the
-    next ones."""
-    logp = wide_rows().to(dtype).log_softmax(-1)
-    for row, cut in zip(logp, cuts(logp, 0, top_p), strict=True):
-        values = row[row.isfinite()]
-        kept, dropped = values[values >= cut].double(), values[values < cut].double()
-        assert kept.exp().sum() >= top_p - 1e-6
-        assert kept[kept > kept.min()].exp().sum() < top_p + 1e-6
-        wanted = (kept.min() + dropped.max()) / 2 if len(dropped) else float("-inf")
-        assert cut == pytest.approx(float(wanted), abs=1e-5)
-
-
-def very_wide_rows():
-    """Rows of which the likeliest tokens are looked at first: peaked, uniform, tied where those end, impossible."""
-    logits = torch.randn(8, 2 * LIKELIEST, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+def wide_rows(width):
+    """Rows whose nucleus is hard to find. From 2 * LIKELIEST entries on, the likeliest ones are looked at first."""
+    logits = torch.randn(11, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[0] *= 4
-    logits[1] *= 0.01
+    logits[1] *= 0.01  # nearly uniform, as a model is in the beginning: 95 % of the mass are most of the entries
     logits[2, 5] = 60.0  # all others together have less than 1e-12
     logits[3] = 0.0
     logits[3, : LIKELIEST - 1] = 9.0  # 99.99 % of the mass, and the tie of all others is the first dropped
-    logits[4, :] = (torch.arange(logits.shape[1]) < LIKELIEST).double()  # one value for all that are looked at
+    logits[4, :] = (torch.arange(width) < LIKELIEST).double()  # one value for all that are looked at
     logits[5, 9:] = float("-inf")
-    logits[6] = (logits[6] * 4).round()
+    logits[6] = (logits[6] * 4).round()  # many ties, at the threshold too
     logits[7, : LIKELIEST + 1] += 30.0  # one token more than is looked at
+    logits[8] = 1.0
+    logits[9, : width // 2] -= 1000
+    logits[10] *= 0.1
+    logits[10, :20] += 12.0  # a small nucleus among nearly equal ones
     return logits
 
 
+@pytest.mark.parametrize("width", [1025, 3000, 2 * LIKELIEST])
 @pytest.mark.parametrize(
-    ("top_p", "top_k"), [(0.5, 0), (0.9, 0), (0.9999, 0), (0.9, LIKELIEST + 7), (0.9, 40), (1.0, LIKELIEST)]
+    ("top_p", "top_k"),
+    [(0.5, 0), (0.9, 0), (0.9999, 0), (0.9, LIKELIEST + 7), (0.9, 40), (1.0, LIKELIEST), (0.9, 1024)],
 )
-def test_what_is_kept_of_very_wide_rows(top_p, top_k):
+def test_what_is_kept_of_wide_rows(top_p, top_k, width):
     """The twin keeps the same tokens, whether the likeliest ones were enough or not. The cut parts them from the
     rest, half way."""
-    logits = very_wide_rows()
-    logp = logits.log_softmax(-1)
+    logp = wide_rows(width).log_softmax(-1)
     for row, cut in zip(logp, cuts(logp, top_k, top_p), strict=True):
         kept = kept_tokens(row, 1.0, top_p, top_k)
         assert (row >= cut).nonzero()[:, 0].tolist() == kept or float(cut) == float("-inf") == float(row.min())
@@ -121,8 +76,18 @@ def test_what_is_kept_of_very_wide_rows(top_p, top_k):
             assert float(cut) == pytest.approx(float((row[kept].min() + row[is_dropped].max()) / 2), abs=1e-9)
 
 
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.9999])
+def test_where_top_p_ends_in_float32(top_p):
+    """What is kept has at least that mass, and less without its least likely entries, but for rounding."""
+    logp = wide_rows(4000).float().log_softmax(-1)
+    for row, cut in zip(logp, cuts(logp, 0, top_p), strict=True):
+        kept = row[row.isfinite() & (row >= cut)].double()
+        assert kept.exp().sum() >= top_p - 1e-6
+        assert kept[kept > kept.min()].exp().sum() < top_p + 1e-6
+
+
 def test_a_wide_rows_cut_does_not_depend_on_the_others():
-    logp = wide_rows().float().log_softmax(-1)
+    logp = wide_rows(4000).float().log_softmax(-1)
     assert torch.equal(torch.cat([cuts(row, 0, 0.9) for row in logp[:, None]]), cuts(logp, 0, 0.9))
 
 

@@ -1,22 +1,28 @@
 """base_weights: int8. The frozen weights in 8 bits: results against float64, memory, what is merged and saved."""
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from grpo.kernels.reference import int8_rows, lora_linear
-from making import load, make_group, randomise_adapter, whole, write_chat_checkpoint, write_checkpoint
+from grpo.kernels.reference import int8_rows
+from making import (
+    load,
+    make_group,
+    measured_in_forks,
+    randomise_adapter,
+    read_lines,
+    refused,
+    whole,
+    write_chat_checkpoint,
+    write_checkpoint,
+)
 from safetensors.torch import load_file
 from test_policy import configured, hidden
 from test_train import adapter as final_adapter
 from test_train import run
 
 from grpo.attention.packed import PackedAttention
-from grpo.base.errors import UserError
 from grpo.device.products import ONEDNN
 from grpo.doctor.__main__ import main as doctor
 from grpo.evaluate import main as evaluate
@@ -25,32 +31,11 @@ from grpo.generate import main as generate
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.int8_weight import Int8Rows, Int8Weight, dense
-from grpo.model.lora import POLICY, REFERENCE, Build, LoraLinear, LoraSpec, Mode, make_linear
 from grpo.model.policy import load_for_inference, load_policy
 from grpo.model.weights import named_tensors, projections
 from grpo.packing import pack_batch
 
-CPU, ROOT = torch.device("cpu"), Path(__file__).parents[2]
-PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
-TARGETS = [(("q_proj", "v_proj"), False), (tuple(PARTS), True), ((), False)]
-
-
-def make_layer(targets, apart, dtype=torch.float64):
-    """A layer in 8 bits, and the weights that it was made of."""
-    generator = torch.Generator().manual_seed(0)
-    build = Build(LoraSpec(3, 6, 0.3, targets), False, dtype, "cpu", int8=True)
-    layer, exact = make_linear(10, PARTS, True, build, apart), {}
-    for part, size in PARTS.items():
-        weight, bias = layer.base(part)
-        exact[part] = torch.randn(size, 10, generator=generator)
-        weight.copy_(exact[part])
-        bias.copy_(torch.randn(size, generator=generator))
-    for part in targets:
-        for half in layer.adapter(part):
-            half.copy_(torch.randn(half.shape, generator=generator))
-    if targets:
-        layer.refresh()
-    return layer, exact
+CPU = torch.device("cpu")
 
 
 def test_rows_are_rounded_to_steps_of_their_own():
@@ -65,40 +50,6 @@ def test_rows_are_rounded_to_steps_of_their_own():
     largest = W.abs().argmax(dim=1, keepdim=True)
     torch.testing.assert_close(found.gather(1, largest), W.double().gather(1, largest))
     assert (rows.q_OI.abs().amax(dim=1)[W.any(dim=1)] == 127).all() and (rows.scale_O > 0).all()
-
-
-@pytest.mark.parametrize(("targets", "apart"), TARGETS)
-@pytest.mark.parametrize("prepacked", [False, True])
-def test_forward_and_reference_equal_the_twin(targets, apart, prepacked):
-    layer, exact = make_layer(targets, apart)
-    if prepacked:
-        layer.prepack()
-    x, none = torch.randn(7, 10, dtype=torch.float64), (torch.zeros(1, 10), torch.zeros(1, 1))
-    for mode in (POLICY, REFERENCE):
-        wanted = []
-        for part, W in exact.items():
-            A, B = layer.adapter(part) if part in targets and mode.use_adapter else none
-            wanted.append(lora_linear(x, int8_rows(W), layer.base(part)[1], A, B.expand(len(W), -1), 2.0))
-        assert (layer(x, mode) - torch.cat(wanted, dim=-1)).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize(("targets", "apart"), TARGETS)
-def test_gradients_equal_the_twins(targets, apart):
-    layer, exact = make_layer(targets, apart)
-    x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
-    upstream, wanted, leaves = torch.randn(7, 24, dtype=torch.float64), [], {}
-    layer(x).backward(upstream)
-    dx, x.grad = x.grad, None
-    for part, W in exact.items():
-        halves = layer.adapter(part) if part in targets else (torch.zeros(1, 10), torch.zeros(len(W), 1))
-        leaves[part] = [half.clone().requires_grad_() for half in halves]
-        wanted.append(lora_linear(x, int8_rows(W), layer.base(part)[1], *leaves[part], 2.0))
-    torch.cat(wanted, dim=-1).backward(upstream)
-    assert (dx - x.grad).abs().max() < 1e-11
-    for part in targets:
-        A, B = leaves[part]
-        assert (layer.A.master.grad[layer.rank_slices[part]] - A.grad).abs().max() < 1e-11
-        assert (layer.B[part].grad - B.grad).abs().max() < 1e-11
 
 
 def rounded_twin(folder, rank, **lora):
@@ -138,23 +89,6 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
     assert not any(isinstance(part, Int8Rows) for name, part in named_tensors(kept).items() if "proj" not in name)
 
 
-def test_dropout_has_the_same_masks():
-    layer, _ = make_layer(("q_proj",), False)
-    x, mode = torch.randn(50, 10, dtype=torch.float64), Mode(dropout_seed=1)
-    plain = LoraLinear(10, PARTS, True, replace(layer_build(layer), int8=False))
-    for part in PARTS:
-        plain.base(part)[0].copy_(dense(layer.base(part)[0]))
-        plain.base(part)[1].copy_(layer.base(part)[1])
-    for ours, theirs in zip(plain.adapter("q_proj"), layer.adapter("q_proj"), strict=True):
-        ours.copy_(theirs)
-    plain.refresh()
-    assert torch.equal(plain(x, mode), layer(x, mode)) and not torch.equal(plain(x, mode), plain(x))
-
-
-def layer_build(layer):
-    return Build(layer.lora, False, torch.float64, "cpu", int8=True)
-
-
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
@@ -169,39 +103,22 @@ def test_a_process_takes_what_is_counted(tmp_path):
         num_hidden_layers=6,
         vocab_size=256,
     )
-    script = f"""
-import os
+    code = f"""
 from pathlib import Path
-import torch
 import grpo.trainer
-from grpo.device.products import ONEDNN
 from grpo.device.draw import SamplingParams
 from grpo.model.lora import Build, LoraSpec
 from grpo.model.weights import load_decoder
 from grpo.sampling.sampler import Sampler
-torch.set_num_threads(1)
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
-def resident():
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmRSS:"))
 def measure(int8):
-    before = resident()
+    before = status("VmRSS")
     model = load_decoder(Path({str(tmp_path)!r}), Build(LoraSpec(8, 8), False, torch.bfloat16, "cpu", int8=int8))
-    loaded, peak = resident() - before, []
-    Sampler(model, []).sample([[5, 6]], 2, SamplingParams(4), [1, 2], lambda *_: peak.append(resident() - before))
-    print(loaded, max(peak), sum(tensor.nbytes for tensor in model.buffers()), flush=True)
-for int8 in (False, True):
-    child = os.fork()
-    if child == 0:
-        measure(int8)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    loaded, peak = status("VmRSS") - before, []
+    Sampler(model, []).sample([[5, 6]], 2, SamplingParams(4), [1, 2], lambda *_: peak.append(status("VmRSS") - before))
+    return loaded, max(peak), sum(tensor.nbytes for tensor in model.buffers())
 """
-    environment = {"PATH": "", "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr
-    (plain, plain_peak, plain_counted), (int8, int8_peak, int8_counted) = (
-        map(int, line.split()) for line in done.stdout.splitlines()
-    )
+    (plain, plain_peak, plain_counted), (int8, int8_peak, int8_counted) = measured_in_forks(code, [(False,), (True,)])
     assert 0.9 < plain / plain_counted < 1.3 and 0.9 < int8 / int8_counted < 1.3
     most = 0.55 if torch.bfloat16 in ONEDNN else 0.75  # without oneDNN's bfloat16, nothing is prepacked while sampling
     assert int8 < 0.7 * plain and int8_peak < most * plain_peak
@@ -251,9 +168,7 @@ def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, s
 
 
 def test_without_adapters_it_is_refused():
-    with pytest.raises(UserError, match="configuration") as error:
-        configured("m", lora_r=0, base_weights="int8")
-    assert error.value.exit_code == 2 and "lora_r" in error.value.why
+    refused(lambda: configured("m", lora_r=0, base_weights="int8"), "configuration", "lora_r", exit_code=2)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -275,10 +190,7 @@ def runs(tmp_path_factory):
 
 def test_a_run_samples_and_trains_with_the_same_log_probs_and_resumes_bit_for_bit(runs):
     folder, _, _ = runs
-    complete, parts = (
-        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("complete", "parts")
-    )
+    complete, parts = (read_lines(folder / name / "metrics.jsonl") for name in ("complete", "parts"))
     assert len(complete) == 4 and max(line["sampler/logp_diff_max"] for line in complete) <= 1e-5
     assert [line["loss"] for line in complete] == [line["loss"] for line in parts]
     ours, theirs = final_adapter(folder / "complete"), final_adapter(folder / "parts")
@@ -288,9 +200,7 @@ def test_a_run_samples_and_trains_with_the_same_log_probs_and_resumes_bit_for_bi
 def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):
     folder, checkpoint, keys = runs
     changed = keys | {"base_weights": None, "max_steps": 5, "resume_from_checkpoint": True}
-    with pytest.raises(UserError, match="base_weights|configuration") as error:
-        run(folder, checkpoint, "parts", **changed)
-    assert "base_weights" in str(error.value.why) + error.value.what
+    refused(lambda: run(folder, checkpoint, "parts", **changed), "base_weights", exit_code=2)
     assert len(run(folder, checkpoint, "parts", **changed, allow_changes=["base_weights"])) == 5
 
 

@@ -3,68 +3,81 @@
 import pytest
 import torch
 from grpo.kernels.reference import lora_linear
-from making import load, make_group, randomise_adapter, whole, write_checkpoint
+from making import load, make_group, randomise_adapter, refused, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
-from grpo.base.errors import UserError
 from grpo.logprobs import token_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.lora import POLICY, REFERENCE, Build, JointLinear, Linear, LoraLinear, LoraSpec, Mode, few_zeros
+from grpo.model.int8_weight import dense
+from grpo.model.lora import (
+    ALL_PROJECTIONS,
+    POLICY,
+    REFERENCE,
+    Build,
+    JointLinear,
+    Linear,
+    LoraLinear,
+    LoraSpec,
+    Mode,
+    few_zeros,
+    make_linear,
+)
+from grpo.model.weights import projections
 from grpo.packing import pack_batch
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
 
-def make_layer(targets=("q_proj", "v_proj"), dtype=torch.float64, dropout=0.0, rank=3, seed=0, apart=False):
-    generator = torch.Generator().manual_seed(seed)
-    layer = LoraLinear(10, PARTS, True, Build(LoraSpec(rank, 6, dropout, targets), False, dtype, "cpu"), apart)
+def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, apart=False, int8=False):
+    generator = torch.Generator().manual_seed(0)
+    build = Build(LoraSpec(3, 6, dropout, targets), False, torch.float64, "cpu", int8=int8)
+    layer = make_linear(10, PARTS, True, build, apart)
     for part in PARTS:
         for tensor in layer.base(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    for part in layer.rank_slices:
+    for part in targets:
         for tensor in layer.adapter(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    layer.refresh()
+    if targets:
+        layer.refresh()
     return layer
 
 
 ALL = tuple(PARTS)
+LAYERS = [(("q_proj", "v_proj"), False), (ALL, False), (("k_proj",), False), (ALL, True), ((), False)]
 
 
-@pytest.mark.parametrize(
-    ("targets", "apart"), [(("q_proj", "v_proj"), False), (ALL, False), (("k_proj",), False), (ALL, True)]
-)
-def test_forward_and_gradients_equal_the_twin(targets, apart):
-    layer = make_layer(targets, apart=apart)
+def twin(layer, x, adapters):
+    """What the layer computes with these adapters, by its slow twin."""
+    outputs = []
+    for part, size in PARTS.items():
+        weight, bias = layer.base(part)
+        A, B = adapters.get(part, (torch.zeros(1, 10), torch.zeros(size, 1)))
+        outputs.append(lora_linear(x, dense(weight), bias, A, B, 2.0))
+    return torch.cat(outputs, dim=-1)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("targets", "apart"), LAYERS)
+def test_forward_and_gradients_equal_the_twin(targets, apart, int8):
+    """Also without the adapters, and prepacked for decoding."""
+    layer = make_layer(targets, apart=apart, int8=int8)
     x = torch.randn(7, 10, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(7, 24, dtype=torch.float64)
-    y = layer(x)
-    (dx,) = torch.autograd.grad(y, x, upstream, retain_graph=True)
-    y.backward(upstream)
-    twins, leaves = [], {}
-    for part in PARTS:
-        A, B = (
-            (t.clone().requires_grad_() for t in layer.adapter(part))
-            if part in targets
-            else (torch.zeros(1, 10), torch.zeros(PARTS[part], 1))
-        )
-        leaves[part] = (A, B)
-        twins.append(lora_linear(x, *layer.base(part), A, B, layer.lora.scale))
-    wanted = torch.cat(twins, dim=-1)
-    assert (y - wanted).abs().max() < 1e-12
-    wanted.backward(upstream)
-    assert (dx - x.grad + dx).abs().max() < 1e-11  # x.grad holds both passes' gradients
-    for part, rows in layer.rank_slices.items():
-        assert (layer.A.master.grad[rows] - leaves[part][0].grad).abs().max() < 1e-11
-        assert (layer.B[part].grad - leaves[part][1].grad).abs().max() < 1e-11
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_reference_mode_is_the_base_alone(apart):
-    layer, x = make_layer(ALL, apart=apart), torch.randn(7, 10, dtype=torch.float64)
-    base = torch.cat([x @ layer.base(part)[0].T + layer.base(part)[1] for part in PARTS], dim=-1)
-    assert (layer(x, REFERENCE) - base).abs().max() < 1e-12
-    assert (layer(x, POLICY) - base).abs().max() > 0.1
+    adapters = {part: [half.clone().requires_grad_() for half in layer.adapter(part)] for part in targets}
+    wanted, base = twin(layer, x, adapters), twin(layer, x, {})
+    leaves = [x, *(half for pair in adapters.values() for half in pair)]
+    dx, *gradients = torch.autograd.grad(wanted, leaves, upstream)
+    layer(x).backward(upstream)
+    assert (x.grad - dx).abs().max() < 1e-11
+    for part, dA, dB in zip(targets, gradients[::2], gradients[1::2], strict=True):
+        assert (layer.A.master.grad[layer.rank_slices[part]] - dA).abs().max() < 1e-11
+        assert (layer.B[part].grad - dB).abs().max() < 1e-11
+    for prepack in (lambda: None, layer.prepack):
+        prepack()
+        with torch.no_grad():
+            assert (layer(x) - wanted).abs().max() < 1e-12
+            assert (layer(x, REFERENCE) - base).abs().max() < 1e-12
 
 
 def test_every_layer_and_seed_drops_other_inputs():
@@ -112,19 +125,18 @@ def test_dropout_keeps_its_share_and_the_mean():
     assert abs(float(gone.double().mean()) - 0.3) < 0.013
 
 
-@pytest.mark.parametrize(("targets", "apart"), [(("q_proj", "v_proj"), False), (("k_proj",), False), (ALL, True)])
-@pytest.mark.parametrize("seed", [None, 3])
-def test_gradients_by_finite_differences(targets, apart, seed):
-    """By x, A and every B, with dropout (p = 0.3) and without. y is linear in each of them, so that differences of a
-    large step are exact."""
-    layer = make_layer(targets, dropout=0.3, apart=apart)
+@pytest.mark.parametrize(("targets", "apart"), LAYERS[:-1])
+@pytest.mark.parametrize("int8", [False, True])
+def test_gradients_with_dropout_by_finite_differences(targets, apart, int8):
+    """By x, A and every B, with p = 0.3. y is linear in each of them, so that differences of a large step are exact."""
+    layer = make_layer(targets, dropout=0.3, apart=apart, int8=int8)
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, 10, generator=generator, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(4, 24, generator=generator, dtype=torch.float64)
 
     def loss():
         layer.refresh()
-        return (layer(x, Mode(dropout_seed=seed)) * upstream).sum()
+        return (layer(x, Mode(dropout_seed=3)) * upstream).sum()
 
     loss().backward()
     leaves = [x, layer.A.master, *layer.B.values()]
@@ -182,36 +194,22 @@ def products_of(joint):
     return [len(getattr(layer, "product_rows", "1")) for layer in joint.linears]
 
 
-def test_projections_split_when_zeros_would_cost_too_much():
-    """At rank 256 on a 7B model a joint gate-up product would read 7 % zeros; at rank 16 on the 1.5B it reads 1 %.
-    Apart they have no zeros, and still one A."""
-    build = {rank: Build(LoraSpec(rank, 1), False, torch.float32, "meta") for rank in (16, 256)}
-    large = JointLinear(3584, {"gate_proj": 18944, "up_proj": 18944}, False, build[256])
-    small = JointLinear(1536, {"gate_proj": 8960, "up_proj": 8960}, False, build[16])
-    assert products_of(large) == [2] and large.linears[0].weight.shape == (2 * 18944, 3584 + 256)
-    assert products_of(small) == [1] and small.linears[0].weight.shape == (2 * 8960, 1536 + 32)
-    assert large.linears[0].A.value.shape == (512, 3584)
+QKV_7B = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
 
 
-def test_the_zeros_of_a_joint_product_are_counted():
-    """q, k and v of the 7B model: 3584 + 512 + 512 outputs of 3584 inputs. Each adapter leaves zeros at the outputs of
-    the others: (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %, for rank 64 3.6 %; k's alone of
-    rank 256 leaves 4096 x 256 (6.3 %), q's 1024 x 256 (1.6 %). Above the limit, those without an adapter are a layer of
-    their own."""
-    parts = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
-    found = {}
-    for rank, targets in (
-        (128, tuple(parts)),
-        (64, tuple(parts)),
-        (256, ("k_proj",)),
-        (256, ("q_proj",)),
-        (512, ("k_proj",)),
-    ):
-        spec = LoraSpec(rank, 1, targets=targets)
-        joint = JointLinear(3584, parts, False, Build(spec, False, torch.float32, "meta"))
-        found[rank, len(targets)] = products_of(joint)
-        assert [type(layer) for layer in joint.linears] == [LoraLinear, Linear][: len(joint.linears)]
-    assert found == {(128, 3): [3], (64, 3): [1], (256, 1): [1], (512, 1): [1, 1]}
+@pytest.mark.parametrize(("inputs", "parts", "rank", "targets", "products"), [
+    (3584, {"gate_proj": 18944, "up_proj": 18944}, 256, ALL_PROJECTIONS, [2]),  # 7 % zeros
+    (1536, {"gate_proj": 8960, "up_proj": 8960}, 16, ALL_PROJECTIONS, [1]),  # 1 %
+    (3584, QKV_7B, 128, ALL_PROJECTIONS, [3]),  # (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %
+    (3584, QKV_7B, 64, ALL_PROJECTIONS, [1]),  # 3.6 %
+    (3584, QKV_7B, 512, ("k_proj",), [1, 1]),  # 4096 x 512: what has no adapter is a layer of its own
+    (3584, QKV_7B, 256, ("q_proj",), [1]),  # 1024 x 256
+])  # fmt: skip
+def test_projections_split_when_zeros_would_cost_too_much(inputs, parts, rank, targets, products):
+    """Each adapter leaves zeros at the outputs of the others."""
+    joint = JointLinear(inputs, parts, False, Build(LoraSpec(rank, 1, targets=targets), False, torch.float32, "meta"))
+    assert products_of(joint) == products
+    assert [type(layer) for layer in joint.linears] == [LoraLinear, Linear][: len(products)]
 
 
 def test_on_a_gpu_zeros_are_counted_in_bytes():
@@ -261,21 +259,32 @@ def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
 @pytest.mark.parametrize("layers", [(), (2,), (0, -1)])
 def test_layers_that_are_not_there_are_refused(tmp_path, layers):
     write_checkpoint(tmp_path)
-    with pytest.raises(UserError, match="lora_layers_to_transform") as error:
-        load(tmp_path, rank=4, layers=layers)
-    assert error.value.exit_code == 3 and "0 to 1" in error.value.why
+    refused(lambda: load(tmp_path, rank=4, layers=layers), "lora_layers_to_transform", "0 to 1")
 
 
-@pytest.mark.parametrize(("family", "layers"), [("qwen2", None), ("llama", None), ("llama", (1,))])
-def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family, layers):
-    """One row with shared prompts against transformers + PEFT on padded rows: the same adapter gradients to 5e-6."""
+def padded_logprobs(model, rows, temperature):
+    """Log-probs of the completions of rows (prompt, completion, ...) by a model of transformers, over padded rows."""
+    width = max(len(p) + len(c) for p, c, *_ in rows)
+    ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, *_ in rows])
+    mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c, *_ in rows])
+    logits = model(ids, attention_mask=mask).logits[:, :-1].float()
+    logp = (logits / temperature).log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    return [logp[row, len(p) - 1 : len(p) + len(c) - 1] for row, (p, c, *_) in enumerate(rows)]
+
+
+@pytest.mark.parametrize(("family", "lora"), [
+    ("qwen2", {}), ("llama", {}), ("llama", {"layers": (1,)}), ("qwen2", {"targets": ("q_proj", "down_proj")})
+])  # fmt: skip
+def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, family, lora):
+    """One row with shared prompts against transformers + PEFT, which reads our adapter, on padded rows: the same
+    log-probs and adapter gradients to 5e-6."""
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
     write_checkpoint(tmp_path / "base", family)
-    ours = load(tmp_path / "base", rank=4, alpha=8, layers=layers)
+    ours = load(tmp_path / "base", rank=4, alpha=6, **lora)
     randomise_adapter(ours)
-    save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=8)
+    save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=6)
     groups = [
         make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3]),
         make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25]),
@@ -285,34 +294,21 @@ def test_packed_gradients_equal_peft_on_padded_rows(tmp_path, family, layers):
     logp, _ = token_logprobs(hidden.index_select(0, batch.source_C), ours.head(), batch.targets_C, 0.8)
     (logp * batch.weight_C).sum().backward()
 
-    theirs = peft.PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "adapter", is_trainable=True
-    )
-    rows = [
-        (group.prompt.ids, completion.ids, completion.loss_weight)
-        for group in groups
-        for completion in group.completions
-    ]
-    width = max(len(p) + len(c) for p, c, _ in rows)
-    ids = torch.tensor([[*p, *c] + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
-    mask = torch.tensor([[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
-    all_logps = (
-        (theirs(ids, attention_mask=mask).logits[:, :-1].float() / 0.8)
-        .log_softmax(-1)
-        .gather(2, ids[:, 1:, None])[..., 0]
-    )
-    total = sum(w * all_logps[r, len(p) - 1 : len(p) + len(c) - 1].sum() for r, (p, c, w) in enumerate(rows))
-    total.backward()
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
+    rows = [(group.prompt.ids, one.ids, one.loss_weight) for group in groups for one in group.completions]
+    wanted = padded_logprobs(theirs, rows, 0.8)
+    assert (logp - torch.cat(wanted)).abs().max() <= 2e-5
+    sum(weight * logps.sum() for logps, (_, _, weight) in zip(wanted, rows, strict=True)).backward()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    compared = 0
-    for layer_number, block in enumerate(ours.blocks):
-        for linear in block.modules():
-            if isinstance(linear, LoraLinear):
-                for part, rows_of_A in linear.rank_slices.items():
-                    where = f"layers.{layer_number}.{'self_attn' if part[0] in 'qkvo' else 'mlp'}.{part}"
-                    a = next(g for n, g in gradients.items() if f"{where}.lora_A" in n)
-                    b = next(g for n, g in gradients.items() if f"{where}.lora_B" in n)
-                    assert (linear.A.master.grad[rows_of_A] - a).abs().max() <= 5e-6
-                    assert (linear.B[part].grad - b).abs().max() <= 5e-6
-                    compared += 1
-    assert compared == len(gradients) / 2 == 7 * len(layers or (0, 1))
+    num_compared = 0
+    for module, (linear, part) in projections(ours).items():
+        if part in getattr(linear, "rank_slices", ()):
+            (a,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_A" in name)
+            (b,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_B" in name)
+            assert (linear.A.master.grad[linear.rank_slices[part]] - a).abs().max() <= 5e-6
+            assert (linear.B[part].grad - b).abs().max() <= 5e-6
+            num_compared += 1
+    assert (
+        num_compared == len(gradients) / 2 == len(lora.get("targets", ALL_PROJECTIONS)) * len(lora.get("layers", "01"))
+    )

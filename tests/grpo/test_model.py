@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from grpo.kernels.reference import attention, decode_attention
-from making import load, randomise_adapter, refused, write_checkpoint
+from making import load, randomise_adapter, refused, visible_in, write_checkpoint
 
 from grpo.attention.decode import DecodeAttention
 from grpo.attention.packed import PackedAttention
@@ -66,15 +66,9 @@ def test_what_a_config_leaves_out_means_what_it_does_in_transformers():
         assert [c.qkv_bias, c.o_bias] == wanted and not c.mlp_bias and c.qk_norm == (family == "qwen3")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("use_sliding_window", True),
-        ("hidden_act", "gelu"),
-        ("model_type", "gemma"),
-        ("quantization_config", {"bits": 4}),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [
+    ("use_sliding_window", True), ("hidden_act", "gelu"), ("model_type", "gemma"), ("quantization_config", {"bits": 4})
+])  # fmt: skip
 def test_what_would_be_computed_wrongly_is_refused(key, value):
     refused(lambda: ModelConfig.from_hf({**RAW, key: value}), "which this decoder does not have")
 
@@ -124,28 +118,6 @@ def test_recomputation_changes_no_gradient(checkpoint, recompute):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-def test_packed_prompts_and_completions_equal_separate_sequences(checkpoint):
-    """Groups of different sizes in one row: each completion's hidden states are those of prompt + completion alone."""
-    model, generator = load(checkpoint, rank=4), torch.Generator().manual_seed(3)
-    layout = Layout.of((5, (4, 1, 0)), (2, ()), (9, (3,)), (1, (6, 2)))
-    ids, positions, wanted = [], [], []
-    for group in layout.groups:
-        prompt = torch.randint(0, 96, (group.prompt_length,), generator=generator)
-        for length in (None, *group.completion_lengths):
-            new = prompt if length is None else torch.randint(0, 96, (length,), generator=generator)
-            whole = new if length is None else torch.cat([prompt, new])
-            with torch.no_grad():
-                alone = model(
-                    whole, torch.arange(len(whole)), PackedAttention(Layout.of((len(whole), ())), torch.float32, "cpu")
-                )
-            ids.append(new)
-            positions.append(torch.arange(len(whole) - len(new), len(whole)))
-            wanted.append(alone[len(whole) - len(new) :])
-    with torch.no_grad():
-        packed = model(torch.cat(ids), torch.cat(positions), PackedAttention(layout, torch.float32, "cpu"))
-    assert (packed - torch.cat(wanted)).abs().max() <= 5e-6
-
-
 TWIN_LAYOUTS = {
     "two prompts": Layout.of((3, (2, 4)), (5, (1,))),
     "prompts of one length": Layout.of((4, (2, 1)), (4, (3,))),
@@ -161,18 +133,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     """Each token sees its prompt and its own completion up to itself. In bfloat16 it is another program
     (attention/dense.py), whose rounding costs a hundredth."""
     layout, generator = TWIN_LAYOUTS[layout], torch.Generator().manual_seed(0)
-    owner = []
-    for group, packed in enumerate(layout.groups):
-        owner += [(group, -1)] * packed.prompt_length
-        for completion, length in enumerate(packed.completion_lengths):
-            owner += [(group, completion)] * length
-    visible = torch.tensor(
-        [
-            [g == h and (d == -1 or d == c) and j <= i for j, (h, d) in enumerate(owner)]
-            for i, (g, c) in enumerate(owner)
-        ]
-    )
-    tokens = len(owner)
+    visible, tokens = visible_in(layout), layout.num_tokens
     q, k, v = (torch.randn(tokens, heads, 8, generator=generator).to(dtype).requires_grad_() for heads in (4, 2, 2))
     upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
     for out in (PackedAttention(layout, dtype, "cpu")(0, q, k, v), attention(q, k, v, visible)):
@@ -180,9 +141,9 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
     for ours, slow in zip(*gradients, strict=True):
         assert ours.dtype == dtype
-        for group in range(len(layout.groups)):  # apart, so that a small one cannot hide behind a large one
-            rows = torch.tensor([g == group for g, _ in owner])
-            assert (ours[rows].double() - slow[rows].double()).norm() <= bound * slow[rows].double().norm()
+        lengths = [group.prompt_length + sum(group.completion_lengths) for group in layout.groups]
+        for mine, wanted in zip(ours.split(lengths), slow.double().split(lengths), strict=True):
+            assert (mine.double() - wanted).norm() <= bound * wanted.norm()  # a small group cannot hide behind a large
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -1,6 +1,5 @@
 """A real model, if its package is there: SmolLM2-135M-Instruct, whose weights somebody else has trained."""
 
-import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import free_port, write_chat_checkpoint, write_rows
-from running import Processes, weights, write_config
+from making import write_chat_checkpoint, write_rows
+from running import Processes
 
 from grpo.attention.packed import PackedAttention
 from grpo.base.schema import Completion, Group, Layout, Prompt
@@ -136,18 +135,16 @@ def test_three_shards_train_what_one_process_trains(policy, tmp_path):
     keys = {"reward_funcs": ["fakes:mixed"], "max_steps": 2, "save_steps": 0, "max_completion_length": 4}
     keys["torch_dtype"] = "float64"
     with Processes(tmp_path, write_chat_checkpoint(tmp_path / "tiny")) as processes:
-        for world in (1, 3):
-            config = write_config(tmp_path, policy.folders[0], str(world), **keys, tensor_parallel_size=world)
-            shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-            shared |= {"GLOO_SOCKET_IFNAME": "lo"}
-            children = [processes.start("grpo.train", config, RANK=str(rank), **shared) for rank in range(world)]
-            assert [child.wait() for child in children] == [0] * world, children[-1].stderr[-2000:]
-    one, three = (weights(tmp_path / name) for name in ("1", "3"))
-    assert one.keys() == three.keys() and any(tensor.any() for name, tensor in one.items() if "lora_B" in name)
-    for name, tensor in one.items():
-        torch.testing.assert_close(three[name], tensor, rtol=2e-7, atol=1e-12)  # files hold float32
-    answers = [
-        sorted(json.loads(row)["completion"] for path in folder.glob("completions/*") for row in path.open())
-        for folder in (tmp_path / "1", tmp_path / "3")
-    ]
-    assert answers[0] == answers[1]
+        one, three = (
+            processes.run(tmp_path, policy.folders[0], str(world), tensor_parallel_size=world, **keys)
+            for world in (1, 3)
+        )
+        one.train()
+        three.train_ranks(world=3)
+    assert one.weights.keys() == three.weights.keys()
+    assert any(tensor.any() for name, tensor in one.weights.items() if "lora_B" in name)
+    for name, tensor in one.weights.items():
+        torch.testing.assert_close(three.weights[name], tensor, rtol=2e-7, atol=1e-12)  # files hold float32
+    for step in one.steps:
+        first, second = (sorted(row["completion"] for row in run.rows(step)) for run in (one, three))
+        assert first == second

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from making import groups_of, load, randomise_adapter, whole, write_checkpoint
+from making import groups_of, load, randomise_adapter, refused, whole, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
-from grpo.base.errors import UserError
 from grpo.device.draw import SamplingParams
 from grpo.logprobs import token_logprobs
 from grpo.packing import pack_batch
@@ -67,42 +66,38 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
     assert [c.ids for c in alone[0]] == [c.ids for c in together[2]]
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(25),
-        SamplingParams(25, 0.7),
-        SamplingParams(25, 0.7, 0.9),
-        SamplingParams(25, 1.0, 1.0, 10),
-        SamplingParams(25, 0.8, 0.95, 30),
-    ],
-    ids=str,
-)
+def scored(model, prompts, done, sampling):
+    """Log-probs of what was sampled, by the trainer and by the sampler."""
+    batch = pack_batch(whole(*groups_of(prompts, done)))
+    with torch.no_grad():
+        hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, model.build.dtype, "cpu"))
+        given = hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C
+        return token_logprobs(*given)[0], batch.sampler_logp_C
+
+
+@pytest.mark.parametrize("sampling", [
+    SamplingParams(25),
+    SamplingParams(25, 0.7),
+    SamplingParams(25, 0.7, 0.9),
+    SamplingParams(25, 1.0, 1.0, 10),
+    SamplingParams(25, 0.8, 0.95, 30),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("int8", [False, True])
 def test_logprobs_equal_the_trainers(checkpoint, sampling, int8):
     """To 1e-5 in float32, with temperature, top-p and top-k: what is scored is the distribution that was sampled
     from."""
     model = policy(checkpoint, int8=int8)
     done = Sampler(model, [2]).sample(PROMPTS, 4, sampling, list(range(20)))
-    batch = pack_batch(whole(*groups_of(PROMPTS, done)))
-    with torch.no_grad():
-        hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.float32, "cpu"))
-        logp, _ = token_logprobs(
-            hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C
-        )
-    assert len(logp) > 100
-    assert (logp - batch.sampler_logp_C).abs().max() <= 1e-5
+    theirs, ours = scored(model, PROMPTS, done, sampling)
+    assert len(ours) > 100
+    assert (theirs - ours).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_bf16_noise_is_small_and_unbiased(checkpoint, int8):
-    model = policy(checkpoint, torch.bfloat16, int8)
-    done = Sampler(model, []).sample(PROMPTS, 16, SamplingParams(40), list(range(80)))
-    batch = pack_batch(whole(*groups_of(PROMPTS, done)))
-    with torch.no_grad():
-        hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, torch.bfloat16, "cpu"))
-        logp, _ = token_logprobs(hidden[batch.source_C], model.head(), batch.targets_C, 1.0)
-    difference = logp - batch.sampler_logp_C
+    model, sampling = policy(checkpoint, torch.bfloat16, int8), SamplingParams(40)
+    theirs, ours = scored(model, PROMPTS, Sampler(model, []).sample(PROMPTS, 16, sampling, list(range(80))), sampling)
+    difference = theirs - ours
     assert difference.abs().mean() <= 3e-2 and difference.mean().abs() <= 3e-3
 
 
@@ -142,23 +137,11 @@ def test_a_stream_is_the_completion_without_its_end_token(checkpoint, sampling, 
     assert ended.ids == ids[: ids.index(end) + 1] and ended.finish_reason == "stop"
 
 
-def test_the_seeds_belong_to_the_completions_in_order(checkpoint):
-    """Prompt by prompt, then member by member, however the prompts are batched."""
-    model, seeds = policy(checkpoint), [31, 32, 33, 34, 35, 36]
-    done = Sampler(model, [], max_slots=4).sample(PROMPTS[:3], 2, SamplingParams(12), seeds)
-    for number, seed in enumerate(seeds):
-        alone = Sampler(model, []).sample([PROMPTS[number // 2]], 1, SamplingParams(12), [seed])[0][0]
-        assert done[number // 2][number % 2].ids == alone.ids
-    assert len({tuple(completion.ids) for group in done for completion in group}) == 6
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_one_log_prob_that_is_not_finite_spoils_an_answer(bad):
     check_finite(-0.5, -1.0)
     for logps in ([-0.5, bad], [bad, -0.5]):
-        with pytest.raises(UserError, match="logits are not finite") as error:
-            check_finite(*logps)
-        assert error.value.exit_code == 5
+        refused(lambda logps=logps: check_finite(*logps), "logits are not finite", exit_code=5)
 
 
 def test_slots_hold_as_many_new_tokens_as_they_were_made_for():

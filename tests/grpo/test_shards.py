@@ -2,15 +2,14 @@
 
 import json
 import math
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from signal import SIGKILL, SIGTERM
 
 import pytest
 import torch
-from making import free_port, make_group, refused, whole, write_chat_checkpoint, write_checkpoint, write_rows
-from running import Processes, lines, state, write_config
+from making import make_group, refused, whole, write_chat_checkpoint, write_checkpoint, write_rows
+from running import Processes
 from safetensors.torch import load_file
 
 from grpo.device.distributed import Ranks
@@ -61,129 +60,111 @@ def write_stage1(folder, name):
     return path
 
 
-def start(processes, config, replicas, shards, *overrides, setup="", **environment):
+def start(run, replicas, shards, *overrides, **more):
     """Start all processes of a run."""
-    world = replicas * shards
-    shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    environment = {"GLOO_SOCKET_IFNAME": "lo", **shared, **environment} if world > 1 else environment
-    overrides = f"per_device_train_batch_size={16 // replicas}", f"tensor_parallel_size={shards}", *overrides
-    return [
-        processes.start("grpo.train", config, *overrides, setup=setup, RANK=str(rank), **environment)
-        for rank in range(world)
-    ]
+    layout = f"per_device_train_batch_size={16 // replicas}", f"tensor_parallel_size={shards}"
+    return run.start_ranks(*layout, *overrides, world=replicas * shards, **more)
 
 
 def finish(children, code=0):
-    assert [child.wait() for child in children] == [code] * len(children), children[-1].stderr[-3000:]
+    for child in children:
+        child.ends(code)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The runs above, side by side in one folder."""
+def make_run(tmp_path_factory):
+    """Make a run of these keys, with one of the models; all lie side by side in one folder."""
     folder = tmp_path_factory.mktemp("shards")
     models = {name: write_chat_checkpoint(folder / "models" / name, **model) for name, model in MODELS.items()}
     with Processes(folder, models["qwen2"]) as processes:
-        started = []
-        for name, (model, keys, replicas, shards) in RUNS.items():
-            if keys is COLD:
-                keys = {**COLD, "cold_start": str(write_stage1(folder, f"{name}_stage1"))}
-            config = write_config(folder, models[model], name, **keys)
-            started += start(processes, config, replicas, shards)
-        finish(started)  # together: each waits much of its time for the others of its run
-        yield SimpleNamespace(folder=folder, processes=processes, models=models)
+        yield lambda name, model, **keys: processes.run(folder, models[model], name, **keys)
+
+
+@pytest.fixture(scope="module")
+def finished(make_run):
+    """The runs above."""
+    runs, started = {}, []
+    for name, (model, keys, replicas, shards) in RUNS.items():
+        runs[name] = make_run(name, model, **keys)
+        if keys is COLD:
+            cold_start = str(write_stage1(runs[name].folder.parent, f"{name}_stage1"))
+            runs[name] = make_run(name, model, **keys, cold_start=cold_start)
+        started += start(runs[name], replicas, shards)
+    finish(started)  # together: each waits much of its time for the others of its run
+    return runs
 
 
 def files_of(run):
     """Return all tensors of final/ and of the last checkpoint's state."""
     found = {}
-    last = state(run)["last_checkpoint"]
-    for path in (*run.glob("final/*.safetensors"), run / last / "state.safetensors"):
+    last = run.folder / run.state["last_checkpoint"]
+    for path in (*run.folder.glob("final/*.safetensors"), last / "state.safetensors"):
         found |= {f"{path.stem}.{name}": tensor for name, tensor in load_file(path).items()}
     return found
 
 
-def completions_of(run):
-    """Return what was sampled in each step, whoever sampled it."""
-    rows = [path.read_text().splitlines() for path in sorted((run / "completions").glob("*.jsonl"))]
-    return [sorted(json.loads(row)["completion"] for row in step) for step in rows]
-
-
-def assert_alike(one, many, tolerance):
-    """Two runs: the same completions; weights, moments, files and metrics that differ by rounding.
-
-    tolerance: of weights and moments; final/ is float32 whatever they are.
-    """
-    assert completions_of(one) == completions_of(many)
+def assert_same_files(one, many, tolerance=1e-5):
+    """tolerance: of weights and moments; final/ is float32 whatever they are."""
     first, second = files_of(one), files_of(many)
     assert {key: tensor.shape for key, tensor in first.items()} == {key: tensor.shape for key, tensor in second.items()}
     for key, tensor in first.items():
         most = tolerance if key.startswith("state.") else 1e-5
         torch.testing.assert_close(second[key], tensor, rtol=0, atol=most, msg=lambda text, key=key: f"{key}: {text}")
-    for a, b in zip(lines(one), lines(many), strict=True):
-        for key in (
-            "loss",
-            "grad_norm",
-            "reward",
-            "reward_std",
-            "entropy",
-            "kl",
-            "num_tokens",
-            "sampler/logp_diff_max",
-        ):
-            assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-5), key
+
+
+def completions_of(run):
+    """Return what was sampled in each step, whoever sampled it."""
+    return [sorted(row["completion"] for row in run.rows(step)) for step in run.steps]
+
+
+METRICS = "loss grad_norm reward reward_std entropy kl num_tokens sampler/logp_diff_max".split()
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, replicas, shards) in RUNS.items() if replicas * shards > 1])
-def test_any_layout_trains_what_one_process_trains(made, name):
-    """Also from a cold start, in float64: AdamW magnifies the rounding of gradients that are nearly 0."""
-    tolerance = 1e-10 if RUNS[name][1] is COLD else 1e-5
-    assert_alike(made.folder / name.rpartition("_")[0], made.folder / name, tolerance)
+def test_any_layout_trains_what_one_process_trains(finished, name):
+    """The same completions; weights, moments, files and metrics that differ by rounding. Also from a cold start, in
+    float64: AdamW magnifies the rounding of gradients that are nearly 0."""
+    one, many = finished[name.rpartition("_")[0]], finished[name]
+    assert completions_of(one) == completions_of(many)
+    assert_same_files(one, many, 1e-10 if RUNS[name][1] is COLD else 1e-5)
+    for a, b in zip(one.lines, many.lines, strict=True):
+        for key in METRICS:
+            assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-5), key
 
 
-def test_a_run_goes_on_with_another_layout(made):
-    """Saved by two replicas, resumed by two shards of one."""
-    folder = made.folder / "full_2x1"
-    config = write_config(made.folder, made.models["qwen3"], "resumed", **FULL)
-    wanted = f"resume_from_checkpoint={folder / 'checkpoint-3'}"
-    finish(start(made.processes, config, 1, 2, wanted))
-    first, second = files_of(made.folder / "full"), files_of(made.folder / "resumed")
-    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
-    assert first.keys() == second.keys()
+def test_a_run_goes_on_with_another_layout(finished, make_run):
+    """Saved by two replicas, resumed by two shards of one; but not with another batch."""
+    wanted = f"resume_from_checkpoint={finished['full_2x1'].checkpoint(3)}"
+    run = make_run("resumed", "qwen3", **FULL)
+    finish(start(run, 1, 2, wanted))
+    assert_same_files(finished["full"], run)
+    (child,) = start(make_run("other", "qwen3", **FULL), 1, 1, wanted, "gradient_accumulation_steps=2")
+    assert "allow_changes=per_device_train_batch_size" in child.ends(2).stderr
 
 
-def test_another_batch_is_refused(made):
-    config = write_config(made.folder, made.models["qwen3"], "other", **FULL)
-    wanted = f"resume_from_checkpoint={made.folder / 'full_2x1' / 'checkpoint-3'}"
-    (child,) = start(made.processes, config, 1, 1, wanted, "gradient_accumulation_steps=2")
-    assert child.wait() == 2 and "allow_changes=per_device_train_batch_size" in child.stderr
-
-
-def test_a_signal_stops_all_shards_in_the_middle_of_a_rollout(made):
+def test_a_signal_stops_all_shards_in_the_middle_of_a_rollout(finished, make_run, tmp_path):
     """It comes to one of them while they decode, and they save what was there before the step."""
-    config = write_config(made.folder, made.models["qwen2"], "stopped", **{**KEYS, "save_steps": 0})
-    generating = made.folder / "generating"
-    children = start(made.processes, config, 1, 2, setup="endless_decoding", GENERATING=str(generating))
+    run, generating = make_run("stopped", "qwen2", **{**KEYS, "save_steps": 0}), tmp_path / "generating"
+    children = start(run, 1, 2, setup="endless_decoding", GENERATING=str(generating))
     children[0].until(generating.exists)
-    children[1].signal(signal.SIGTERM)
+    children[1].signal(SIGTERM)
     finish(children, 143)
-    assert state(made.folder / "stopped")["last_checkpoint"] == "checkpoint-3"
-    finish(start(made.processes, config, 1, 1, "resume_from_checkpoint=true"))
-    first, second = files_of(made.folder / "lora"), files_of(made.folder / "stopped")
-    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
+    assert run.state["last_checkpoint"] == "checkpoint-3"
+    finish(start(run, 1, 1, "resume_from_checkpoint=true"))
+    assert_same_files(finished["lora"], run)
 
 
-def test_a_killed_shard_ends_the_others_and_all_can_be_started_again(made):
+def test_a_killed_shard_ends_the_others_and_all_can_be_started_again(finished, make_run, tmp_path):
     """The first one is killed in the second step. Started as torchrun does it, they end as if undisturbed."""
-    keys = {**KEYS, "reward_funcs": ["fakes:dies_once"], "save_steps": 1}
-    config = write_config(made.folder, made.models["qwen2"], "killed", **keys)
-    environment = {"DIES": "0", "DIES_AT": "6", "DIED": str(made.folder / "died")}
-    killed, other = start(made.processes, config, 1, 2, **environment)
-    assert (killed.wait(), other.wait()) == (-9, 1) and "another process of this run has ended" in other.stderr
-    again = start(made.processes, config, 1, 2, **environment, TORCHELASTIC_RESTART_COUNT="1")
+    run = make_run("killed", "qwen2", **{**KEYS, "reward_funcs": ["fakes:dies_once"], "save_steps": 1})
+    environment = {"DIES": "0", "DIES_AT": "6", "DIED": str(tmp_path / "died")}
+    killed, other = start(run, 1, 2, **environment)
+    killed.ends(-SIGKILL)
+    assert "another process of this run has ended" in other.ends(1).stderr
+    again = start(run, 1, 2, **environment, TORCHELASTIC_RESTART_COUNT="1")
     finish(again)
     assert again[0].stderr.count("resuming from") == 1
-    first, second = files_of(made.folder / "lora"), files_of(made.folder / "killed")
-    assert max(float((tensor - second[key]).abs().max()) for key, tensor in first.items()) <= 1e-5
+    assert_same_files(finished["lora"], run)
 
 
 # --- without processes ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
-from making import kept_by_autograd
+from making import kept_by_autograd, visible_in
 
 from grpo.attention.flash import FlashPackedAttention
 from grpo.attention.packed import PackedAttention
@@ -72,23 +72,6 @@ def plain_backward(dout, q, k, v, out, lse, q_starts, k_starts, max_q, max_k, dr
         dk[k_rows] = torch.einsum("hqk,qhe->khe", ds_HTT, q[q_rows]).unflatten(1, (-1, group)).sum(2)
         dv[k_rows] = torch.einsum("hqk,qhe->khe", p_HTT, dout[q_rows]).unflatten(1, (-1, group)).sum(2)
     return dq, dk, dv
-
-
-def visible_in(layout):
-    """Who sees whom in a micro-batch."""
-    seen, start = torch.zeros(layout.num_tokens, layout.num_tokens, dtype=torch.bool), 0
-    for group in layout.groups:
-        prompt = group.prompt_length
-        pieces, at = [(start, prompt)], start + prompt
-        for length in group.completion_lengths:
-            pieces.append((at, length))
-            at += length
-        for first, length in pieces:
-            seen[first : first + length, first : first + length] = torch.ones(length, length, dtype=torch.bool).tril()
-            if first != start or not prompt:
-                seen[first : first + length, start : start + prompt] = True
-        start = at
-    return seen
 
 
 def inputs(layout, heads=4, kv_heads=2, width=8, dtype=torch.float64, device="cpu"):

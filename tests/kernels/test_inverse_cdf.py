@@ -95,16 +95,3 @@ def test_rounding_never_picks_the_impossible(device, passed, possible, wanted):
     out = torch.empty(1, dtype=torch.int32, device=device)
     _first_of[(1,)](*(torch.tensor(x, device=device, dtype=torch.int32) for x in (passed, possible)), out, size=4)
     assert int(out) == wanted
-
-
-def test_same_bits_in_any_company(device):
-    logits, seeds, positions = rows(PIECE + 3, device=device)
-    together, alone = draw_rows(logits, seeds, positions, 0.9), draw_rows(logits[2:], seeds[2:], positions[2:], 0.9)
-    assert all(torch.equal(a[2:], b) for a, b in zip(together, alone, strict=True))
-
-
-def test_a_strided_matrix_of_logits(device):
-    logits, seeds, positions = rows(2000, device=device)
-    wide = torch.full((3, 2048), float("nan"), device=device)
-    wide[:, :2000] = logits
-    assert torch.equal(draw_rows(wide[:, :2000], seeds, positions, 1.0)[0], draw_rows(logits, seeds, positions, 1.0)[0])

@@ -14,78 +14,53 @@ def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
     return logits, targets.to(device)
 
 
-@pytest.mark.parametrize("width", [1, 7, 1000, TILE - 1, TILE, TILE + 1, 2 * TILE + 333])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_float32_equals_the_twin(device, width, temperature):
-    logits, targets = rows(width, device=device)
-    wanted = slow(logits, targets, temperature)
-    logp, entropy, slope = log_softmax_rows(logits, targets, temperature, logits.dtype)
-    assert slope.data_ptr() == logits.data_ptr() and torch.equal(slope, logits)
-    assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
-    assert (slope - wanted[2]).abs().max() <= 1e-6
+def check(logits, targets, temperature, slope_dtype, bf16_step, cuts=None):
+    """Equal to the twin of the logits as they are; the slope lies where they were, rounded if it is bfloat16. Returns
+    the slope, and the twin's."""
+    wanted = slow(logits, targets, temperature, cuts)
+    logp, entropy, slope = log_softmax_rows(logits, targets, temperature, slope_dtype, cuts)
+    assert slope.dtype == slope_dtype
+    assert slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()
+    assert (logp - wanted[0]).abs().max() <= 5e-6
+    assert (entropy - wanted[1]).abs().max() <= 1e-5
+    step = bf16_step if slope_dtype == torch.bfloat16 else 0.0
+    assert ((slope - wanted[2]).abs() <= step * wanted[2].abs() + 1e-6).all()
+    return slope, wanted[2]
 
 
-@pytest.mark.parametrize("width", [1, 999, TILE + 77, 3 * TILE])
-def test_bfloat16_logits_lose_only_their_own_rounding(device, width, bf16_step):
-    logits, targets = rows(width, dtype=torch.bfloat16, device=device)
-    wanted = slow(logits, targets, 1.0)  # of the rounded logits
-    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0, logits.dtype)
-    assert (
-        slope.dtype == torch.bfloat16
-        and slope.data_ptr() == logits.data_ptr()
-        and (logp - wanted[0]).abs().max() <= 5e-6
-        and (entropy - wanted[1]).abs().max() <= 1e-5
-    )
-    assert ((slope - wanted[2]).abs() <= bf16_step * wanted[2].abs() + 1e-6).all()
-
-
-@pytest.mark.parametrize("width", [1, 2, 1001, TILE + 77, 3 * TILE + 1])
-def test_a_narrower_slope_fills_the_front_of_each_row(device, width, bf16_step):
-    """float32 logits, bfloat16 slope: what the product with the head wants. The first tile's writes land on its own
-    reads."""
-    logits, targets = rows(width, device=device)
-    wanted = slow(logits, targets, 0.9)
-    logp, _, slope = log_softmax_rows(logits, targets, 0.9, torch.bfloat16)
-    assert slope.dtype == torch.bfloat16 and slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()
-    assert (logp - wanted[0]).abs().max() <= 5e-6 and (
-        (slope - wanted[2]).abs() <= bf16_step * wanted[2].abs() + 1e-6
-    ).all()
+@pytest.mark.parametrize("width", [1, 2, 7, 1000, TILE - 1, TILE, TILE + 1, 3 * TILE + 1])
+@pytest.mark.parametrize(("dtype", "slope_dtype", "temperature"), [
+    (torch.float32, torch.float32, 1.0),
+    (torch.float32, torch.float32, 0.6),
+    (torch.bfloat16, torch.bfloat16, 1.0),
+    (torch.float32, torch.bfloat16, 0.9),  # what the product with the head wants: it fills the front of each row
+])  # fmt: skip
+def test_equals_the_twin(device, width, dtype, slope_dtype, temperature, bf16_step):
+    """A narrower slope's writes in the first tile land on its own reads."""
+    check(*rows(width, dtype=dtype, device=device), temperature, slope_dtype, bf16_step)
 
 
 @pytest.mark.parametrize(
     "masked", [slice(0, TILE), slice(TILE, 2 * TILE), slice(5, None)], ids=["first tile", "middle tile", "all but five"]
 )
-def test_masked_logits(device, masked):
+def test_masked_logits(device, masked, bf16_step):
     """Logits of -inf have no probability and no gradient, even where a whole tile consists of them; the maximum may
     come last."""
     logits, targets = rows(3 * TILE, device=device)
     logits[:, masked] = float("-inf")
     targets[:] = 3 if masked.start else 2 * TILE + 1
-    wanted = slow(logits, targets, 1.0)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 1.0, logits.dtype)
-    assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
-    assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[:, masked] == 0).all()
+    slope, _ = check(logits, targets, 1.0, logits.dtype, bf16_step)
+    assert (slope[:, masked] == 0).all()
 
 
 @pytest.mark.parametrize("cut", [-3.0, -6.0, -1e-3, float("-inf")])
 @pytest.mark.parametrize("width", [9, TILE + 77])
-def test_a_cut(device, width, cut):
+def test_a_cut(device, width, cut, bf16_step):
     """The distribution over what is left; the target stays even where it lies below the cut."""
     logits, targets = rows(width, device=device)
-    cuts = torch.full((5,), cut, device=device)
-    wanted = slow(logits, targets, 0.9, cuts)
-    logp, entropy, slope = log_softmax_rows(logits, targets, 0.9, logits.dtype, cuts)
-    assert (logp - wanted[0]).abs().max() <= 5e-6 and (entropy - wanted[1]).abs().max() <= 1e-5
-    dropped = (wanted[2] == 0).scatter(1, targets[:, None], False)
-    assert (slope - wanted[2]).abs().max() <= 1e-6 and (slope[dropped] == 0).all()
-
-
-def test_same_bits_again_and_in_other_company(device):
-    logits, targets = rows(TILE + 999, 7, device=device)
-    first = [x.clone() for x in log_softmax_rows(logits.clone(), targets, 1.0, logits.dtype)]
-    again = log_softmax_rows(logits.clone(), targets, 1.0, logits.dtype)
-    alone = log_softmax_rows(logits[3:4].clone(), targets[3:4], 1.0, logits.dtype)
-    assert all(torch.equal(a, b) and torch.equal(a[3:4], c) for a, b, c in zip(first, again, alone, strict=True))
+    slope, wanted = check(logits, targets, 0.9, logits.dtype, bf16_step, torch.full((5,), cut, device=device))
+    dropped = (wanted == 0).scatter(1, targets[:, None], False)
+    assert (slope[dropped] == 0).all()
 
 
 @pytest.mark.parametrize("cut", [None, -3.0])
@@ -96,10 +71,3 @@ def test_without_a_slope_the_logits_stay(device, cut):
     assert slope is None and torch.equal(logits, before)
     wanted = log_softmax_rows(before, targets, 0.9, logits.dtype, cuts)
     assert torch.equal(logp, wanted[0]) and torch.equal(entropy, wanted[1])
-
-
-def test_no_rows(device):
-    logp, entropy, slope = log_softmax_rows(
-        torch.empty(0, 9, device=device), torch.empty(0, dtype=torch.int64, device=device), 1.0, torch.float32
-    )
-    assert len(logp) == len(entropy) == len(slope) == 0

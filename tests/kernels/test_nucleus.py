@@ -95,25 +95,6 @@ def test_rows_that_are_not_finite_have_no_finite_threshold(device, top_k, top_p)
     assert ((ids >= 0) & (ids < logits.shape[1])).all()
 
 
-def test_same_bits_again_and_in_other_company(device):
-    logits = rows(PIECE + 5, 3, device=device)
-    first, again = thresholds(logits, 0.9, 0, 0.9), thresholds(logits, 0.9, 0, 0.9)
-    alone = thresholds(logits[1:2], 0.9, 0, 0.9)
-    assert all(torch.equal(a, b) and torch.equal(a[1:2], c) for a, b, c in zip(first, again, alone, strict=True))
-
-
-def test_rows_with_gaps_between_them(device):
-    logits = rows(1000, 3, device=device)
-    wide = torch.full((3, 1024), float("nan"), device=device)
-    wide[:, :1000] = logits
-    pairs = zip(thresholds(wide[:, :1000], 1.0, 9, 0.8), thresholds(logits, 1.0, 9, 0.8), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_no_rows(device):
-    assert all(len(x) == 0 for x in thresholds(torch.empty(0, 9, device=device), 1.0, 5, 0.9))
-
-
 @pytest.mark.parametrize(("top_k", "top_p"), CUTS)
 def test_draws_within_them_equal_the_twin(device, top_k, top_p):
     logits = rows(700, 4, device=device)

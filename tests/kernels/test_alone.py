@@ -1,0 +1,71 @@
+"""Each row of a kernel's result is its own: the same bits again, in other company, and read from a wider matrix; and
+of no rows there is nothing."""
+
+import pytest
+import torch
+from grpo.kernels.decode_attention import decode_attention
+from grpo.kernels.int8_linear import int8_linear
+from grpo.kernels.inverse_cdf import PIECE, draw_rows
+from grpo.kernels.log_softmax_rows import TILE, log_softmax_rows
+from grpo.kernels.nucleus import thresholds
+from grpo.kernels.rms_norm import rms_norm
+from grpo.kernels.swiglu import swiglu
+
+from grpo.model.int8_weight import Int8Weight
+
+ROWS = 5
+
+
+def random(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def weight(device):
+    made = Int8Weight(70, 129, torch.float16, device)
+    made[:].copy_(random(70, 129))
+    return made[:]
+
+
+SEEDS = torch.arange(ROWS) * 77
+CASES = {  # the rows that are given; and the results, one for each row
+    "log_softmax_rows": (
+        [random(ROWS, TILE + 999), SEEDS],
+        lambda logits, targets: log_softmax_rows(logits.clone(), targets, 1.0, torch.float32),
+    ),
+    "draw_rows": (
+        [random(ROWS, PIECE + 3), SEEDS, SEEDS],
+        lambda logits, seeds, positions: draw_rows(logits, seeds, positions, 0.9),
+    ),
+    "thresholds": ([random(ROWS, PIECE + 5)], lambda logits: thresholds(logits, 0.9, 0, 0.9)),
+    "decode_attention": (
+        [random(ROWS, 12, 64), *random(2, ROWS, 2, 210, 64), torch.tensor([1, 200, 131, 64, 65])],
+        lambda q, k, v, lengths: [decode_attention(q, k, v, lengths, 210, 3)],
+    ),
+    "int8_linear": (
+        [random(ROWS, 129, dtype=torch.float16)],
+        lambda x: [int8_linear(x, (W := weight(x.device)).q_OI, W.scale_O, W.tail_OR, None)],
+    ),
+    "rms_norm": ([random(ROWS, 16)], lambda x: rms_norm(x, random(16).to(x.device), 1e-6)[:1]),
+    "swiglu": ([random(2, ROWS, 40)[0], random(ROWS, 40)], lambda gate, up: [swiglu(gate, up)]),
+}
+
+
+def widened(x):
+    """The same numbers, with others between their rows."""
+    if x.ndim == 1:
+        return x
+    wide = torch.full((len(x), x.shape[1] + 24, *x.shape[2:]), float("nan"), dtype=x.dtype, device=x.device)
+    wide[:, : x.shape[1]] = x
+    return wide[:, : x.shape[1]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_is_its_own(device, name):
+    given, compute = CASES[name]
+    given = [x.to(device) for x in given]
+    first = compute(*given)
+    for again in (compute(*given), compute(*map(widened, given))):
+        assert all(map(torch.equal, first, again))
+    alone = compute(*(x[2:4] for x in given))
+    assert all(torch.equal(together[2:4], one) for together, one in zip(first, alone, strict=True))
+    assert all(len(result) == 0 for result in compute(*(x[:0] for x in given)))
