@@ -23,7 +23,7 @@ from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import write_atomically, write_lines
 from grpo.config.load import load_config
 from grpo.evaluation.held_out import Measurement
-from grpo.evaluation.table import before_after_table
+from grpo.evaluation.table import summary_table
 from grpo.train import train as run_training
 
 Rows = str | Path | Iterable[Mapping[str, Any]]
@@ -43,8 +43,9 @@ class Result:
 
     def __repr__(self) -> str:
         """Return the table of both measurements, and where the model and the report are."""
-        table = before_after_table(self.before, self.after) + "\n" if self.after else ""
-        return f"{table}{self.path / 'final'}, and {self.path / 'report.html'} to open in a browser"
+        files = f"{self.path / 'final'}, and {self.path / 'report.html'} to open in a browser"
+        columns = {"before": self.before, "after": self.after}
+        return f"{summary_table(columns, 'held-out questions')}\n{files}" if self.after else files
 
 
 def train(

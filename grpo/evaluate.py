@@ -27,9 +27,8 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.compare import compare, comparison_text, read_answers
-from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
-from grpo.evaluation.table import result_table
+from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.model import memory
 from grpo.run.log import completion_records
@@ -98,11 +97,11 @@ def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
-    say(result_table(parts))
+    say(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
-    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
-    return {name: value for name, value in result.items() if value not in ({}, [])}
+    measured = parts.pop("")
+    return {**measured, "parts": parts} if parts else dict(measured)
 
 
 def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:

@@ -145,7 +145,7 @@ class RunKeys:
     allow_changes: list[str] = key((), "once")
     """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
     logging_steps: int = key(1, "free", low=1)
-    """Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step."""
+    """Steps between lines on the terminal, and between files of completions/. Trackers get every step."""
     save_steps: int = key(50, "first free", low=0)
     """Steps between checkpoints. 0: save only at the end."""
     save_total_limit: int = key(3, "free", low=0)

@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo.base.storage import Json
-
 
 @dataclass
 class RowCount:
     """The rows of one data set: how many were read, and how many are left out, by reason.
 
     left_out: reason -> rows, such as {"without an answer": 3}. notes: what else its reader should know, and how often,
-    such as {"answers cut at 512 tokens": 2}. run_state.json holds it as {"data", "rows", "left_out", "notes"}.
+    such as {"answers cut at 512 tokens": 2}.
 
     >>> count = RowCount("train.jsonl", rows=40)
     >>> count.left_out["without an answer"] += 3
@@ -25,10 +23,6 @@ class RowCount:
     rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
-
-    def to_json(self) -> Json:
-        """Return the count as run_state.json holds it."""
-        return {"data": self.data, "rows": self.rows, "left_out": dict(+self.left_out), "notes": dict(+self.notes)}
 
     def __str__(self) -> str:
         text = f"{self.data}: {self.rows} rows"

@@ -1,13 +1,12 @@
 """The first step of a run, made in memory by the run's own code, and the seconds that it takes.
 
-A few short rows come first, then more and longer ones, up to the complete step. If that would take too long, the time
-of the largest step that was made is scaled up by its tokens.
+Prompts and completions are cut to a few tokens at first, then to more of them, up to the complete step. If that would
+take too long, the time of the longest step that was made is scaled up by its tokens.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import pairwise
 from statistics import fmean
 
 from grpo.base.schema import Group, Score, completions_of
@@ -51,12 +50,12 @@ class SilentRun(Run):
 
 
 class Rehearsal:
-    """A trainer that makes first steps of any size. Subclasses define what a row is.
+    """A trainer that makes first steps whose prompts and completions are cut. Subclasses define what a row is.
 
-    num_rows: of a complete step. longest: tokens of the longest prompt or completion. They have
-    `cut(rows, tokens)`, which gives the next step so many rows, whose prompts and completions have at most so many
-    tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last step)
-    in a complete step. source: holds the groups that the last step has trained on.
+    num_rows: of a step. longest: tokens of the longest prompt or completion. source: holds the groups that the last
+    step has trained on. Subclasses have `cut(tokens)`, which gives the next step prompts and completions of at most so
+    many tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last
+    step) in a complete step.
     """
 
     trainer: GrpoTrainer | SftTrainer
@@ -65,37 +64,31 @@ class Rehearsal:
     longest: int
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
-        """Measure the largest step that `limit_s` allows; return the times of a complete one."""
-        sizes = list(self.sizes())
-        self.make_step(*sizes[0])  # warms up
+        """Measure the longest step that `limit_s` allows; return the times of a complete one."""
+        limits = [FIRST_TOKENS]
+        while limits[-1] < self.longest:
+            limits.append(min(2 * limits[-1], self.longest))
+        self.make_step(FIRST_TOKENS)  # warms up
         spent = 0.0
-        for (rows, tokens), (next_rows, next_tokens) in pairwise([*sizes, sizes[-1]]):
-            phases = self.make_step(rows, tokens)
+        for tokens, following in pairwise([*limits, limits[-1]]):
+            phases = self.make_step(tokens)
             seconds = sum(phases.values())
             spent += seconds
-            if spent + seconds * next_rows * next_tokens / (rows * tokens) > limit_s:
+            if spent + seconds * following / tokens > limit_s:
                 break
         lengths = [len(completion.ids) for completion in completions_of(self.source.groups)]
-        measured = f"{rows} of {self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
-        if (rows, tokens) != sizes[-1]:
+        measured = f"{self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
+        if tokens < self.longest:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
         scale = (prompts + completions) / sum(map(num_tokens, self.source.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
         return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
-    def sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield rows and tokens of steps that double in both. The last one is complete."""
-        for power in count():
-            rows, tokens = min(2**power, self.num_rows), min(FIRST_TOKENS * 2**power, self.longest)
-            yield rows, tokens
-            if (rows, tokens) == (self.num_rows, self.longest):
-                return
-
-    def make_step(self, rows: int, tokens: int) -> dict[str, float]:
-        """Make the run's first step at this size; return its seconds by phase."""
+    def make_step(self, tokens: int) -> dict[str, float]:
+        """Make the run's first step, cut to so many tokens; return its seconds by phase."""
         self.trainer.step = self.trainer.order.position = 0
-        self.cut(rows, tokens)
+        self.cut(tokens)
         Guard(self.trainer).run_step()
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
@@ -111,9 +104,9 @@ class GrpoRehearsal(Rehearsal):
         self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica
         self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
 
-    def cut(self, rows: int, tokens: int) -> None:
+    def cut(self, tokens: int) -> None:
         rollout = self.source
-        rollout.sampled_step, rollout.groups_per_replica = -1, rows
+        rollout.sampled_step = -1
         rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
         rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
 
@@ -135,10 +128,9 @@ class SftRehearsal(Rehearsal):
         lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
         self.longest = max(max(pair) for pair in lengths)
 
-    def cut(self, rows: int, tokens: int) -> None:
-        trainer = self.trainer
-        trainer.taken_step, trainer.rows_per_step = -1, rows
-        trainer.examples = [_cut_example(example, tokens) for example in self.examples]
+    def cut(self, tokens: int) -> None:
+        self.trainer.taken_step = -1
+        self.trainer.examples = [_cut_example(example, tokens) for example in self.examples]
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)

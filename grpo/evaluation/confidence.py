@@ -4,28 +4,18 @@ Only answers that state one, and were right or wrong, count here; each counts th
 
     ece    expected calibration error with ten equal bins (1706.04599): the mean distance, over answers, between the
            accuracy and the mean confidence of the answer's bin
-    brier  mean squared distance between confidence and truth, 1 or 0 (Brier, 1950)
-    aurc   area under the risk-coverage curve (1805.08206): the mean, over answers, of the share of wrong ones among
-           those that state at least the answer's confidence
+    brier  mean squared distance between confidence and truth, 1 or 0 (Brier, 1950): always saying 0.5 gets 0.25
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from grpo.base.schema import Group, completions_of
 from grpo.run.metrics import outcome_of
 from rewards.format import stated_confidence
 
 NUM_BINS = 10
-
-
-@dataclass(frozen=True)
-class Stated:
-    """The confidence that an answer states, and whether the answer is right."""
-
-    confidence: float
-    is_right: bool
+Stated = tuple[float, bool]  # the confidence that an answer states, and whether the answer is right
 
 
 def calibration(groups: Sequence[Group]) -> dict[str, float]:
@@ -33,61 +23,24 @@ def calibration(groups: Sequence[Group]) -> dict[str, float]:
 
     Without such an answer, return {}.
     """
-    stated = stated_claims(groups)
+    outcomes = [(stated_confidence(c.text), outcome_of(c.scores)) for c in completions_of(groups)]
+    attempts = [
+        (confidence, outcome == "correct") for confidence, outcome in outcomes if outcome in ("correct", "wrong")
+    ]
+    stated = [(confidence, is_right) for confidence, is_right in attempts if confidence is not None]
     if not stated:
         return {}
-    confidence_frac = len(stated) / len(list(_attempts(groups)))
-    return {"confidence_frac": confidence_frac, "ece": ece(stated), "brier": brier(stated), "aurc": aurc(stated)}
-
-
-def stated_claims(groups: Sequence[Group]) -> list[Stated]:
-    """Return the stated confidence of each attempted answer that states one, and whether the answer is right."""
-    claims = [(stated_confidence(text), is_right) for text, is_right in _attempts(groups)]
-    return [Stated(confidence, is_right) for confidence, is_right in claims if confidence is not None]
-
-
-def _attempts(groups: Sequence[Group]) -> Iterator[tuple[str, bool]]:
-    """Yield the text of each answer that is right or wrong, and whether it is right."""
-    for completion in completions_of(groups):
-        outcome = outcome_of(completion.scores)
-        if outcome in ("correct", "wrong"):
-            yield completion.text, outcome == "correct"
+    return {"confidence_frac": len(stated) / len(attempts), "ece": ece(stated), "brier": brier(stated)}
 
 
 def ece(stated: Sequence[Stated]) -> float:
     """Return the expected calibration error."""
-    bins: dict[int, list[Stated]] = {}
-    for claim in stated:
-        bins.setdefault(min(int(claim.confidence * NUM_BINS), NUM_BINS - 1), []).append(claim)
-    gaps = [abs(sum(claim.confidence - claim.is_right for claim in of_bin)) for of_bin in bins.values()]
-    return sum(gaps) / len(stated)
+    gaps = [0.0] * NUM_BINS
+    for confidence, is_right in stated:
+        gaps[min(int(confidence * NUM_BINS), NUM_BINS - 1)] += confidence - is_right
+    return sum(map(abs, gaps)) / len(stated)
 
 
 def brier(stated: Sequence[Stated]) -> float:
-    """Return the Brier score: 0 is best, always saying 0.5 gets 0.25."""
-    return statistics.fmean((claim.confidence - claim.is_right) ** 2 for claim in stated)
-
-
-def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
-    """Return (coverage, risk) for each threshold on the confidence, from the highest.
-
-    coverage: share of the answers that state at least this confidence. risk: share of wrong ones among these. Equal
-    confidences cannot be told apart, so they enter together.
-    """
-    ranked = sorted(stated, key=lambda claim: -claim.confidence)
-    curve, num_wrong = [], 0
-    for number, claim in enumerate(ranked, 1):
-        num_wrong += not claim.is_right
-        is_last_of_its_kind = number == len(ranked) or ranked[number].confidence < claim.confidence
-        if is_last_of_its_kind:
-            curve.append((number / len(ranked), num_wrong / number))
-    return curve
-
-
-def aurc(stated: Sequence[Stated]) -> float:
-    """Return the area under the risk-coverage curve: 0 is best; equal confidences give the error rate."""
-    area, before = 0.0, 0.0
-    for coverage, risk in risk_coverage(stated):
-        area += (coverage - before) * risk
-        before = coverage
-    return area
+    """Return the Brier score."""
+    return statistics.fmean((confidence - is_right) ** 2 for confidence, is_right in stated)

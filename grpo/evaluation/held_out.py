@@ -17,9 +17,10 @@ from grpo.diagnosis.reader import read_document
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.boundary import auroc_declining, examine, read_rows, verdict
 from grpo.evaluation.measures import Summary, summary
-from grpo.evaluation.table import before_after_table
+from grpo.evaluation.table import summary_table
 from grpo.model.policy import Policy
 from grpo.run.log import completion_records
+from grpo.run.messages import tolerated
 from grpo.run.run import Run
 from grpo.sampling.sampler import Sampler
 from rewards.scorer import Scorer
@@ -45,6 +46,7 @@ class Evaluation:
         self.prompts: list[Prompt] = []
         self.data_hash, self.first_step, self.last_step = "", 0, 0
         self.is_world = False  # whether they are those of a toy world of facts
+        self.warned: set[str] = set()
         questions = Questions.held_out(config)
         if not questions:
             return
@@ -85,10 +87,8 @@ class Evaluation:
 
     def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
         """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
-        try:
+        with tolerated("evaluation/", self.warned):
             write_lines(self.run.path / "evaluation" / name, records)
-        except OSError as error:
-            self.run.say(f"warning: evaluation/ cannot be written ({error}); the run continues")
 
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
@@ -119,7 +119,8 @@ class Evaluation:
         """Return the last text that a run prints: a table of both measurements."""
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
-        table = before_after_table(before, after, f"step {self.first_step}" if self.first_step else "before")
+        head = f"step {self.first_step}" if self.first_step else "before"
+        table = summary_table({head: before, "after": after}, "held-out questions")
         if not self.is_world:
             return table
         folder = self.run.path / "evaluation"

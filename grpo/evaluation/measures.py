@@ -8,8 +8,7 @@ pass@1, and lies in its interval. Sources:
     not_attempted
     correct_given_attempted    SimpleQA: right of those that were not declined. incorrect_given_attempted is the rest.
     f_score                    SimpleQA: harmonic mean of accuracy and correct_given_attempted
-    truthfulness               TruthRL, 2509.25760: right - wrong, of all
-    omniscience_index          AA-Omniscience, 2511.13029: 100 (right - wrong), of all
+    truthfulness               TruthRL, 2509.25760: right - wrong, of all (AA-Omniscience, 2511.13029: times 100)
     pass@k                     2107.03374, Eq. 1: the probability that one of k answers is right
     accuracy_low, _high        95 %: Wilson (1927) for one answer per question; else the interval of the mean over
                                questions, which are the clusters of 2411.00640
@@ -41,13 +40,9 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
     known = [of_group for of_group in outcomes if of_group]
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     num_scored = sum(map(len, known)) if known else len(rewards)
-    counts = [len(of_group) for of_group in known]
     return {
         "num_questions": len(groups),
         "num_answers": len(completions),
-        "num_unscored_questions": len(groups) - len(known),
-        "min_scored_answers": min(counts, default=0),  # of a question that has any
-        "max_scored_answers": max(counts, default=0),
         "unscored_frac": 1 - num_scored / max(len(completions), 1),
         **_rates(known),
         "clipped_ratio": _mean([float(completion.finish_reason == "length") for completion in completions]),
@@ -70,17 +65,11 @@ def _each_reward(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def note_on_unscored(measured: Summary) -> str:
-    """Return a note on the questions and answers that the rates are based on, if these are not all; "" otherwise."""
-    fewest, most = measured["min_scored_answers"], measured["max_scored_answers"]
-    unscored, total = measured["num_unscored_questions"], measured["num_questions"]
-    if unscored == total:
+    """Return a note on the answers that no rate is based on; "" if there are none."""
+    if measured["accuracy"] is None:
         return "no reward could tell right from wrong, so there is no accuracy"
-    parts = []
-    if unscored:
-        parts.append(f"{unscored} of {total} questions have no scorable answer and count nowhere")
-    if fewest < most:
-        parts.append(f"the others have {fewest} to {most} scorable answers each, so pass@k ends at k = {fewest}")
-    return "; ".join(parts)
+    share = measured["unscored_frac"]
+    return f"{share:.1%} of the answers could not be scored and count nowhere" if share else ""
 
 
 def _known_outcomes(group: Group) -> list[Outcome]:
@@ -101,7 +90,6 @@ def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
         "incorrect_given_attempted": wrong / (attempted or math.nan),
         "f_score": 2 * right / (1 + attempted),  # the harmonic mean of `right` and `right / attempted`
         "truthfulness": right - wrong,
-        "omniscience_index": 100 * (right - wrong),
         "accuracy_low": low,
         "accuracy_high": high,
     }

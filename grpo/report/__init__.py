@@ -1,7 +1,6 @@
 """A run as one page: `python -m grpo.report RUN`, made at the end of every run too.
 
 page.py gathers what the page shows, and page.html lays it out: grpo/explain.py says what went wrong and when,
-before_after.py what training has changed on held-out questions, charts.py draws the curves, and answers.py picks
-completions and the held-out answers that changed most. All of them read what grpo/diagnosis/record.py finds in the
-run directory. plot.py draws the PNG files that runs leave.
+charts.py draws the curves, and answers.py picks completions and the held-out answers that changed most. All of them
+read what grpo/diagnosis/record.py finds in the run directory. plot.py draws the PNG files that runs leave.
 """

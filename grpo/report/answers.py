@@ -1,11 +1,13 @@
-"""Answers worth reading: some of the last step, and those to held-out questions that training has changed most."""
+"""Answers worth reading, some of the last step; and how training has changed those to held-out questions."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 from grpo.diagnosis.record import Answer, Record
+from grpo.evaluation.compare import compare, measure_answers
 
 NUM_CHANGES = 6  # in each direction
+HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}
 
 
 def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
@@ -33,12 +35,33 @@ class Change:
         return self.last.reward - self.first.reward
 
 
+def _first_and_last(record: Record) -> tuple[list[Answer], list[Answer]]:
+    """Return the first and the last answers to the held-out questions; none unless they were answered twice."""
+    steps = record.answer_steps("evaluation")
+    return (
+        (record.answers(steps[0], "evaluation"), record.answers(steps[-1], "evaluation"))
+        if len(steps) > 1
+        else ([], [])
+    )
+
+
+def headline(record: Record) -> str:
+    """Return what training has changed, in one sentence; "" if nothing was measured twice."""
+    first, last = (measure_answers(map(vars, answers)) for answers in _first_and_last(record))
+    if not any(first[name].keys() & last.get(name, {}).keys() for name in first):
+        return ""
+    compared, texts = compare(first, last), []
+    for name, words in HEADLINE.items():
+        of = compared.measures.get(name)
+        if of and (of.a or of.b) and not (name == "reward" and texts):
+            values = f"{of.a:.1%} → {of.b:.1%}" if name != "reward" else f"{of.a:.2f} → {of.b:.2f}"
+            texts.append(f"{words} {values} ({'p < 0.001' if of.p < 0.001 else f'p = {of.p:.2g}'})")
+    return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
+
+
 def changes(record: Record) -> tuple[list[Change], list[tuple[str, int]]]:
     """Return the held-out questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
-    steps = record.answer_steps("evaluation")
-    if len(steps) < 2:
-        return [], []
-    first, last = ({a.row: a for a in record.answers(step, "evaluation")} for step in (steps[0], steps[-1]))
+    first, last = ({answer.row: answer for answer in answers} for answers in _first_and_last(record))
     both = sorted((first.keys() & last.keys()) - {None})
     found = [Change(first[row], last[row]) for row in both if None not in (first[row].reward, last[row].reward)]
     outcomes = [(change.first.outcome, change.last.outcome) for change in found]

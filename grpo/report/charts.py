@@ -38,16 +38,12 @@ CHARTS = {  # title -> metrics; * stands for any name
     "Memory": ("peak_memory_gb",),
 }
 OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
-EXACT = ("Learning rate", "Memory")  # drawn without a running mean
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
 LEFT, RIGHT, TOP, BOTTOM = 52, 394, 24, 196  # edges of the curves in a plot of 400 x 220
 MARGIN = 0.04  # of an axis, at either end
 NUM_TICKS = 6  # distances between ticks, at most
-MAX_POINTS = 400  # of a curve; more are averaged
-MAX_SPOTS = 50  # of a curve: points whose values the browser shows under the pointer
-MAX_DOTS = 20  # a curve of up to so many points gets a dot at each
-SMOOTH_FROM = 20  # a curve of so many points or more gets a running mean over its values
+MAX_POINTS = 80  # of a curve; the mean of neighbours takes their place, which also shows the trend of a noisy metric
 
 
 @dataclass(frozen=True)
@@ -66,27 +62,13 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A curve, as the data of an SVG path. is_pale: it lies under its running mean.
-
-    spots: x, y and value of points to point at. has_dots: they can be seen.
-    """
-
-    path: str
-    colour: int
-    is_pale: bool
-    spots: list[tuple[float, float, str]]
-    has_dots: bool = False
-
-
-@dataclass(frozen=True)
 class Chart:
-    """A plot, and the name and meaning of each of its curves, in the order of their colours."""
+    """A plot: each curve as the data of an SVG path, and the names and meanings of the curves, in the same order."""
 
     title: str
     x: Axis
     y: Axis
-    lines: list[Line]
+    paths: list[str]
     is_percent: bool
     meanings: list[tuple[str, str]]
 
@@ -113,28 +95,12 @@ def _curves(record: Record) -> dict[str, Points]:
 
 
 def _draw(title: str, curves: dict[str, Points]) -> Chart:
-    """Draw curves, noisy ones pale under their running mean."""
     xs, ys = zip(*[point for points in curves.values() for point in points], strict=True)
     is_percent = title in OF_SHARES
     x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
     y = make_axis(*((0, 1) if is_percent else (min(ys), max(ys))), BOTTOM, TOP)
-    chart = Chart(title, x, y, [], is_percent, [(name, meaning(name)) for name in curves])
-    for colour, points in enumerate(curves.values()):
-        mean = points
-        if len(points) >= SMOOTH_FROM and title not in EXACT:
-            chart.lines.append(Line(_path(points, chart), colour, True, []))
-            steps, values = zip(*points, strict=True)
-            mean = list(zip(steps, running_mean(values, max(2, len(values) // 20)), strict=True))
-        spots = [
-            (x.place(step), y.place(value), f"step {step:.0f}: {value:{'.1%' if is_percent else '.4g'}}")
-            for step, value in points[:: math.ceil(len(points) / MAX_SPOTS)]
-        ]
-        chart.lines.append(Line(_path(mean, chart), colour, False, spots, len(points) <= MAX_DOTS))
-    return chart
-
-
-def _path(points: Points, chart: Chart) -> str:
-    return "M" + "L".join(f"{chart.x.place(step)} {chart.y.place(value)}" for step, value in points)
+    paths = ["M" + "L".join(f"{x.place(step)} {y.place(value)}" for step, value in of) for of in curves.values()]
+    return Chart(title, x, y, paths, is_percent, [(name, meaning(name)) for name in curves])
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
@@ -155,11 +121,6 @@ def thin(points: Points) -> Points:
     size = math.ceil(len(points) / MAX_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]
     return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
-
-
-def running_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Return the mean of each value and its neighbours, up to `reach` on either side."""
-    return [fmean(values[max(place - reach, 0) : place + reach + 1]) for place in range(len(values))]
 
 
 def show_tick(value: float, is_percent: bool = False) -> str:

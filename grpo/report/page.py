@@ -1,8 +1,6 @@
 """What the page shows of a run."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,12 @@ from markupsafe import Markup
 from grpo.base.errors import escape, redact
 from grpo.base.storage import write_atomically
 from grpo.base.text import show_duration
-from grpo.config.options import SftConfig, TrainConfig, as_yaml
+from grpo.config.options import as_yaml
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
+from grpo.evaluation.table import summary_table
 from grpo.explain import explain
-from grpo.report.answers import changes, examples
-from grpo.report.before_after import before_and_after, headline
+from grpo.report.answers import changes, examples, headline
 from grpo.report.charts import draw_charts, show_tick
 
 FILE_NAME = "report.html"
@@ -39,9 +37,8 @@ def render(record: Record) -> str:
         name=record.name,
         headline=headline(record),
         overview=_overview(record),
-        keys=changed_keys(record),
-        question_sets=before_and_after(record),
-        moments=list(record.summaries),
+        config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
+        held_out=summary_table(record.summaries, "all held-out questions") if record.summaries else "",
         charts=draw_charts(record),
         examples_step=step,
         examples=shown,
@@ -62,7 +59,7 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"number": show_number, "measure": show_measure, "tick": show_tick}
+    environment.filters |= {"number": show_number, "tick": show_tick}
     return environment.get_template("page.html")
 
 
@@ -77,7 +74,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": config.get("model_name_or_path"),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
-        **dict(_rows(state.get("data"))),
+        **(state["data"] if isinstance(state.get("data"), dict) else {}),
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
@@ -87,32 +84,6 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def _rows(data: Any) -> Iterator[tuple[str, str]]:
-    """Yield each use of a data set, with how many of its rows are used and why the others are not."""
-    for use, count in data.items() if isinstance(data, dict) else ():
-        if isinstance(count, dict) and is_number(count.get("rows")):
-            tables = [count[name] if isinstance(count.get(name), dict) else {} for name in ("left_out", "notes")]
-            reasons, notes = ({text: n for text, n in table.items() if is_number(n)} for table in tables)
-            used = f"{count['rows'] - sum(reasons.values()):g} of {count['rows']:g} rows of {count.get('data')}"
-            yield use, "; ".join([used, *(f"{number:g} {reason}" for reason, number in (reasons | notes).items())])
-
-
-def changed_keys(record: Record) -> dict[str, tuple[str, str]]:
-    """Return the keys that differ from their default: the value, and the default."""
-    defaults = {field.name: field for kind in (SftConfig, TrainConfig) for field in fields(kind)}
-    keys = {}
-    for name, value in record.config.items():
-        if name in defaults and "once" not in defaults[name].metadata["facts"]:
-            value, default = as_yaml(value), as_yaml(defaults[name].default)
-            if value != default:
-                keys[name] = value, default
-    return keys
-
-
 def show_number(value: Any) -> str:
     """Format a reward or an advantage with at most three digits; other values stay unchanged."""
     return f"{value:.3g}" if is_number(value) else str("–" if value is None else value)
-
-
-def show_measure(value: float, is_rate: bool) -> str:
-    return f"{value:.1%}" if is_rate else f"{value:.2f}"

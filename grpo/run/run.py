@@ -181,7 +181,7 @@ class Run:
         """Say how many rows of a data set are used, and why the others are not; record both by the use."""
         self.say(f"{use}: {count}")
         if self.dir is not None:
-            self.dir.update(data={**self.dir.state["data"], use: count.to_json()})
+            self.dir.update(data={**self.dir.state["data"], use: str(count)})
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

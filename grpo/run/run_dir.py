@@ -87,7 +87,7 @@ class RunDir:
             "reason": "",
             "step": earlier.get("step", 0),
             "last_checkpoint": earlier.get("last_checkpoint"),
-            "data": {},  # use of a data set -> its rows (see grpo/data/count.py)
+            "data": {},  # use of a data set -> how many of its rows are used
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started": now(),

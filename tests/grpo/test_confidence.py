@@ -4,9 +4,9 @@ import pytest
 from making import make_answers
 
 from grpo.base.schema import Score
-from grpo.evaluation.confidence import Stated, aurc, brier, calibration, ece, risk_coverage
+from grpo.evaluation.confidence import brier, calibration, ece
 
-STATED = [Stated(0.95, True), Stated(0.91, False), Stated(0.55, True), Stated(0.5, False), Stated(0.0, False)]
+STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]
 
 
 def test_brier_score():
@@ -16,20 +16,8 @@ def test_brier_score():
 def test_expected_calibration_error():
     """Bins: {0.95, 0.91}: accuracy 1/2, confidence 0.93; {0.55, 0.5}: 1/2 and 0.525; {0}: 0 and 0."""
     assert ece(STATED) == pytest.approx((2 * 0.43 + 2 * 0.025 + 0) / 5)
-    assert ece([Stated(1.0, True), Stated(1.0, True)]) == 0.0
-    assert ece([Stated(1.0, False), Stated(0.9, True)]) == pytest.approx(abs((1.9 - 1) / 2))  # one bin, also for 1
-
-
-def test_risk_coverage_curve():
-    assert risk_coverage(STATED[::-1]) == [(0.2, 0), (0.4, 1 / 2), (0.6, 1 / 3), (0.8, 2 / 4), (1, 3 / 5)]
-    assert aurc(STATED) == pytest.approx((0 + 1 / 2 + 1 / 3 + 2 / 4 + 3 / 5) / 5)
-
-
-def test_equal_confidences_enter_together_in_any_order():
-    same = [Stated(0.7, True), Stated(0.7, False), Stated(0.2, False)]
-    assert risk_coverage(same) == risk_coverage([same[1], same[0], same[2]]) == [(2 / 3, 1 / 2), (1.0, 2 / 3)]
-    assert aurc(same) == pytest.approx((2 * 1 / 2 + 2 / 3) / 3)
-    assert aurc([Stated(0.5, True), Stated(0.5, False)]) == 0.5  # without order: the error rate
+    assert ece([(1.0, True), (1.0, True)]) == 0.0
+    assert ece([(1.0, False), (0.9, True)]) == pytest.approx(abs((1.9 - 1) / 2))  # one bin, also for 1
 
 
 def test_only_attempts_with_a_known_outcome_count():
@@ -38,5 +26,4 @@ def test_only_attempts_with_a_known_outcome_count():
         completion.scores = {"r": Score(1.0, "", outcome)}
     found = calibration([group])
     assert found["confidence_frac"] == pytest.approx(2 / 3) and found["brier"] == pytest.approx((0.01 + 0.04) / 2)
-    assert found["aurc"] == pytest.approx((0 + 1 / 2) / 2)
     assert calibration([make_answers({}, "x")]) == {}

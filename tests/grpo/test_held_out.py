@@ -14,7 +14,7 @@ from grpo.diagnosis.glossary import check_names
 from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
-from grpo.evaluation.table import UNKNOWN, before_after_table, result_table
+from grpo.evaluation.table import UNKNOWN, summary_table
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -105,21 +105,21 @@ def unscorable():
 
 def test_the_table_shows_a_dash_for_what_nobody_can_know():
     known, unknown = {"": summary(answers(3, 1))}, {"": summary([unscorable()])}
-    lines = before_after_table(known, unknown).splitlines()
-    assert lines[1] == "held-out questions: 1"
+    lines = summary_table({"before": known, "after": unknown}, "held-out questions").splitlines()
+    assert lines[1] == "held-out questions: 4"
     assert lines[2].split() == ["accuracy", "75.0", "%", UNKNOWN]
-    assert "accuracy" not in result_table(unknown)
+    assert "accuracy" not in summary_table({"": unknown})
 
 
 def test_lines_about_declining_are_shown_where_somebody_declines():
     plain, some = {"": summary(answers(3, 1))}, {"": summary(answers(2, 1, 1))}
-    assert "not_attempted" not in before_after_table(plain, plain)
-    assert "not_attempted" in before_after_table(some, plain)
-    text = before_after_table(plain, some)
+    assert "not_attempted" not in summary_table({"before": plain, "after": plain})
+    assert "not_attempted" in summary_table({"before": some, "after": plain})
+    text = summary_table({"before": plain, "after": some})
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()[2:]}
     assert rows["not_attempted"] == ["0.0", "%", "25.0", "%"] and rows["incorrect"] == ["25.0", "%", "25.0", "%"]
     assert rows["correct_given_attempted"] == ["75.0", "%", "66.7", "%"] and rows["reward"] == ["1.00", "1.00"]
-    shown = result_table(some)
+    shown = summary_table({"": some})
     assert "accuracy" in shown and " to " in shown and "f_score" in shown and "pass@" not in shown
 
 

@@ -32,8 +32,7 @@ def test_every_question_counts_the_same():
         ]
     )
     right, wrong, declined = 1 / 3, 1 / 4, 5 / 12
-    assert (found["num_questions"], found["num_answers"], found["num_unscored_questions"]) == (4, 9, 1)
-    assert (found["min_scored_answers"], found["max_scored_answers"]) == (1, 4)
+    assert (found["num_questions"], found["num_answers"]) == (4, 9)
     assert found["unscored_frac"] == pytest.approx(2 / 9)
     assert found["accuracy"] == pytest.approx(right) == found["pass@1"]
     assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
@@ -41,7 +40,6 @@ def test_every_question_counts_the_same():
     assert found["correct_given_attempted"] == pytest.approx(right / (right + wrong))
     assert found["incorrect_given_attempted"] == pytest.approx(wrong / (right + wrong))
     assert found["truthfulness"] == pytest.approx(right - wrong)
-    assert found["omniscience_index"] == pytest.approx(100 * (right - wrong))
     assert found["mean_length"] == pytest.approx((4 * 3 + 2 * 6 + 3 * 9) / 9)
     assert found["reward"] == pytest.approx((2 - 1 + 1 + 3 + 0) / 5)
     assert "supported_frac" not in found
@@ -77,10 +75,7 @@ def test_without_outcomes_there_is_no_accuracy():
 def test_what_could_not_be_scored_is_said():
     assert note_on_unscored(summary(answers(2, 1))) == ""
     uneven = summary([question("correct", None, None), question("wrong", "wrong", "correct"), question(None, None)])
-    assert note_on_unscored(uneven) == (
-        "1 of 3 questions have no scorable answer and count nowhere; "
-        "the others have 1 to 3 scorable answers each, so pass@k ends at k = 1"
-    )
+    assert note_on_unscored(uneven) == "50.0% of the answers could not be scored and count nowhere"
 
 
 def test_cut_answers_are_counted():

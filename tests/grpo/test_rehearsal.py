@@ -60,7 +60,7 @@ def test_it_makes_the_first_step_of_the_run(config, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     step = rehearsal.time_step()
     assert list(step.phases) == ["generating", "reference", "training"] and min(step.phases.values()) > 0
-    assert step.measured.startswith("4 of 4 rows, completions of") and "cut" not in step.measured
+    assert step.measured.startswith("4 rows, completions of") and "cut" not in step.measured
     assert sorted(tmp_path.rglob("*")) == before
     decode = rehearsal.trainer.policy.decode
     made = [decode(completion.ids) for group in rehearsal.source.groups for completion in group.completions]
@@ -72,7 +72,7 @@ def test_it_makes_the_first_step_of_the_run(config, tmp_path):
 def test_it_makes_the_first_step_of_stage_1(stage1, tmp_path):
     rehearsal = SftRehearsal(stage1)
     step = rehearsal.time_step()
-    assert list(step.phases) == ["training"] and step.measured.startswith("4 of 4 rows")
+    assert list(step.phases) == ["training"] and step.measured.startswith("4 rows")
     sft(stage1)
     metrics = json.loads((tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()[0])
     assert sum(map(num_tokens, rehearsal.source.groups)) == metrics["num_tokens"]
@@ -85,10 +85,10 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
     rehearsal = kind(config if kind is GrpoRehearsal else stage1)
     make_step, spent = rehearsal.make_step, []
 
-    def timed(rows, tokens):
-        make_step(rows, tokens)
+    def timed(tokens):
+        make_step(tokens)
         groups = rehearsal.source.groups
-        assert len(groups) == rows
+        assert len(groups) == rehearsal.num_rows
         assert all(len(group.prompt.ids) <= tokens for group in groups)
         assert all(len(c.ids) <= tokens for group in groups for c in group.completions)
         spent.append(sum(map(num_tokens, groups)) / 100)

@@ -30,7 +30,7 @@ CONFIG = {
     "model_name_or_path": "m",
     "learning_rate": 0.1,
 }
-DATA = {"training data": {"data": "d.jsonl", "rows": 40, "left_out": {"empty": 2}, "notes": {}}}
+DATA = {"training data": "d.jsonl: 40 rows"}
 STATE = {"status": "done", "reason": "", "step": 25, "started": "2026-01-01T00:00:00", "data": DATA}
 PART = {
     "num_questions": 9,
