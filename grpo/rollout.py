@@ -171,10 +171,8 @@ class Rollout:
             self._collect(group)
             rewards = self._rewards_of(group)
             advantages = group_advantages(rewards, self.config.scale_rewards, self.batch_std)  # Eq. 1, 2
-            weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
-                bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
-                completion.advantage = advantage + bonus if completion.reward is not None else 0.0
+                completion.advantage = advantage
 
     def _collect(self, group: Group) -> None:
         """Wait for the rewards of a group, unless it has them; with `credit: sentence`, find the judged sentences."""

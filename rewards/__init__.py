@@ -13,7 +13,7 @@ configurations as the trainer does. `grpo` imports this folder. Read in this ord
     math_reward.py  what the last \\boxed{} is worth             (boxed.py, mathematics/: whether it equals the truth)
     knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?
     api/            the one client for language models behind an API: the judge and the decomposer
+    services.py     makes and checks judge, knowledge base, decomposer and verifier
     scorer.py       rewards at work while other completions are still being generated
-    services.py     each service that rewards use, checked by itself
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
 """

@@ -10,7 +10,7 @@ from rewards.boxed import last_boxed
 from rewards.exact import truths
 from rewards.format import final_text
 from rewards.outcome.refusal import is_refusal
-from rewards.registry import Columns, Options, Reward
+from rewards.registry import Columns
 
 _MARKS = r"[\s*_`$(\[{]*"
 _LETTER = r"(?:\\text\{|\\mathbf\{)?([A-J])(?![A-Za-z'’]|\s+[a-z])"
@@ -44,8 +44,3 @@ def grade(completion: str, columns: Columns) -> Score:
     is_right = letter in accepted
     reason = f"chooses {letter}, which is {'right' if is_right else 'wrong'}"
     return Score(float(is_right), reason, "correct" if is_right else "wrong")
-
-
-def build(options: Options) -> Reward:
-    """Build the reward `choice`."""
-    return Reward("choice", grade, needs=("answer",))

@@ -8,7 +8,7 @@ from typing import Any
 from grpo.base.schema import Score
 from knowledge.text import compatible
 from rewards.format import parse
-from rewards.registry import Columns, Options, Reward
+from rewards.registry import Columns
 
 ARTICLES = {"a", "an", "the"}
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
@@ -62,8 +62,3 @@ def grade(completion: str, columns: Columns) -> Score:
     verb = "equals" if is_right else "is not"
     reason = f"{said.strip()[:80]!r} {verb} {accepted[0][:80]!r}"
     return Score(float(is_right), reason, "correct" if is_right else "wrong")
-
-
-def build(options: Options) -> Reward:
-    """Build the reward `exact`."""
-    return Reward("exact", grade, needs=("answer",))

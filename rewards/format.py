@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from grpo.base.schema import Score
 from grpo.base.text import is_blank
-from rewards.registry import Columns, Options, Reward
+from rewards.registry import Columns
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _ANY_TAG = re.compile("|".join(TAGS))
@@ -128,13 +128,3 @@ def count_tags(completion: str, columns: Columns) -> Score:
     text = "<think>" * is_opened + completion
     share = sum(text.count(tag) == 1 for tag in TAGS) / len(TAGS)
     return Score(share, _problem_with_tags(text) or "each tag occurs once")
-
-
-def build(options: Options) -> Reward:
-    """Build the reward `format`."""
-    return Reward("format", grade)
-
-
-def build_tag_count(options: Options) -> Reward:
-    """Build the reward `tag_count`."""
-    return Reward("tag_count", count_tags)

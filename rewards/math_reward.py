@@ -28,7 +28,7 @@ def simplest(value: float) -> Fraction:
     return next(found for found in candidates if kind(float(found)) == value)
 
 
-def build(options: Options) -> Reward:
+def build(name: str, options: Options) -> Reward:
     """Build the reward `math`."""
     values = {
         "correct": options["math_reward_correct"],
@@ -45,4 +45,4 @@ def build(options: Options) -> Reward:
         kind, reason = (right or readable or verdicts)[0]
         return Score(values[kind], reason, OUTCOMES[kind])
 
-    return Reward("math", grade, needs=("answer",))
+    return Reward(name, grade)

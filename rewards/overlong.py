@@ -14,7 +14,7 @@ def grade(num_tokens: int, max_tokens: int, cache: int) -> Score:
     return Score(max(value, -1.0), f"{num_tokens} of {max_tokens} tokens")
 
 
-def build(options: Options) -> Reward:
+def build(name: str, options: Options) -> Reward:
     """Build the reward `soft_overlong_punishment`, which counts the ids of a completion."""
     max_tokens = options["max_completion_length"]
     cache = options["soft_punish_cache"]
@@ -22,4 +22,4 @@ def build(options: Options) -> Reward:
     def grade_ids(completion: str, columns: Columns) -> Score:
         return grade(len(columns["completion_ids"]), max_tokens, cache)
 
-    return Reward("soft_overlong_punishment", grade_ids)
+    return Reward(name, grade_ids)

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
@@ -12,6 +12,7 @@ from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
+Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
 
@@ -20,15 +21,18 @@ Grade = Callable[[str, Columns], Score | Awaitable[Score]]
 class BuiltIn:
     """All that the program knows of a built-in reward before it is built: to add one is to write its file and this.
 
-    build: module:function, which makes it from the configuration's keys. The module is imported when a run uses it.
-    about: what it pays. prompt: the system prompt that asks for what it grades; a configuration without one gets it.
-    asks_judge: it grades answers in words, so it needs a judge, and rows with an answer. checks_facts: it needs a
-    knowledge base, a decomposer and a verifier, and rows with a title. checks_every_answer: also the facts of right
-    answers and refusals. with_format: the reward `format` comes along.
+    where: module:function. The function is `build...`, which makes the reward from its name and the configuration's
+    keys, or itself grades a completion. The module is imported when a run uses it.
+    about: what it pays. needs: columns without which it cannot work.
+    prompt: the system prompt that asks for what it grades; a configuration without one gets it.
+    asks_judge: it grades answers in words, so it needs a judge. checks_facts: it needs a knowledge base, a decomposer
+    and a verifier. checks_every_answer: also the facts of right answers and refusals.
+    with_format: the reward `format` comes along.
     """
 
-    build: str = ""
+    where: str = ""
     about: str = ""
+    needs: tuple[str, ...] = ()
     prompt: str = ""
     asks_judge: bool = False
     checks_facts: bool = False
@@ -36,37 +40,37 @@ class BuiltIn:
     with_format: bool = False
 
 
-def _outcome(build: str, about: str, prompt: str = BLOCKS) -> BuiltIn:
-    return BuiltIn(f"rewards.outcome.{build}", about, prompt, asks_judge=True)
+def _outcome(about: str, prompt: str = BLOCKS) -> BuiltIn:
+    return BuiltIn("rewards.outcome.values:build", about, ("answer",), prompt, asks_judge=True)
 
 
-def _facts(build: str, about: str, prompt: str = "") -> BuiltIn:
-    return BuiltIn(f"rewards.knowrl.{build}", about, prompt, checks_facts=True, checks_every_answer=True)
+def _facts(about: str, prompt: str = "") -> BuiltIn:
+    where = "rewards.knowrl.reward:build_of_facts"
+    return BuiltIn(where, about, ("title",), prompt, checks_facts=True, checks_every_answer=True)
 
 
-def _knowrl(build: str, about: str) -> BuiltIn:
-    return BuiltIn(f"rewards.knowrl.{build}", about, BLOCKS, asks_judge=True, checks_facts=True, with_format=True)
+def _knowrl(about: str) -> BuiltIn:
+    where, needs = "rewards.knowrl.reward:build", ("answer", "title")
+    return BuiltIn(where, about, needs, BLOCKS, asks_judge=True, checks_facts=True, with_format=True)
 
 
+ANSWER = ("answer",)
 BUILT_IN = {
-    "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
-    "tag_count": BuiltIn("rewards.format:build_tag_count", "0.25 for each of the four tags that occurs once (open-r1)"),
-    "exact": BuiltIn("rewards.exact:build", "1 if the answer equals the truth after normalisation, else 0"),
-    "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box"),
-    "choice": BuiltIn("rewards.choice:build", "1 if the letter of the right choice is named, else 0"),
+    "format": BuiltIn("rewards.format:grade", "1 for a think block and an answer block, else -1"),
+    "tag_count": BuiltIn("rewards.format:count_tags", "0.25 for each of the four tags that occurs once (open-r1)"),
+    "exact": BuiltIn("rewards.exact:grade", "1 if the answer equals the truth after normalisation, else 0", ANSWER),
+    "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box", ANSWER),
+    "choice": BuiltIn("rewards.choice:grade", "1 if the letter of the right choice is named, else 0", ANSWER),
     "soft_overlong_punishment": BuiltIn("rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)"),
-    "simpleqa": _outcome("correctness:simpleqa", "1 right, 0 otherwise (2411.04368)", prompt=""),
-    "correctness": _outcome("correctness:build", "2 right, 1 refused, -1 wrong (2506.19807)"),
-    "truthrl": _outcome("values:truthrl", "1 right, 0 refused, -1 wrong (2509.25760)"),
-    "abstention": _outcome("values:abstention", "1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
-    "karl": _outcome("values:karl", "1 right, -1 wrong; refused -1 if the group knows, else 1 (2604.22779)"),
-    "tiar": _outcome("values:tiar", "1 right, 0 refused with a bonus, -1 wrong (2605.25850)"),
-    "rlcr": _outcome("values:rlcr", "1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
-    "factuality": _facts("reward:factuality_alone", "0 to 1: how far the knowledge base supports the reasoning"),
-    "binary_rar": _facts("reward:binary_rar", "1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
-    "knowrl": _knowrl("reward:knowrl", "2 right, 1 refused, -1 + fact wrong"),
-    "knowrl_v1": _knowrl("reward:knowrl_v1", "2 right, -1 + fact otherwise: KnowRL's guide"),
-    "knowrl_v2": _knowrl("reward:knowrl_v2", "2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
+    "simpleqa": _outcome("1 right, 0 otherwise (2411.04368)", prompt=""),
+    "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
+    "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
+    "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
+    "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
+    "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
+    "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
+    "knowrl": _knowrl("2 right, 1 refused, -1 + fact wrong"),
+    "knowrl_v2": _knowrl("2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
 }
 
 
@@ -79,7 +83,6 @@ class Reward:
     slow: it waits for something, such as an API; then micro-batches are trained in the order in which rewards arrive.
     prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
     `say` something.
-    finish: changes the scores of a group once all of them are there, by rules that compare its completions.
     metrics: kb/* since the last call, judge/* and decomposer/* since the start, under their names in the glossary.
     close: frees what the reward holds.
     """
@@ -90,8 +93,7 @@ class Reward:
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
     slow: bool = False
-    prepare: Callable[[Sequence[Columns], Say], None] | None = None
-    finish: Callable[[Sequence[Score]], list[Score]] | None = None
+    prepare: Callable[[Rows, Say], None] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
     close: Callable[[], None] | None = None
 
@@ -123,8 +125,13 @@ def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
 
 def _build(name: str, options: Options) -> Reward:
     if name in BUILT_IN:
-        module_name, _, function_name = BUILT_IN[name].build.partition(":")
-        return getattr(importlib.import_module(module_name), function_name)(options)
+        known = BUILT_IN[name]
+        module_name, _, function_name = known.where.partition(":")
+        function = getattr(importlib.import_module(module_name), function_name)
+        made = function(name, options) if function_name.startswith("build") else Reward(name, function)
+        is_slow = known.asks_judge and options["judge"] == "api"
+        is_slow |= known.checks_facts and (options["decomposer"] == "api" or options["verifier"] == "nli")
+        return replace(made, needs=known.needs, slow=is_slow)
     function = find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -43,7 +43,10 @@ Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
 
 
 class UnknownTokens(Sequence):
-    """The tokens of a completion where no tokenizer is named. To count them is an error, not 0."""
+    """The tokens of any completion where no tokenizer is named. To count them is an error, not 0."""
+
+    def __init__(self, text: str):
+        self.text = text
 
     def __getitem__(self, index: Any) -> Any:
         raise UserError(
@@ -56,11 +59,7 @@ class UnknownTokens(Sequence):
         return self[0]
 
 
-def unknown_tokens(text: str) -> Sequence[int]:
-    return UnknownTokens()
-
-
-def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = unknown_tokens) -> list[dict[str, Any]]:
+def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = UnknownTokens) -> list[dict[str, Any]]:
     """Return the rows with what they predict and should predict, their rewards, and the reasons for these.
 
     Each row is a group of its own.
@@ -100,7 +99,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
 def encoder(config: TrainConfig) -> Encode:
     """Return the function that makes token ids of a completion; without a model, one whose tokens are unknown."""
     if config.model_name_or_path == NO_MODEL:
-        return unknown_tokens
+        return UnknownTokens
     from grpo.data.prompts import load_tokenizer
     from grpo.model.policy import find_parts
     from grpo.run.saved import find_saved

@@ -1,73 +1,159 @@
-"""Check each service that rewards use by itself, so that no fault hides another. The doctor calls these checks.
+"""Make and check the services that rewards use: judge, knowledge base, decomposer, verifier.
 
-    for name in services_of(["knowrl"]):         # judge, knowledge base, decomposer, verifier
+    for name in services_of(["knowrl"]):
         print(name, SERVICES[name](options).text)
 
-A check costs one question at most. It raises UserError as the run would: exit 2 or 3, with what to correct.
+SERVICES checks each service by itself, so that no fault hides another. The doctor calls these checks. A check costs one
+question at most. It raises UserError as the run would: exit 2 or 3, with what to correct.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from knowledge.facts.claims import Claims
+from knowledge.facts.matcher import SentenceMatcher
+from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.verdict import Verifier
 from knowledge.verify import verify
-from rewards.knowrl import fact_checker
 from rewards.outcome.judge import build_judge
 from rewards.registry import Options, built_in, expand
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient
 
-
-@dataclass(frozen=True)
-class Checkup:
-    """What a check found: a text for people and, where a service has a price, what one question took.
-
-    tokens: of the prompt and of the reply. prices: US dollars per million of these.
-    """
-
-    text: str
-    seconds: float = 0.0
-    tokens: tuple[int, int] = (0, 0)
-    prices: tuple[float, float] = (0.0, 0.0)
-
-
-OFFLINE = Checkup("rules, offline: for tests and toy worlds")
+KNOWN_TEXT = (  # text, question, subject
+    "Paris is the capital of France, and it lies on the Seine.",
+    "What is the capital of France?",
+    "Paris",
+)
 
 
 def services_of(rewards: Sequence[str]) -> list[str]:
-    """Return the names of the services that rewards or presets of these names use."""
+    """Return the names of the services that rewards of these names use."""
     used = [built_in(name) for name in expand(rewards)]
     services = ["judge"] if any(reward.asks_judge for reward in used) else []
     of_facts = ["knowledge base", "decomposer", "verifier"]
     return services + (of_facts if any(reward.checks_facts for reward in used) else [])
 
 
-def check_judge(options: Options) -> Checkup:
+def knowledge_base_path(options: Options) -> Path:
+    """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
+    path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
+    if not path:
+        raise UserError(
+            "factuality without a knowledge base",
+            "neither knowledge_base nor FACTSCORE_DB_PATH is set",
+            "build one with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
+            CONFIG,
+        )
+    return Path(path)
+
+
+def decomposer_client(options: Options) -> "ApiClient | None":
+    """Make the decomposer's client; None if texts are taken apart without a model."""
+    if options["decomposer"] == "rules":
+        return None
+    from rewards.api.client import client_for  # the SDK takes a second to import
+
+    return client_for("decomposer", options)
+
+
+def check_decomposer(client: "ApiClient", options: Options) -> str:
+    """Let the model take a known text apart, and return what it makes of it.
+
+    Raise UserError (exit 3) if that yields no facts.
+    """
+
+    async def check(client: "ApiClient") -> Claims:
+        def complete(messages, max_tokens, **_):
+            return client.check(messages, max_tokens)
+
+        return await by_model(complete, options["decomposer_max_tokens"])(*KNOWN_TEXT)
+
+    claims = client.run_sync(check)
+    if not claims.facts:
+        raise UserError(
+            f"the model {client.endpoint.model} does not work as a decomposer",
+            f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}",
+            "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
+            PREFLIGHT,
+        )
+    return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
+
+
+def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
+    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
+    if options["verifier"] == "lexical":
+        return SentenceMatcher()
+    from grpo.device.distributed import choose_device
+    from knowledge.facts.entailment import EntailmentVerifier
+
+    try:
+        return EntailmentVerifier.load(
+            options["nli_model"],
+            device=choose_device(options["device"]),
+            threshold=options["entailment_threshold"],
+            weigh_contradiction=weigh_contradiction,
+        )
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What a check found: a text for people and, if a service was asked over a network, what one question took.
+
+    tokens: of the prompt and of the reply.
+    """
+
+    text: str
+    seconds: float = 0.0
+    tokens: tuple[int, int] = (0, 0)
+
+
+OFFLINE = Checkup("rules, offline: for tests and toy worlds")
+
+
+def _judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
-    if options["judge"] == "offline":
-        return OFFLINE
     judge = build_judge(options)
-
-    def grade() -> str:
-        judge.check_sync()
-        return "it grades a right answer as correct"
-
-    return _asked(judge.client, grade)
+    return OFFLINE if options["judge"] == "offline" else _asked(judge.client, judge.check_sync)
 
 
-def check_decomposer(options: Options) -> Checkup:
+def _knowledge_base(options: Options) -> Checkup:
+    """Read every byte of the knowledge base."""
+    path = knowledge_base_path(options)
+    return Checkup(f"{path}: {verify(path)}; sound")
+
+
+def _decomposer(options: Options) -> Checkup:
     """Let the decomposer take a known text apart."""
-    client = fact_checker.decomposer_client(options)
-    if client is None:
+    client = decomposer_client(options)
+    return _asked(client, lambda: check_decomposer(client, options)) if client else OFFLINE
+
+
+def _verifier(options: Options) -> Checkup:
+    """Load the entailment model."""
+    if options["verifier"] == "lexical":
         return OFFLINE
+    started = time.perf_counter()
+    verifier = build_verifier(options, weigh_contradiction=True)
+    where = f"{options['nli_model']} on {verifier.device}"
+    return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
-    def take_apart() -> str:
-        claims = fact_checker.check_decomposer(client, options["decomposer_max_tokens"])
-        return f"of {fact_checker.KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
 
-    return _asked(client, take_apart)
+SERVICES: dict[str, Callable[[Options], Checkup]] = {
+    "judge": _judge,
+    "knowledge base": _knowledge_base,
+    "decomposer": _decomposer,
+    "verifier": _verifier,
+}
 
 
 def _asked(client: "ApiClient", ask: Callable[[], str]) -> Checkup:
@@ -77,34 +163,8 @@ def _asked(client: "ApiClient", ask: Callable[[], str]) -> Checkup:
         result = ask()
     finally:
         client.close()
-    endpoint, metrics = client.endpoint, client.metrics()
-    count = {name.partition("/")[2]: int(number) for name, number in metrics.items()}
+    count = {name.partition("/")[2]: int(number) for name, number in client.metrics().items()}
     calls = max(count["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
-    text = f"{endpoint.model} at {endpoint.base_url}, {seconds:.1f} s a call; {result}"
-    tokens = count["prompt_tokens"] // calls, count["completion_tokens"] // calls
-    return Checkup(text, seconds, tokens, endpoint.prices)
-
-
-def check_verifier(options: Options) -> Checkup:
-    """Load the entailment model."""
-    if options["verifier"] == "lexical":
-        return OFFLINE
-    started = time.perf_counter()
-    verifier = fact_checker.build_verifier(options, weigh_contradiction=True)
-    where = f"{options['nli_model']} on {verifier.device}"
-    return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
-
-
-def check_knowledge_base(options: Options) -> Checkup:
-    """Read every byte of the knowledge base."""
-    path = fact_checker.knowledge_base_path(options)
-    return Checkup(f"{path}: {verify(path)}; sound")
-
-
-SERVICES: dict[str, Callable[[Options], Checkup]] = {
-    "judge": check_judge,
-    "knowledge base": check_knowledge_base,
-    "decomposer": check_decomposer,
-    "verifier": check_verifier,
-}
+    text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
+    return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))

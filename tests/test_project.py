@@ -195,7 +195,7 @@ def _is_made(name: str, code: str) -> bool:
     if "<" in name:
         return re.search(re.sub("<[a-z]+>", r"{[^}]+}", re.escape(name)), code) is not None
     if name.startswith(("judge/", "decomposer/")):
-        return name.partition("/")[2] in (*COUNTS, "cost")
+        return name.partition("/")[2] in COUNTS
     return f'"{name}"' in code or name == "step"
 
 

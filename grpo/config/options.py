@@ -270,8 +270,8 @@ class LossKeys:
 @dataclass(frozen=True)
 class RewardKeys:
     reward_funcs: list[str] = key(None, "required first")
-    """Rewards: built-in names, package.module:function, path/file.py:function, or the presets knowrl, knowrl_v1 and
-    knowrl_v2. rewards/registry.py lists them."""
+    """Rewards: built-in names, package.module:function, path/file.py:function. rewards/registry.py lists
+    the built-in ones."""
     reward_weights: list[float] | None = key(None)
     """One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."""
     math_reward_correct: float = key(1.0)
@@ -285,8 +285,6 @@ class RewardKeys:
     refusal_target: float | None = key(None, low=0.01, high=0.99)
     """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 20). Unset:
     what the reward says."""
-    tiar_lambda: float = key(1.0, low=0)
-    """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
@@ -300,9 +298,6 @@ class RewardKeys:
 class KnowledgeKeys:
     knowledge_base: str | None = key(None)
     """Database made by python -m knowledge.build, or of KnowRL or FActScore. Unset: the variable FACTSCORE_DB_PATH."""
-    missing_title_policy: str = key("zero", choices=("zero", "unscored", "search"))
-    """Factuality of a completion whose title is not in the knowledge base. zero: 0. search: of what full-text search
-    finds. unscored: the completion is left out of its group."""
     decomposer: str = key("api", choices=("api", "rules"))
     """Splits the reasoning into facts. api: a language model (decomposer_*). rules: offline rules."""
     verifier: str = key("nli", choices=("nli", "lexical"))
@@ -324,22 +319,17 @@ class ApiKeys:
     """URL of the judge. Unset: the variable OPENAI_API_BASE_JUDGE."""
     judge_api_key_env: str = key("OPENAI_API_KEY_JUDGE", "free")
     """Name of the variable that holds the judge's API key."""
-    judge_prices: list[float] | None = key(None, "free")
-    """US dollars per million prompt tokens and per million completion tokens, for the metric judge/cost."""
     decomposer_model: str | None = key(None)
     """Model of the decomposer. Unset: the variable FACTSCORE_MODEL or REWARD_MODEL_NAME, else gpt-4o-mini."""
     decomposer_base_url: str | None = key(None, "free")
     """URL of the decomposer. Unset: the variable OPENAI_BASE_URL_FACTSCORE."""
     decomposer_api_key_env: str = key("OPENAI_API_KEY_FACTSCORE", "free")
     """Name of the variable that holds the decomposer's API key."""
-    decomposer_prices: list[float] | None = key(None, "free")
-    """US dollars per million prompt tokens and per million completion tokens, for the metric decomposer/cost."""
     api_max_concurrency: int = key(128, "free", low=1)
-    """Maximum concurrent requests, per endpoint."""
+    """Maximum concurrent questions, per endpoint. With a quota per minute, set a small number: a question whose
+    requests are refused waits and tries again, and the others wait for it."""
     api_deadline_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
     """Seconds for one item, including all retries. After that the item is unscorable."""
-    api_requests_per_minute: int = key(0, "free", low=0)
-    """Maximum requests per minute, per endpoint, evenly spaced. 0: no limit."""
     api_cache: str | None = key(None, "local free")
     """SQLite file that caches replies. Unset: no cache."""
     max_unscored: float = key(0.2, "free", above=0, high=1)

@@ -69,12 +69,11 @@ GLOSSARY = {
     "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
-    "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
     "kb/supported_frac": "share of the checked facts that the knowledge base supports; KnowRL's rewards check those of "
-    "wrong answers alone (knowrl_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
+    "wrong answers alone, so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of the checked facts that it contradicts",
     "kb/unknown_frac": "share of the checked facts about which it says nothing",
     "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",
@@ -84,7 +83,6 @@ GLOSSARY = {
     "judge/cache_hits": "items answered from the cache",
     "judge/prompt_tokens": "tokens sent",
     "judge/completion_tokens": "tokens received",
-    "judge/cost": "US dollars, by judge_prices",
     "decomposer/calls": "as judge/calls",
     "decomposer/retries": "as judge/retries",
     "decomposer/failures": "as judge/failures",
@@ -92,7 +90,6 @@ GLOSSARY = {
     "decomposer/cache_hits": "as judge/cache_hits",
     "decomposer/prompt_tokens": "tokens sent",
     "decomposer/completion_tokens": "tokens received",
-    "decomposer/cost": "US dollars, by decomposer_prices",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
 _PATTERNS = {name: re.compile(re.sub("<[a-z]+>", ".+", re.escape(name)), re.DOTALL) for name in GLOSSARY}

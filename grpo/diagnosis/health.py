@@ -120,8 +120,7 @@ class Health:
             raise UserError(
                 f"{worst} was above {self.max_unscored:.0%} for {MAX_BAD_STEPS} steps, now {shares[worst]:.0%}",
                 "completions/ holds the reason of each",
-                "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true; "
-                "if titles are missing, set missing_title_policy in another run",
+                "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true",
                 SERVICE,
             )
 

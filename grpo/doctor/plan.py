@@ -1,8 +1,7 @@
-"""Estimates for a run: steps, tokens, time, calls of services and their price."""
+"""Estimates for a run: steps, tokens, time, calls of services."""
 
 from dataclasses import replace
 from math import ceil
-from operator import mul
 
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig
@@ -93,7 +92,7 @@ def asked(case: Case) -> dict[str, Checkup]:
 
 
 def cost(case: Case) -> str:
-    """Estimate calls and price of the services that are asked over a network, from one question to each."""
+    """Estimate calls and tokens of the services that are asked over a network, from one question to each."""
     for name in services_of(case.reward_names):
         need(case.checkups.get(name), f"the {name}")
     if not asked(case):
@@ -102,17 +101,11 @@ def cost(case: Case) -> str:
     number = steps_of(case) * rows_per_step(case.config) + evaluations_of(case) * case.num_held_out
     found = []
     for name, checkup in asked(case).items():
-        price = number * sum(map(mul, checkup.tokens, checkup.prices)) / 1e6
-        money = f"${price:,.2f}" if any(checkup.prices) else f"set {name}_prices for its price"
-        tokens = " + ".join(rounded(tokens * number) for tokens in checkup.tokens)
-        found.append(f"{name}: {number:,} calls at most, {tokens} tokens, {money}")
+        prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)
+        found.append(f"{name}: {number:,} calls at most, {prompts} tokens of prompts and {replies} of replies")
     return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
 
 
 def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
-    """Return the seconds of a step's calls, one per completion, as concurrency and requests per minute allow them."""
-    calls = rows_per_step(config)
-    times = [ceil(calls / config.api_max_concurrency) * checkup.seconds]
-    if config.api_requests_per_minute:
-        times.append(calls / config.api_requests_per_minute * 60)
-    return max(times)
+    """Return the seconds of a step's calls, one per completion, as many at once as the configuration allows."""
+    return ceil(rows_per_step(config) / config.api_max_concurrency) * checkup.seconds

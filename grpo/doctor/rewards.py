@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from grpo.data.questions import check_columns
 from grpo.doctor.case import Case, Check, need
 from knowledge.store.base import KnowledgeBase
-from rewards.knowrl.fact_checker import LOWEST_COVERAGE, knowledge_base_path
-from rewards.knowrl.factuality import joined_titles
+from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
 from rewards.registry import build_rewards, built_in
-from rewards.services import SERVICES, services_of
+from rewards.services import SERVICES, knowledge_base_path, services_of
 
 MAX_SHOWN = 3  # titles in a message
 
@@ -25,7 +24,7 @@ def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 def reward(case: Case, name: str) -> str:
     """Build a reward, unless that needs a service, and check that its columns are there."""
-    needs = ("answer",) * built_in(name).asks_judge + ("title",) * built_in(name).checks_facts
+    needs = built_in(name).needs
     if not needs:
         (built,) = build_rewards([name], case.options)
         needs = built.needs
@@ -54,5 +53,5 @@ def titles(case: Case) -> str:
     if found.missing:
         text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"
     if found.found < LOWEST_COVERAGE:
-        text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
+        text = f"warning: the facts of answers without their title earn nothing; {text}"
     return text

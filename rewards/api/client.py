@@ -13,7 +13,6 @@ import json
 import logging
 import random
 import re
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from knowledge.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, excerpt
-from rewards.api.session import Clock, Limits, Session, Sleep, Turns
+from rewards.api.session import Limits, Session
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
@@ -38,20 +37,12 @@ _log = logging.getLogger("rewards")
 class ApiClient:
     """Ask one endpoint. Raises UserError (exit 3) at once if its key is missing.
 
-    cache: replies on disk; the client closes it. sleep and clock (seconds): for tests.
+    cache: replies on disk; the client closes it.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        limits: Limits = DEFAULT_LIMITS,
-        cache: ReplyCache | None = None,
-        sleep: Sleep = asyncio.sleep,
-        clock: Clock = time.monotonic,
-    ):
+    def __init__(self, endpoint: Endpoint, limits: Limits = DEFAULT_LIMITS, cache: ReplyCache | None = None):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
-        self._turns, self._sleep = Turns(limits.requests_per_minute, sleep, clock), sleep
         self._counts: Counter[str] = Counter()
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
@@ -115,13 +106,8 @@ class ApiClient:
         return asyncio.run(run())
 
     def metrics(self) -> dict[str, float]:
-        """Return the totals since the start, as <endpoint>/<name>: the COUNTS, and the cost in US dollars."""
-        prompt_price, completion_price = self.endpoint.prices
-        prompt_cost = self._counts["prompt_tokens"] * prompt_price
-        completion_cost = self._counts["completion_tokens"] * completion_price
-        totals = {name: float(self._counts[name]) for name in COUNTS}
-        totals["cost"] = (prompt_cost + completion_cost) / 1e6
-        return {f"{self.endpoint.name}/{name}": total for name, total in totals.items()}
+        """Return the COUNTS since the start, as <endpoint>/<name>."""
+        return {f"{self.endpoint.name}/{name}": float(self._counts[name]) for name in COUNTS}
 
     def close(self) -> None:
         """End all questions under way as unscorable, from any thread but the event loop's own; close the cache."""
@@ -179,7 +165,6 @@ class ApiClient:
         num_replies, ends, reason = 0, None, ""
         async with session.slots:
             for num_tries in itertools.count(1):
-                await self._turns.wait()
                 ends = ends or session.loop.time() + limits.deadline_s
                 timeout_s = min(limits.deadline_s / 2, max(ends - session.loop.time(), 0.0))
                 outcome = await self._try(session, request_of(self.endpoint.model, messages, max_tokens), timeout_s)
@@ -198,7 +183,7 @@ class ApiClient:
                 if outcome.reason == CUT:
                     max_tokens *= 2
                 self._counts["retries"] += 1
-                await self._sleep(pause_s)
+                await asyncio.sleep(pause_s)
 
     async def _try(self, session: Session, request: dict[str, Any], timeout_s: float) -> Outcome:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
@@ -254,7 +239,6 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
     limits = Limits(
         options["api_max_concurrency"],
         options["api_deadline_s"],
-        options["api_requests_per_minute"],
         is_fatal=options["max_unscored"] < 1,
     )
     cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None

@@ -31,16 +31,15 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class Endpoint:
     """An OpenAI-compatible chat endpoint.
 
-    name: the prefix of its metrics. prices: US dollars per million prompt and completion tokens. plain_http: it may be
-    on another machine of this network without TLS. Raises UserError, which names all that is wrong: a URL that is not
-    allowed (see `check_url`), no model, no key (see `read_key`).
+    name: the prefix of its metrics. plain_http: it may be on another machine of this network without TLS. Raises
+    UserError, which names all that is wrong: a URL that is not allowed (see `check_url`), no model, no key (see
+    `read_key`).
     """
 
     name: str
     base_url: str
     api_key_env: str
     model: str
-    prices: tuple[float, ...] = (0.0, 0.0)
     plain_http: bool = False
 
     def __post_init__(self) -> None:
@@ -48,7 +47,6 @@ class Endpoint:
             lambda: read_key(self.name, self.api_key_env),
             self._check_model,
             lambda: check_url(f"{self.name}_base_url", self.base_url, self.plain_http),
-            self._check_prices,
         )
 
     def _check_model(self) -> None:
@@ -60,11 +58,6 @@ class Endpoint:
                 f"set {self.name}_model",
                 CONFIG,
             )
-
-    def _check_prices(self) -> None:
-        if len(self.prices) != 2 or min(self.prices) < 0:
-            fix = "write [input, output] in dollars per million tokens"
-            raise UserError(f"{self.name}_prices must be two prices", f"it is {list(self.prices)}", fix, CONFIG)
 
 
 def read_key(name: str, variable: str) -> str:
@@ -103,7 +96,6 @@ def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
         url.rstrip("/").removesuffix("/chat/completions"),  # which the SDK adds again
         options[f"{name}_api_key_env"],
         options[f"{name}_model"] or from_environment(*MODEL_VARIABLES[name]),
-        tuple(map(float, options[f"{name}_prices"] or (0, 0))),
         options["api_plain_http"],
     )
 

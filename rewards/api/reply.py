@@ -19,7 +19,7 @@ CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT_CHARS = 200
 MAX_USAGE = 1 << 31  # tokens; an endpoint that reports more is not believed
 BUSY = {408, 409, 425, 429, 503, 529}  # it asks us to slow down
-BUSY_HELP = "; lower api_max_concurrency or set api_requests_per_minute to what it allows, or raise api_deadline_s"
+BUSY_HELP = "; lower api_max_concurrency, or raise api_deadline_s"
 REFUSED = {
     401: "check the key",
     402: "add credit, or use another key",

@@ -5,8 +5,6 @@ to whatever host is configured. Here only the headers in SENT leave, with the en
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +22,13 @@ SENT = {
     "user-agent",
     "x-stainless-raw-response",  # it makes the SDK hand over the body unread
 }
-Sleep = Callable[[float], Awaitable[None]]
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much one process asks of an endpoint.
 
-    max_concurrency: questions under way. requests_per_minute: evenly spaced; 0 is no limit.
+    max_concurrency: questions under way.
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
     the question's first request, so waiting for its turn does not count.
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
@@ -43,30 +39,12 @@ class Limits:
 
     max_concurrency: int = 128
     deadline_s: float = 120.0
-    requests_per_minute: int = 0
     backoff_s: float = 0.5
     max_backoff_s: float = 8.0
     max_replies: int = 2
     preflight_tries: int = 4
     dead_after: int = 32
     is_fatal: bool = True
-
-
-class Turns:
-    """Space requests evenly, first come, first served: no window of a minute holds more than `per_minute` (0: any)."""
-
-    def __init__(self, per_minute: int, sleep: Sleep = asyncio.sleep, clock: Clock = time.monotonic):
-        self._interval_s = 60 / per_minute if per_minute else 0.0
-        self._sleep, self._clock = sleep, clock
-        self._next_s = 0.0
-
-    async def wait(self) -> None:
-        """Wait for the next turn."""
-        now_s = self._clock()
-        turn_s = max(self._next_s, now_s)
-        self._next_s = turn_s + self._interval_s
-        if turn_s > now_s:
-            await self._sleep(turn_s - now_s)
 
 
 class Session:

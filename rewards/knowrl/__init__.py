@@ -1,10 +1,8 @@
-"""KnowRL's reward in three versions: `knowrl` is this project's, `knowrl_v1` and `knowrl_v2` are KnowRL's own.
+"""KnowRL's reward: `knowrl` is this project's version, `knowrl_v2` is KnowRL's own code since October 2025.
 
-Each version has that name everywhere: in configurations, in metrics and here. This folder may import `rewards.outcome`,
-`rewards.api`, `rewards.format`, and `knowledge`. Read in this order:
+Each has that name everywhere: in configurations, in metrics and here. This folder may import `rewards.outcome`,
+`rewards.services`, `rewards.format`, and `knowledge`. Read in this order:
 
-    reward.py           the three versions in one table: correctness, and factuality where it can matter
-    v1.py               the rules of KnowRL's guide about answers
-    fact_checker.py     the configured knowledge base, decomposer and verifier at work
-    factuality.py       how far does the knowledge base support the reasoning?
+    reward.py           both versions in one table: correctness, and factuality where it can matter
+    fact_checker.py     how far does the knowledge base support the reasoning?
 """

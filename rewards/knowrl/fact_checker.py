@@ -1,148 +1,207 @@
-"""Check the facts of completions with what the configuration names: knowledge base, decomposer and verifier."""
+"""Score factuality: how far a knowledge base supports what a think block states, 0 to 1, or unscorable.
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+Each fact of the text (see knowledge/facts) is compared with the five best passages for title and fact, in the
+documents of the title. What is said again, in part or in other words, counts once: a fact that follows from the facts
+before it is no further fact. The event loop never waits for work: look-ups, searches and verdicts run on a thread pool.
+"""
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 from grpo.base.schema import Score
-from knowledge.facts.claims import Claims, Decompose, admissible, every_fact
-from knowledge.facts.matcher import SentenceMatcher, by_rules
+from knowledge.errors import KnowledgeBusy
+from knowledge.facts.claims import Claim, Decompose, admissible, every_fact
+from knowledge.facts.matcher import by_rules
 from knowledge.facts.model_decomposer import by_model
-from knowledge.facts.verdict import Verifier
-from knowledge.store.answers import Coverage
+from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
+from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
+from knowledge.text import shortened
 from rewards.format import thoughts
-from rewards.knowrl.factuality import FactualityMeter, Formula, joined_titles
-from rewards.registry import Columns, Options, Say
+from rewards.registry import Columns, Options, Rows, Say
+from rewards.services import build_verifier, check_decomposer, decomposer_client, knowledge_base_path
 
-if TYPE_CHECKING:
-    from rewards.api.client import ApiClient
-
-KNOWN_TEXT = (  # text, question, subject
-    "Paris is the capital of France, and it lies on the Seine.",
-    "What is the capital of France?",
-    "Paris",
-)
+NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
+NUM_THREADS = 4  # look-ups, searches and verdicts at once
+MAX_FACT_CHARS = 120  # of a fact, where a score is explained
+MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
+BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
+NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
+CheckedFact = dict[str, Any]  # as a score holds it: see grpo.base.schema.Score
+Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
+
+
+def joined_titles(value: Any) -> str:
+    """Join the titles that a row's title column names by semicolons; "" if it names none.
+
+    A string is joined already, a list holds several, and the novel 1984 may be a number.
+    """
+    if isinstance(value, list | tuple):
+        return ";".join(str(title) for title in value if title is not None)
+    return "" if value is None else str(value)
 
 
 class FactChecker:
-    """Measure how far the configured knowledge base supports completions. Call `close` when done.
+    """Measure how far the configured knowledge base supports completions. Several event loops may use it.
 
-    is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it.
+    is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it, and
+    whether or not it follows from the facts before.
+
+    Without its title in the base, a completion gets 0; others are not affected. (Unscored, only wrong answers would
+    leave their group, since right ones and refusals are never looked up, and refusing would be the worst in it.) A
+    locked base makes a completion unscored. Any other failure of the base (UserError) or of the verifier ends the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
+        self.options, self.formula, self.is_original = options, formula, is_original
         self.base = KnowledgeBase.open(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
         self.client = decomposer_client(options)
-        self.max_tokens = options["decomposer_max_tokens"]
-        self.max_unscored = options["max_unscored"]
-        decompose: Decompose = by_rules
+        self.decompose: Decompose = by_rules
         if self.client:
             keep = every_fact if is_original else admissible
-            decompose = by_model(self.client.complete, self.max_tokens, keep)
-        self.meter = FactualityMeter(
-            self.base,
-            decompose,
-            self.verifier,
-            formula=formula,
-            missing_title=options["missing_title_policy"],
-            count_repeats=is_original,
-        )
+            self.decompose = by_model(self.client.complete, options["decomposer_max_tokens"], keep)
+        self.counters: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
 
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(completion)
-        return await self.meter.measure(text, str(columns.get("question") or ""), columns.get("title"), start)
+        title = joined_titles(columns.get("title"))
+        try:
+            found = await self._run(self.base.lookup, title, False) if title.strip() else Lookup(title, (), "missing")
+            self._count({f"lookups_{found.how}": 1})
+            if found.how == "missing":
+                named = f"the title {title[:80]!r} is not in the knowledge base"
+                reason = named if title.strip() else "the row names no title"
+                return Score(0.0, reason, details=dict(NOTHING_FOUND), asked={BASE: True})
+            is_about_title = found.how == "exact" and ";" not in title
+            subject = title.partition(" (")[0].strip() if is_about_title else ""
+            claims = await self.decompose(text, str(columns.get("question") or ""), subject)
+            if claims.facts is None:
+                return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
+            facts = await self._run(self._with_passages, claims.facts, found)
+        except KnowledgeBusy as error:
+            return self._unscored(f"{error.what}: {error.why}", {BASE: False})
+        verdicts = await self._run(self.verifier.verify, facts)
+        checked = []
+        for claim, (_, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
+            checked.append(_checked(claim, passages, verdict, start))
+        repeated = set() if self.is_original else await self._repeated(checked)
+        return self._score(checked, repeated)
 
-    def prepare(self, rows: Sequence[Columns], say: Say) -> None:
+    def prepare(self, rows: Rows, say: Say) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""
         coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
-        self._warn_of_missing(coverage, say)
+        if coverage.found < LOWEST_COVERAGE:
+            say(
+                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
+                f"{', '.join(coverage.missing[:3])}; the facts of their answers earn nothing"
+            )
         if self.client:
-            check_decomposer(self.client, self.max_tokens)
+            check_decomposer(self.client, self.options)
 
     def metrics(self) -> dict[str, float]:
-        """Return the kb/* metrics, and those of the decomposer's API."""
-        return self.meter.metrics() | (self.client.metrics() if self.client else {})
+        """Return the kb/* metrics of the completions since the last call, and those of the decomposer's API."""
+        with self._lock:
+            counts, self.counters = self.counters, Counter()
+        num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
+        metrics = {
+            "kb/lookups_exact": counts["lookups_exact"],
+            "kb/lookups_parts": counts["lookups_parts"],
+            "kb/lookups_missing": counts["lookups_missing"],
+            "kb/unscored": counts["unscored"],
+            "kb/facts_per_completion": counts["facts"] / num_texts,
+            "kb/supported_frac": counts["supported"] / num_facts,
+            "kb/refuted_frac": counts["refuted"] / num_facts,
+            "kb/unknown_frac": counts["unknown"] / num_facts,
+        }
+        return metrics | (self.client.metrics() if self.client else {})
 
     def close(self) -> None:
-        """Close the meter first: it uses the others."""
-        self.meter.close()
+        """Let running work end, and take no more; then close what it uses."""
+        self._pool.shutdown(cancel_futures=True)
         self.base.close()
         if self.client:
             self.client.close()
 
-    def _warn_of_missing(self, coverage: Coverage, say: Say) -> None:
-        """Warn if so many titles are missing that the reward means little, or that the run would end."""
-        lowest, consequence, policy = LOWEST_COVERAGE, "", self.meter.missing_title
-        if policy != "zero":  # completions without their title are unscored
-            lowest, consequence = max(lowest, 1 - self.max_unscored), ", which ends a run above max_unscored"
-        if coverage.found < lowest:
-            say(
-                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
-                f"{', '.join(coverage.missing[:3])}; missing_title_policy is {policy}{consequence}"
-            )
+    def _with_passages(self, claims: Sequence[Claim], found: Lookup) -> list[FactToCheck]:
+        """Return each fact with the passages that may bear on it. The query is title and fact."""
+        title = " ".join(found.titles)
+        facts = []
+        for claim in claims:
+            passages = self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)
+            facts.append((claim.fact, passages))
+        return facts
 
+    async def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:
+        """Return the places of the facts that follow from those before them with the same verdict.
 
-def decomposer_client(options: Options) -> "ApiClient | None":
-    """Make the decomposer's client; None if texts are taken apart without a model."""
-    if options["decomposer"] == "rules":
-        return None
-    from rewards.api.client import client_for  # the SDK takes a second to import
+        Unknown facts earn nothing, and are left out. The verifier tells it: what was said before is its passage. So
+        slices, restatements and conjunctions of some facts, in any order, are never more facts than those.
+        """
+        said = {"supported": "", "refuted": ""}
+        repeats: dict[int, FactToCheck] = {}
+        for place, found in enumerate(facts):
+            fact, label = found["fact"], found["verdict"]
+            if label not in said:
+                continue
+            if said[label]:
+                repeats[place] = (fact, [Passage("", "", said[label], 0.0)])
+            said[label] += f"{fact.rstrip(' .。')}.\n"
+        verdicts = await self._run(self.verifier.verify, list(repeats.values())) if repeats else []
+        return {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
 
-    return client_for("decomposer", options)
-
-
-def check_decomposer(client: "ApiClient", max_tokens: int) -> Claims:
-    """Let the model take a known text apart before the first step. Raise UserError (exit 3) if that yields no facts."""
-
-    async def check(client: "ApiClient") -> Claims:
-        decompose = by_model(lambda messages, max_tokens, **_: client.check(messages, max_tokens), max_tokens)
-        return await decompose(*KNOWN_TEXT)
-
-    claims = client.run_sync(check)
-    if not claims.facts:
-        raise UserError(
-            f"the model {client.endpoint.model} does not work as a decomposer",
-            f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}",
-            "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
-            PREFLIGHT,
+    def _score(self, facts: Sequence[CheckedFact], repeated: set[int]) -> Score:
+        """Value the verdicts on the facts of a text; those at the places `repeated` do not count."""
+        labels, explained = [], []
+        for place, found in enumerate(facts):
+            explanation = f"{shortened(found['fact'], MAX_FACT_CHARS)} → {found['verdict']}"
+            if place in repeated:
+                explanation += ", said before"
+            else:
+                labels.append(found["verdict"])
+            explained.append(explanation)
+        counts = {label: labels.count(label) for label in LABELS}
+        self._count({"texts": 1, "facts": len(labels), **counts})
+        supported, refuted = counts["supported"], counts["refuted"]
+        reason = f"{supported} of {len(labels)} facts supported, {refuted} refuted" if facts else "no facts stated"
+        value = self.formula(supported, refuted, len(labels))
+        return Score(
+            value,
+            "; ".join([reason, *explained]),
+            details={"factuality": value, "facts": len(labels), "supported": supported, "refuted": refuted},
+            asked={BASE: True, DECOMPOSER: True},
+            facts=list(facts),
         )
-    return claims
+
+    def _unscored(self, reason: str, asked: dict[str, bool]) -> Score:
+        self._count({"unscored": 1})
+        return Score(None, reason, asked=asked)
+
+    def _count(self, counts: Mapping[str, int]) -> None:
+        with self._lock:
+            self.counters.update(counts)
+
+    async def _run(self, function: Callable, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
-def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
-    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
-    if options["verifier"] == "lexical":
-        return SentenceMatcher()
-    from grpo.device.distributed import choose_device
-    from knowledge.facts.entailment import EntailmentVerifier
-
-    try:
-        return EntailmentVerifier.load(
-            options["nli_model"],
-            device=choose_device(options["device"]),
-            threshold=options["entailment_threshold"],
-            weigh_contradiction=weigh_contradiction,
-        )
-    except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
-
-
-def knowledge_base_path(options: Options) -> Path:
-    """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
-    path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
-    if not path:
-        raise UserError(
-            "factuality without a knowledge base",
-            "neither knowledge_base nor FACTSCORE_DB_PATH is set",
-            "build one with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
-            CONFIG,
-        )
-    return Path(path)
+def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_start: int) -> CheckedFact:
+    """Describe a fact, what the knowledge base says of it, and the passage that decided; if none did, the best one."""
+    decided = (passage for passage in passages if passage.id == verdict.evidence)
+    passage = next(decided, passages[0] if passages else None)
+    return {
+        "fact": claim.fact,
+        "verdict": verdict.label,
+        "passage": passage and passage.id,
+        "text": passage and shortened(passage.text, MAX_PASSAGE_CHARS),
+        "sentences": [[text_start + start, text_start + end] for start, end in claim.sentences],
+    }

@@ -1,41 +1,55 @@
-"""Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions:
+"""Build KnowRL's reward: correctness, and factuality where it can matter. Its two versions:
 
-                    knowrl                           knowrl_v1                        knowrl_v2
-    correctness     rules, judge (correctness.py)    refusal and keyword rules, judge the judge alone
-    right           2                                2                                2
-    refused         1                                -1 + fact                        1
-    wrong           -1 + fact                        -1 + fact                        -1 + fact
-    fact            (supported - refuted) / (n + 3)  min(supported / 15, 1)           share supported x length penalty
-    supported if    entailment >= 0.3, and more      entailment >= 0.3                entailment >= 0.3
+                    knowrl                             knowrl_v2
+    correctness     rules, judge (correctness.py)      the judge alone
+    right           2                                  2
+    refused         1                                  1
+    wrong           -1 + fact                          -1 + fact
+    fact            (supported - refuted) / (n + 3)    share supported x length penalty
+    supported if    entailment >= 0.3, and more        entailment >= 0.3
                     than contradiction
-    n counts        facts of the text, each once     all that are listed              all that are listed
+    n counts        facts of the text, each once       all that are listed
 
-fact lies in [0, 1], so a wrong answer never beats a refusal that is paid. Each version brings the reward `format` (+1 /
--1, weight 1) along: together they are KnowRL's total. Where facts decide nothing, nothing is looked up and no model is
-asked.
+fact lies in [0, 1], so a wrong answer never beats a refusal. Each version brings the reward `format` (+1 / -1, weight
+1) along: together they are KnowRL's total. Where facts decide nothing, nothing is looked up and no model is asked.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import replace
 
 from grpo.base.schema import Score
-from rewards.knowrl import v1
-from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import FORMULAS
-from rewards.outcome.correctness import KNOWRL, WRONG, Rules, Values, grader, no_rules, strict_rules
+from rewards.knowrl.fact_checker import FactChecker, Formula
+from rewards.outcome.correctness import WRONG, grader
 from rewards.outcome.judge import build_judge
-from rewards.registry import Columns, Options, Reward, Say
+from rewards.registry import Columns, Options, Reward, Rows, Say
+
+PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
+# knowrl is this project's. No facts give 0, one supported fact 1/4, three 1/2, ten 10/13. What the base contradicts
+# cancels a supported fact, what it does not know dilutes. Unlike v2, a false statement is worse than one that cannot be
+# checked, and going from three facts to ten does not multiply the value. The prior keeps a single safe statement from
+# full credit.
+FORMULAS: dict[str, Formula] = {
+    "knowrl": lambda supported, refuted, n: max(0, supported - refuted) / (n + PRIOR_FACTS),
+    "knowrl_v2": lambda supported, refuted, n: supported / n * _penalty(n) if n else 0.0,
+    "binary_rar": lambda supported, refuted, n: float(not refuted),  # 2510.17733: silence is true
+}
 
 
-def _build(name: str, options: Options, rules: Rules, values: Values = KNOWRL, is_original: bool = False) -> Reward:
-    """Build a version. is_original: it counts facts as KnowRL's code does."""
+def _penalty(n: int) -> float:
+    """Return the factor by which version 2 punishes few facts."""
+    return 1.0 if n > 10 else math.exp(1 - 10 / n)
+
+
+def build(name: str, options: Options) -> Reward:
+    """Build a version of KnowRL's reward."""
+    is_original = name == "knowrl_v2"
     judge = build_judge(options)
-    grade_answer = grader(judge, rules, values)
+    grade_answer = grader(judge, is_strict=not is_original)
     checker = FactChecker(options, FORMULAS[name], is_original)
 
     async def grade(completion: str, columns: Columns) -> Score:
         answer = await grade_answer(completion, columns)
-        if answer.value != WRONG:  # right, unscorable, or a refusal that is paid
+        if answer.value != WRONG:  # right, declined or unscorable
             return answer
         found = await checker.check(completion, columns)
         return replace(
@@ -46,7 +60,7 @@ def _build(name: str, options: Options, rules: Rules, values: Values = KNOWRL, i
             asked=answer.asked | found.asked,
         )
 
-    def prepare(rows: Sequence[Columns], say: Say) -> None:
+    def prepare(rows: Rows, say: Say) -> None:
         judge.check_sync()
         checker.prepare(rows, say)
 
@@ -54,51 +68,19 @@ def _build(name: str, options: Options, rules: Rules, values: Values = KNOWRL, i
         judge.close()
         checker.close()
 
-    return Reward(
-        name,
-        grade,
-        needs=("answer", "title"),
-        slow=_is_slow(options),
-        prepare=prepare,
-        metrics=lambda: judge.metrics() | checker.metrics(),
-        close=close,
-    )
+    def metrics() -> dict[str, float]:
+        return judge.metrics() | checker.metrics()
+
+    return Reward(name, grade, prepare=prepare, metrics=metrics, close=close)
 
 
-def _facts_alone(name: str, options: Options, formula: str) -> Reward:
-    """Build a reward of the reasoning's facts, whatever the answer."""
-    checker = FactChecker(options, FORMULAS[formula])
-
+def build_of_facts(name: str, options: Options) -> Reward:
+    """Build a reward of the reasoning's facts, whatever the answer: `factuality` by knowrl's formula, `binary_rar`."""
+    checker = FactChecker(options, FORMULAS["knowrl" if name == "factuality" else name])
     return Reward(
         name,
         checker.check,
-        needs=("title",),
-        slow=_is_slow(options),
         prepare=checker.prepare,
         metrics=checker.metrics,
         close=checker.close,
     )
-
-
-def _is_slow(options: Options) -> bool:
-    return options["judge"] == "api" or options["decomposer"] == "api" or options["verifier"] == "nli"
-
-
-def knowrl(options: Options) -> Reward:
-    return _build("knowrl", options, strict_rules)
-
-
-def knowrl_v1(options: Options) -> Reward:
-    return _build("knowrl_v1", options, v1.rules, KNOWRL | {"refused": WRONG}, is_original=True)
-
-
-def knowrl_v2(options: Options) -> Reward:
-    return _build("knowrl_v2", options, no_rules, is_original=True)
-
-
-def factuality_alone(options: Options) -> Reward:
-    return _facts_alone("factuality", options, "knowrl")
-
-
-def binary_rar(options: Options) -> Reward:
-    return _facts_alone("binary_rar", options, "binary_rar")

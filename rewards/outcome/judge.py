@@ -134,7 +134,7 @@ class ModelJudge:
 
         return await _converse(ask, build_messages(question, answer, truths, nonce, falsehoods))
 
-    def check_sync(self) -> None:
+    def check_sync(self) -> str:
         """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not call it right."""
         messages = build_messages("What is the capital of France?", "Paris", ["Paris"], secrets.token_hex(8))
 
@@ -149,6 +149,7 @@ class ModelJudge:
                 "set judge_model to a model that follows instructions, or judge_max_tokens to leave it more room",
                 PREFLIGHT,
             )
+        return "it grades a right answer as correct"
 
     def metrics(self) -> dict[str, float]:
         return self.client.metrics()

@@ -60,7 +60,7 @@ FAULTS = {  # what it is -> (the change, the name of its finding, words of its t
     "chat template": (sets(chat_template="none.jinja"), "tokenizer", "none.jinja"),
     "judge": (sets(judge="api", judge_base_url="http://example.com/v1"), "judge", "judge_base_url"),
     "judge's key": (sets(judge="api"), "judge", "OPENAI_API_KEY_JUDGE"),
-    "decomposer": (sets(decomposer="api", decomposer_prices=[1]), "decomposer", "decomposer_prices"),
+    "decomposer": (sets(decomposer="api", decomposer_base_url="ftp://host"), "decomposer", "decomposer_base_url"),
     "knowledge base": (sets(knowledge_base="none.db"), "knowledge base", "none.db"),
     "verifier": (sets(verifier="nli", nli_model="none/model"), "verifier", "none"),
     "custom reward": (writes("mine.py", "import nothing_of_this_name\n"), "brief", "nothing_of_this_name"),

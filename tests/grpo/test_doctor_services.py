@@ -11,7 +11,7 @@ from making import write_rows
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
 from knowledge.build import build
-from rewards.services import check_decomposer, check_judge
+from rewards.services import SERVICES as CHECKS
 
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 QUESTIONS = [
@@ -68,7 +68,7 @@ def failed(findings) -> list[str]:
 def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
         urls = {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
-        keys |= SERVICES | urls | {"judge_prices": [1000, 2000]}
+        keys |= SERVICES | urls
         code, found, findings = examine(capsys, tmp_path, keys)
         assert code == 0 and not failed(findings) and len(judge.requests) == len(decomposer.requests) == 1
     text = {name: finding["text"] for name, finding in found.items()}
@@ -79,9 +79,8 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
     assert text["sample"].startswith("8 tokens: ")
     assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
-    # 40 calls of 10 + 2 tokens at 1000 and 2000 dollars per million
-    assert "judge: 40 calls at most" in text["cost"] and "$0.56" in text["cost"]
-    assert "set decomposer_prices" in text["cost"] and "api_deadline_s = 120 s" in text["cost"]
+    assert "judge: 40 calls at most, 400 tokens of prompts and 80 of replies" in text["cost"]
+    assert "api_deadline_s = 120 s" in text["cost"]
 
 
 def test_a_damaged_knowledge_base_is_found(keys, tmp_path, capsys):
@@ -98,15 +97,13 @@ def options_of(keys, folder):
     return asdict(load_config(folder / "options.yaml", [])[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "check", "reply"), [("judge", check_judge, "A"), ("decomposer", check_decomposer, FACTS)]
-)
-def test_a_question_that_had_to_be_asked_twice_is_told_and_priced_as_one(keys, tmp_path, name, check, reply):
+@pytest.mark.parametrize(("name", "reply"), [("judge", "A"), ("decomposer", FACTS)])
+def test_a_question_that_had_to_be_asked_twice_is_told_and_counted_as_one(keys, tmp_path, name, reply):
     for _ in range(2):  # the first time the SDK is imported, which takes longer than any question
         with ApiServer(says("Hm.", after_s=0.2), says(reply, after_s=0.2)) as server:
             options = options_of(keys | SERVICES | {f"{name}_base_url": server.url}, tmp_path)
             started = time.perf_counter()
-            found = check(options)
+            found = CHECKS[name](options)
             spent = time.perf_counter() - started
         assert len(server.requests) == 2 and found.tokens == (10, 2) and 0.2 <= found.seconds <= spent / 2
 

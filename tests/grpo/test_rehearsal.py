@@ -126,15 +126,12 @@ def test_the_terms_of_a_run(config):
 
 
 def test_a_run_pays_for_its_evaluations_as_well(config):
-    """Ten steps of 8 completions, and 3 evaluations of 16 questions: 128 calls, at $1 and $2 for a million tokens."""
+    """Ten steps of 8 completions, and 3 evaluations of 16 questions: 128 calls."""
     case = Case(replace(config, max_steps=10, eval_steps=9))
     case.prompts, case.num_held_out = [None] * 6, 16
-    case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000), prices=(1.0, 2.0))}
-    assert "judge: 128 calls at most, 1.28M + 0.26M tokens, $1.79" in plan.cost(case)
+    case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000))}
+    assert "judge: 128 calls at most, 1.28M tokens of prompts and 0.26M of replies" in plan.cost(case)
 
 
-def test_limits_per_minute_slow_the_calls_of_a_step(config):
-    """8 calls: two after another; at 4 a minute."""
-    for limits, seconds in (({}, 1.0), ({"api_requests_per_minute": 4}, 120.0)):
-        case = Case(replace(config, api_max_concurrency=4, **limits))
-        assert plan.seconds_of_calls(case.config, Checkup("", 0.5, (10, 2))) == seconds
+def test_calls_that_are_not_made_at_once_are_made_one_after_another(config):
+    assert plan.seconds_of_calls(replace(config, api_max_concurrency=4), Checkup("", 0.5, (10, 2))) == 1.0

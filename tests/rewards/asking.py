@@ -24,7 +24,7 @@ FAST = Limits(backoff_s=0.005, max_backoff_s=0.02, deadline_s=PATIENCE_S)
 
 
 def client_of(server: ApiServer, limits: Limits = FAST, **more) -> ApiClient:
-    return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m", more.pop("prices", (0.0, 0.0))), limits, **more)
+    return ApiClient(Endpoint("judge", server.url, KEY_NAME, "m"), limits, **more)
 
 
 def judge_of(server: ApiServer, **more) -> ModelJudge:

@@ -9,7 +9,7 @@ from cells import cells
 from grpo.base.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.outcome import correctness
+from rewards.outcome.correctness import grader
 from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
@@ -66,8 +66,8 @@ def test_what_a_completion_says_in_the_end(completion, text):
 
 def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
     judge = SetJudge(outcome)
-    monkeypatch.setattr(correctness, "build_judge", lambda options: judge)
-    reward = correctness.simpleqa({"judge": "api"})
+    monkeypatch.setattr("rewards.outcome.values.build_judge", lambda options: judge)
+    (reward,) = build_rewards(["simpleqa"], {"judge": "api"})
     return asyncio.run(reward.grade(completion, row)), judge
 
 
@@ -106,10 +106,10 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
     for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
         score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
         assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
-    for make in (correctness.grader, lambda judge: correctness.grader(judge, lambda case: None)):
+    for is_strict in (True, False):
         for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
             completion = f"<think>hm</think><answer>{said}</answer>"
-            score = asyncio.run(make(SetJudge(outcome))(completion, row))
+            score = asyncio.run(grader(SetJudge(outcome), is_strict=is_strict)(completion, row))
             assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
 
 

@@ -1,4 +1,4 @@
-"""The correctness rewards: truth tables of both presets and of the default, and the original's bugs."""
+"""The correctness rewards: the truth table of this project's rules and of KnowRL's, and the original's bugs."""
 
 import asyncio
 import json
@@ -13,10 +13,7 @@ from making import make_answers, real_data
 
 from grpo.base.schema import Score
 from rewards.format import parse
-from rewards.knowrl import v1
-from rewards.knowrl.v1 import shares_keyword
-from rewards.outcome.choices import lists_alternatives, num_candidates
-from rewards.outcome.correctness import KNOWRL, grader
+from rewards.outcome.correctness import grader, lists_alternatives
 from rewards.outcome.judge import ModelJudge, OfflineJudge
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -31,12 +28,8 @@ ROW = {
 knowrl = grader
 
 
-def knowrl_v1(judge):
-    return grader(judge, v1.rules, KNOWRL | {"refused": -1.0})
-
-
 def knowrl_v2(judge):
-    return grader(judge, lambda case: None)
+    return grader(judge, is_strict=False)
 
 
 def block(answer: str) -> str:
@@ -54,36 +47,28 @@ CODES = {  # value, outcome, was the judge asked
     "w": (-1.0, "wrong", False),
     "R": (1.0, "refused", True),
     "r": (1.0, "refused", False),
-    "X": (-1.0, "refused", True),
-    "x": (-1.0, "refused", False),
     "?": (None, None, True),
 }
-TABLE = [  # answer, truth, what the judge says; the code of the score under v1, v2 and the default
-    ("The city of Paris", "Paris", "correct", "CCC"),
-    ("Paris, Texas", "Paris", "wrong", "WWW"),
-    ("Paris hm", "Paris", "refused", "XRR"),
-    ("Paris", "Paris", None, "???"),
-    ("I cannot answer Paris", "Paris", "correct", "xCC"),  # a refusal of v1
-    ("I don't know", "Paris", "refused", "xRr"),  # one that v1 misses
-    ("I don't know", "1998", "refused", "XRr"),
-    ("I can't help falling in love", "Love", "wrong", "xWW"),
-    ("London", "Paris", "correct", "wCC"),  # no keyword
-    ("May", "4 May 1998", "wrong", "WWW"),
-    ("the nineties", "1990s", "correct", "CCC"),
-    ("He was scared", "red", "correct", "wCC"),
-    ("The end", "The Beatles", "correct", "wCC"),  # a stop word alone
-    (" \n", "Paris", "correct", "www"),
-    ("…", "Paris", "correct", "wCw"),
-    (":", "4", "correct", "CCw"),
-    ("Paris or London", "Paris", "correct", "CCw"),
-    ("Trick or Treat", "Trick or Treat", "correct", "CCC"),
-    ("Unknown", "Unknown", "correct", "CCC"),
+TABLE = [  # answer, truth, what the judge says; the code of the score under v2 and the default
+    ("The city of Paris", "Paris", "correct", "CC"),
+    ("Paris, Texas", "Paris", "wrong", "WW"),
+    ("Paris hm", "Paris", "refused", "RR"),
+    ("Paris", "Paris", None, "??"),
+    ("I don't know", "Paris", "refused", "Rr"),
+    ("I can't help falling in love", "Love", "wrong", "WW"),
+    ("London", "Paris", "correct", "CC"),
+    (" \n", "Paris", "correct", "ww"),
+    ("…", "Paris", "correct", "Cw"),
+    (":", "4", "correct", "Cw"),
+    ("Paris or London", "Paris", "correct", "Cw"),
+    ("Trick or Treat", "Trick or Treat", "correct", "CC"),
+    ("Unknown", "Unknown", "correct", "CC"),
 ]
 
 
 @pytest.mark.parametrize(("answer", "truth", "outcome", "wanted"), TABLE)
 def test_truth_table(answer, truth, outcome, wanted):
-    for make, code in zip((knowrl_v1, knowrl_v2, knowrl), wanted, strict=True):
+    for make, code in zip((knowrl_v2, knowrl), wanted, strict=True):
         score, asked = grade(make, outcome, block(answer), ROW | {"answer": truth})
         assert (score.value, score.outcome, bool(asked)) == CODES[code] and score.reason
 
@@ -97,7 +82,7 @@ def test_an_answer_without_a_letter_or_digit_earns_nothing_even_from_a_generous_
     assert (score.value, asked) == (-1.0, 0)
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
+@pytest.mark.parametrize("make", [knowrl_v2, knowrl])
 @pytest.mark.parametrize(
     "completion", ["Paris", "", "<answer></answer>", "<answer> \n </answer>", "<answer>Paris", "</answer>Paris<answer>"]
 )
@@ -128,7 +113,7 @@ def test_the_first_answer_block_counts():
     assert judge.asked[0][1] == "Paris"
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
+@pytest.mark.parametrize("make", [knowrl_v2, knowrl])
 def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
     """The original misspells a parameter, and shows the judge the whole templated prompt."""
     judge = SetJudge("correct")
@@ -136,21 +121,11 @@ def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
     assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"], [])]
 
 
-@pytest.mark.parametrize("make", [knowrl_v1, knowrl_v2, knowrl])
+@pytest.mark.parametrize("make", [knowrl_v2, knowrl])
 def test_a_row_without_question_or_answer_is_unscorable(make):
     for row in (ROW | {"question": " "}, ROW | {"answer": None}, ROW | {"answer": []}, {}):
         score, asked = grade(make, "correct", block("Paris"), row)
         assert score.value is None and score.outcome is None and not asked
-
-
-def test_keywords_are_words():
-    assert (
-        shares_keyword("the RED one", "Red")
-        and not shares_keyword("he was scared", "red")
-        and not shares_keyword("a I", "a I")
-    )
-    assert shares_keyword("是北京市", "北京") and not shares_keyword("上海", "北京")
-    assert shares_keyword("他赢得了NBA总决赛冠军", "NBA总决赛") and shares_keyword("คือกรุงเทพมหานคร", "กรุงเทพ")
 
 
 ALTERNATIVES = cells(
@@ -168,43 +143,6 @@ def test_an_answer_that_lists_alternatives():
     for answer in ALTERNATIVES:
         assert lists_alternatives(answer, ["Paris"]) and not lists_alternatives(answer, ["Paris", answer])
     assert not any(lists_alternatives(answer, ["something"]) for answer in NONE_LISTED)
-
-
-CANDIDATES = [
-    ("Which of Paris, Rome and Berlin is the largest?", "Paris, Rome and Berlin", "Berlin", 3),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin; and Paris", "Berlin", 2),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin Paris", "Berlin", 2),
-    ("Who came first, Bob or Alice?", "Bob, Alice", "Alice", 2),
-    ("Who came first, Bob or Alice?", "Both Alice & Bob.", "Alice", 2),
-    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks Brad Pitt", "Tom Hanks", 2),
-    ("Is it the red, the green, or the blue one?", "the green the red", "green", 2),
-    ("甲还是乙先到？", "甲乙", "甲", 2),
-    ("甲、乙和丙中谁先到？", "甲，丙", "甲", 2),
-    ("Which of Paris, Rome and Berlin is the largest?", "Berlin", "Berlin", 1),
-    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks", "Tom Hanks", 1),
-    ("甲还是乙先到？", "乙先", "乙", 1),
-    ("Who came first, Bob or Alice?", "Bob, before Alice", "Bob", 0),
-    ("Which is larger, the Pacific Ocean or the Atlantic Ocean?", "The Pacific Ocean is larger", "Pacific Ocean", 0),
-    ("Is Paris or Rome the capital of France?", "Paris, the capital of France", "Paris", 0),
-    ("What is the capital of France?", "Paris, France", "Paris", 0),
-    ("", "", "x", 0),
-]
-
-
-@pytest.mark.parametrize(("question", "answer", "truth", "number"), CANDIDATES)
-def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(
-    question, answer, truth, number
-):
-    assert num_candidates(question, answer) == number
-    if question:
-        score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
-        assert (score.value, asked) == ((-1.0, 0) if number > 1 else (2.0, 1))
-
-
-def test_as_many_candidates_as_a_truth_has_are_left_to_the_judge():
-    row = {"question": "Which two of Paris, Rome and Berlin lie on a river?", "answer": "Rome and Paris"}
-    assert grade(knowrl, "correct", block("Paris, Rome"), row)[0].value == 2
-    assert grade(knowrl, "correct", block("Paris, Berlin, Rome"), row)[0].value == -1
 
 
 def test_an_alternative_has_twelve_words_at_most():
@@ -228,7 +166,6 @@ def test_offline_the_presets_pay_the_same_values():
     for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
         assert asyncio.run(knowrl(OfflineJudge())(block(answer), ROW)).value == wanted
         assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
-    assert asyncio.run(knowrl_v1(OfflineJudge())(block("I don't know"), ROW)).value == -1
 
 
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
@@ -236,7 +173,6 @@ def test_the_rules_take_linear_time(piece):
     start = time.process_time()
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
-        asyncio.run(knowrl_v1(OfflineJudge())(block(answer), ROW))
     assert time.process_time() - start < 10
 
 

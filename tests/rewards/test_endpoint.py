@@ -14,13 +14,12 @@ from rewards.api.client import ApiClient, client_for
 from rewards.api.endpoint import Endpoint, check_url, read_endpoint, read_key
 from rewards.api.reply import ChatReply
 
-KEYS = [f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "model", "prices")]
+KEYS = [f"{name}_{key}" for name in ("judge", "decomposer") for key in ("base_url", "model")]
 OPTIONS = dict.fromkeys([*KEYS, "api_cache"]) | {
     "judge_api_key_env": "OPENAI_API_KEY_JUDGE",
     "decomposer_api_key_env": "OPENAI_API_KEY_FACTSCORE",
     "api_max_concurrency": 128,
     "api_deadline_s": 120.0,
-    "api_requests_per_minute": 0,
     "api_plain_http": False,
     "max_unscored": 0.2,
 }
@@ -198,13 +197,10 @@ def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first
         "fact-model",
         "another",
     )
-    ours = read_endpoint(
-        "judge",
-        OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours", "judge_prices": [1.0, 2.0]},
-    )
-    assert (ours.base_url, ours.model, ours.prices) == ("https://ours.example/v1", "ours", (1.0, 2.0))
-    client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_requests_per_minute": 7})
-    assert client.limits.requests_per_minute == 7 and client.cache is not None
+    ours = read_endpoint("judge", OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours"})
+    assert (ours.base_url, ours.model) == ("https://ours.example/v1", "ours")
+    client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_max_concurrency": 7})
+    assert client.limits.max_concurrency == 7 and client.cache is not None
     assert client_for("decomposer", OPTIONS).metrics()["decomposer/calls"] == 0
 
 
@@ -230,7 +226,7 @@ def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_na
 def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(UserError) as caught:
-        Endpoint("judge", "ftp://host", "my-key", "", (1.0,))
+        Endpoint("judge", "ftp://host", "my-key", "")
     said = str(caught.value)
-    assert all(word in said for word in ("judge_base_url", "judge_api_key_env", "no model", "judge_prices"))
+    assert all(word in said for word in ("judge_base_url", "judge_api_key_env", "no model"))
     assert caught.value.exit_code == CONFIG and "my-key" not in said

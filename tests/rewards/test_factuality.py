@@ -1,5 +1,5 @@
-"""Factuality (the formulas: test_formulas.py): the judge on a real knowledge base, and the bugs of the original that
-must not come along."""
+"""Factuality (the formulas: test_formulas.py): facts checked on a real knowledge base, and the bugs of the original
+that must not come along."""
 
 import asyncio
 import itertools
@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from making import build_base
 
-from grpo.base.errors import UserError
 from grpo.base.schema import Score
 from knowledge.facts.claims import Claim, Claims, admissible
-from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.verdict import Verdict
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.tokens import tokens
-from rewards.knowrl.factuality import MAX_FACT_CHARS, CheckedFact, FactualityMeter, joined_titles
+from rewards.knowrl.fact_checker import MAX_FACT_CHARS, FactChecker, joined_titles
+from rewards.knowrl.reward import FORMULAS
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
@@ -39,25 +38,29 @@ def path(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def make(path):
-    """make(**options) -> a judge on the documents above, closed at the end."""
+    """make() -> a checker with the documents above, closed at the end."""
     made = []
 
-    def make_judge(decompose=by_rules, verifier=None, base_path=path, busy_timeout_s=5.0, **options) -> FactualityMeter:
-        base = KnowledgeBase.open(base_path, busy_timeout_s=busy_timeout_s)
-        made.append((FactualityMeter(base, decompose, verifier or SentenceMatcher(), **options), base))
-        return made[-1][0]
+    def make_checker(is_original=False, base_path=path, **parts) -> FactChecker:
+        options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
+        checker = FactChecker(options, FORMULAS["knowrl"], is_original)
+        for name, part in parts.items():
+            setattr(checker, name, part)
+        made.append(checker)
+        return checker
 
-    yield make_judge
-    for judge, base in made:
-        judge.close()
-        base.close()
+    yield make_checker
+    for checker in made:
+        checker.close()
 
 
-def judge_all(judge: FactualityMeter, *rows: tuple):
-    """The judge's answers to rows (think, question, titles), all at once."""
+def judge_all(checker: FactChecker, *rows: tuple):
+    """The scores of rows (thoughts, question, titles), all at once."""
 
     async def run():
-        return await asyncio.gather(*(judge.measure(*row) for row in rows))
+        columns = [{"question": question, "title": titles} for _, question, titles in rows]
+        texts = [f"<think>{text}</think>" for text, *_ in rows]
+        return await asyncio.gather(*map(checker.check, texts, columns))
 
     return asyncio.run(run())
 
@@ -87,18 +90,17 @@ def test_a_supported_and_a_refuted_text(make):
     assert labels(mixed) == [S, R, U] and mixed.value == 0 and counts(mixed) == [3, 1, 1]
 
 
-def test_the_explanation_names_every_fact_its_verdict_and_its_evidence(make):
+def test_the_explanation_names_every_fact_and_its_verdict(make):
     [found] = judge_all(make(), (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"))
     assert found.reason == (
-        "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported [Mira Tolan#0]; "
-        "Mira Tolan works as a cook → refuted [Mira Tolan#0]; Mira Tolan likes tea → unknown"
+        "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported; "
+        "Mira Tolan works as a cook → refuted; Mira Tolan likes tea → unknown"
     )
     unknown = found.facts[2]
     assert unknown["verdict"] == U and unknown["passage"] == "Mira Tolan#0" and unknown["text"].startswith("Mira Tolan")
-    long = str(CheckedFact(Claim("x" * 1000), Verdict(U, None, 0.0, 0.0, "")))
-    assert len(long) < 150 and long.endswith("x… → unknown")
-    whole = str(CheckedFact(Claim("x" * MAX_FACT_CHARS), Verdict(U, None, 0.0, 0.0, "")))
-    assert whole == "x" * MAX_FACT_CHARS + " → unknown"
+    for length, shown in ((1000, "x… → unknown"), (MAX_FACT_CHARS, "; " + "x" * MAX_FACT_CHARS + " → unknown")):
+        [found] = judge_all(make(decompose=_one_fact), ("x" * length, "", "Mira Tolan"))
+        assert found.reason.endswith(shown) and len(found.reason) < 190
 
 
 def test_a_missing_title_concerns_its_sample_alone(make):
@@ -112,16 +114,7 @@ def test_a_missing_title_concerns_its_sample_alone(make):
     ]
     found = judge_all(make(), *rows)
     assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
-    found = judge_all(make(missing_title="unscored"), *rows)
-    assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
-
-
-@pytest.mark.parametrize(("policy", "has_answered"), [("zero", True), ("unscored", False)])
-@pytest.mark.parametrize("title", ["Nobody Known", ""])
-def test_a_base_without_the_title_has_answered_where_that_is_a_value(make, policy, has_answered, title):
-    """The share of its failures is what ends a run that trains on too little."""
-    [found] = judge_all(make(missing_title=policy), (GOOD, "", title))
-    assert found.asked == {"knowledge base": has_answered} and (found.value is not None) == has_answered
+    assert "no title" in found[3].reason and found[1].asked == found[4].asked == {"knowledge base": True}
 
 
 def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(make):
@@ -137,12 +130,6 @@ def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(mak
         Second.evidence = evidence
         [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
         assert [(fact["passage"], fact["text"]) for fact in found.facts] == [shown]
-
-
-def test_search_as_the_policy_for_missing_titles(make):
-    found = judge_all(make(missing_title="search"), (GOOD, "", "Mira of Tolan"), (GOOD, "", "Zzz Qqq"))
-    assert found[0].value == 1 / 4 and "search guessed Mira Tolan" in found[0].reason
-    assert found[1].value is None
 
 
 def test_titles_by_parts(make):
@@ -166,7 +153,9 @@ def test_a_title_may_be_a_number_a_list_or_nonsense(make):
 def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
     copy = tmp_path / "copy.db"
     copy.write_bytes(path.read_bytes())
-    judge = make(base_path=copy, busy_timeout_s=0.05)
+    judge = make(base_path=copy)
+    judge.base.close()
+    judge.base = KnowledgeBase.open(copy, busy_timeout_s=0.05)
     lock = sqlite3.connect(copy, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
@@ -198,6 +187,15 @@ class Contains:
         return found
 
 
+async def _lines(text, question, subject):
+    return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
+
+
+async def _one_fact(text, question, subject):
+    return Claims((Claim(text),))
+
+
+BY_WORDS = {"decompose": _lines, "verifier": Contains()}
 PARTS = ("was born in Velda", "works as a baker", "lived in Orun")
 WRONG_PARTS = ("was born in Tane", "works as a cook", "played the flute")
 
@@ -215,7 +213,7 @@ def said_in_all_ways(parts, rng):
 @pytest.mark.parametrize("seed", range(8))
 def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_facts(make, seed):
     rng = random.Random(seed)
-    judge, original = (make(_lines, Contains(), count_repeats=count_repeats) for count_repeats in (False, True))
+    judge, original = (make(is_original=is_original, **BY_WORDS) for is_original in (False, True))
     true, false = said_in_all_ways(PARTS, rng), said_in_all_ways(WRONG_PARTS, rng)
     rows = [
         ("\n".join(text), "", "Mira Tolan") for text in (true, false, true + false, [f"Mira Tolan {p}" for p in PARTS])
@@ -231,16 +229,12 @@ def test_slices_restatements_and_conjunctions_of_three_facts_are_at_most_three_f
 
 def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     text = "Mira Tolan was born in Tane and lived in Orun\nMira Tolan lived in Orun\nMira Tolan works"
-    [found] = judge_all(make(_lines, Contains()), (text, "", "Mira Tolan"))
+    [found] = judge_all(make(**BY_WORDS), (text, "", "Mira Tolan"))
     assert labels(found) == [R, S, S] and counts(found) == [3, 2, 1]
-    [found] = judge_all(make(_lines, Contains()), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
+    [found] = judge_all(make(**BY_WORDS), ("Mira Tolan works in Orun\nMira Tolan works", "", "Mira Tolan"))
     assert labels(found) == [S, S] and counts(found) == [1, 1, 0] and found.value == 1 / 4
     assert found.reason.startswith("1 of 1 facts supported, 0 refuted; ")
     assert found.reason.endswith("Mira Tolan works → supported, said before")
-
-
-async def _lines(text, question, subject):
-    return Claims(admissible([Claim(fact) for fact in text.splitlines()], text, question))
 
 
 def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_verdicts(make):
@@ -256,12 +250,12 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
     class Echo:
         verify = staticmethod(noted(lambda facts: [Verdict(S, fact, 1.0, 0.0, "") for fact, _ in facts]))
 
-    judge = make(verifier=Echo(), count_repeats=True)
+    judge = make(is_original=True, verifier=Echo())
     judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)
     found = judge_all(judge, *((GOOD + f" Mira Tolan has {i} cats.", "", "Mira Tolan") for i in range(40)))
     for i, one in enumerate(found):
         facts = GOOD.rstrip("."), f"Mira Tolan has {i} cats"
-        assert one.reason.endswith("; ".join(f"{fact} → supported [{fact}]" for fact in facts))
+        assert one.reason.endswith("; ".join(f"{fact} → supported" for fact in facts))
     assert workers and all(name.startswith("knowledge") for name in workers)
 
 
@@ -282,8 +276,7 @@ def test_several_loops_may_use_one_judge(make):
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
-    """A title that search may not guess counts as missing."""
-    judge = make(missing_title="unscored")
+    judge = make()
     judge_all(
         judge,
         (GOOD + " Mira Tolan works as a cook. Mira Tolan lived in Orun.", "", "Mira Tolan"),
@@ -296,9 +289,8 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     assert metrics == {
         "kb/lookups_exact": 2,
         "kb/lookups_parts": 1,
-        "kb/lookups_search": 0,
         "kb/lookups_missing": 2,
-        "kb/unscored": 2,
+        "kb/unscored": 0,
         "kb/facts_per_completion": pytest.approx(4 / 3),
         "kb/supported_frac": 3 / 4,
         "kb/refuted_frac": 1 / 4,
@@ -315,7 +307,6 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         (["Mira Tolan"], "exact", "Mira Tolan"),
         ("Alex;AleX", "exact", ""),  # one document of that name; "she" may stand for either
         ("Alex;AleX", "parts", ""),
-        ("Mira", "search", ""),  # a guess
     ],
 )
 def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, titles, how, subject):
@@ -325,7 +316,7 @@ def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, t
         asked.append((text, question, subject))
         return Claims(())
 
-    judge = make(decompose, missing_title="search")
+    judge = make(decompose=decompose)
     judge.base.lookup = lambda title, guess: Lookup(title, (title,), how)
     judge_all(judge, ("a text", "a question?", titles))
     assert asked == [("a text", "a question?", subject)]
@@ -337,12 +328,3 @@ def test_evidence_is_sought_with_all_titles_that_were_found(make):
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan;Nobody;Jon Orn"))
     assert asked == [("Mira Tolan Jon Orn Mira Tolan was born in Velda", 5, ("Mira Tolan", "Jon Orn"))]
     assert found.reason.startswith("0 of 1 facts supported, 0 refuted; ")
-
-
-def test_a_search_for_missing_titles_needs_an_index(make, tmp_path):
-    with sqlite3.connect(tmp_path / "knowrl.db") as foreign:
-        foreign.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
-        foreign.executemany("INSERT INTO documents VALUES (?, ?)", DOCUMENTS.items())
-    assert judge_all(make(base_path=tmp_path / "knowrl.db"), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
-    with pytest.raises(UserError, match="no full-text index"):
-        make(base_path=tmp_path / "knowrl.db", missing_title="search")

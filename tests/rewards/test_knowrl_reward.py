@@ -10,14 +10,13 @@ from asking import SetJudge
 from making import build_base, fill, grade_groups, make_answers, of_each
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Score
 from grpo.config.load import load_config
 from grpo.run.metrics import completion_metrics
+from knowledge.facts.claims import Claims
 from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
-from rewards.knowrl import fact_checker
 from rewards.knowrl.fact_checker import FactChecker
-from rewards.knowrl.factuality import FORMULAS, FactualityMeter
+from rewards.knowrl.reward import FORMULAS
 from rewards.registry import build_rewards
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -75,10 +74,6 @@ def v2(supported, n):
         ("knowrl", None, SUPPORTED, "I don't know", 1.0),
         ("knowrl", "refused", SUPPORTED, "that escapes me", 1.0),
         ("knowrl", None, SUPPORTED, "Quent", None),
-        ("knowrl_v1", "correct", REFUTED, "Velda", 2.0),
-        ("knowrl_v1", "wrong", SUPPORTED, "Velda or so", -1 + 1 / 15),
-        ("knowrl_v1", "refused", SUPPORTED, "I cannot tell Velda from Quent", -1 + 1 / 15),
-        ("knowrl_v1", "correct", SUPPORTED, "Quent", -1 + 1 / 15),  # no keyword of the truth: the judge is not asked
         ("knowrl_v2", "correct", REFUTED, "Quent", 2.0),
         ("knowrl_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
         ("knowrl_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
@@ -104,54 +99,43 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
-    checker, judged = FactChecker(options(base), FORMULAS["knowrl"]), []
+    checker, asked = FactChecker(options(base), FORMULAS["knowrl"]), []
 
-    async def judge(text, question, titles, start):
-        judged.append((text, question, titles))
-        return Score(0.0)
+    async def decompose(*given):
+        asked.append(given)
+        return Claims(())
 
-    checker.meter.measure = judge
+    checker.decompose = decompose
     for question in (ROW["question"], None):
         asyncio.run(checker.check(completion, ROW | {"question": question}))
     checker.close()
     text = completion if think is None else think
-    assert judged == [(text, question, ROW["title"]) for question in (ROW["question"], "")]
+    assert asked == [(text, question, ROW["title"]) for question in (ROW["question"], "")]
 
 
 @pytest.mark.parametrize(
-    ("name", "formula", "weighs"),
-    [
-        ("knowrl", FORMULAS["knowrl"], True),
-        ("knowrl_v1", FORMULAS["knowrl_v1"], False),
-        ("knowrl_v2", FORMULAS["knowrl_v2"], False),
-        ("factuality", FORMULAS["knowrl"], True),
-    ],
+    ("name", "weighs"), [("knowrl", True), ("knowrl_v2", False), ("factuality", True), ("binary_rar", True)]
 )
-def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, name, formula, weighs):
-    loaded, formulas = [], []
+def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, name, weighs):
+    loaded = []
 
     def load(model, *, device, threshold, weigh_contradiction):
         loaded.append((model, device, threshold, weigh_contradiction))
         return SentenceMatcher()
 
-    def meter(*arguments, **more):
-        formulas.append(more["formula"])
-        return FactualityMeter(*arguments, **more)
-
     monkeypatch.setattr(EntailmentVerifier, "load", load)
-    monkeypatch.setattr(fact_checker, "FactualityMeter", meter)
     monkeypatch.setattr("grpo.device.distributed.choose_device", lambda device: f"what {device} stands for")
     settings = ("verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
     reward = build_rewards([name], options(base, *settings))[-1]
-    assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)] and formulas == [formula] and reward.slow
+    assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)] and reward.slow
     reward.close()
 
 
 LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "Mira Tolan was born."]
 
 
-@pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
-def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
+@pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v2", 4), ("factuality", 1)])
+def test_knowrls_version_counts_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: SetJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
@@ -169,9 +153,9 @@ def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monke
 @pytest.mark.parametrize(
     ("name", "columns"),
     [
-        *[(name, ("answer", "title")) for name in ("knowrl", "knowrl_v1", "knowrl_v2")],
+        *[(name, ("answer", "title")) for name in ("knowrl", "knowrl_v2")],
         *[(name, ("title",)) for name in ("factuality", "binary_rar")],
-        *[(name, ("answer",)) for name in ("correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr")],
+        *[(name, ("answer",)) for name in ("correctness", "simpleqa", "truthrl", "abstention", "rlcr")],
     ],
 )
 def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
@@ -184,7 +168,7 @@ def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
 def test_a_reward_is_slow_if_it_waits_for_a_model(base):
     for settings, slow in (
         ((), (False, False, False)),
-        (("judge=api", "judge_model=m"), (True, True, True)),
+        (("judge=api", "judge_model=m"), (True, True, False)),
         (("decomposer=api", "decomposer_model=m"), (True, False, True)),
     ):
         found = []
@@ -203,10 +187,6 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
     assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
     assert grade("knowrl", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
-    assert (
-        grade("knowrl", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
-        == {}
-    )
 
 
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
@@ -247,12 +227,10 @@ def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environ
 
 
 NOBODY = ROW | {"title": "Nobody At All"}
-COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
-    ("zero", [ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
-    ("zero", [ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
-    ("unscored", [ROW, ROW, NOBODY], "50.0% of 2 titles", "ends a run above max_unscored"),
+COVERAGE = [  # titles, what is said of their coverage, and the warning
+    ([ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
+    ([ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
     (
-        "zero",
         [ROW | {"title": title} for title in (["Mira Tolan", "Oriel Vance"], ["Mira Tolan"], 1984)],
         "66.7% of 3 titles found (1 exact, 1 by parts)",
         "",
@@ -260,11 +238,11 @@ COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
 ]
 
 
-@pytest.mark.parametrize(("policy", "rows", "told", "warning"), COVERAGE)
-def test_the_coverage_of_titles_is_told_before_the_first_step(base, policy, rows, told, warning):
-    """With a warning where so many are missing that the reward means little, or that the run would end."""
+@pytest.mark.parametrize(("rows", "told", "warning"), COVERAGE)
+def test_the_coverage_of_titles_is_told_before_the_first_step(base, rows, told, warning):
+    """With a warning where so many are missing that the reward means little."""
     said = []
-    reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
+    reward = build_rewards(["knowrl"], options(base))[-1]
     reward.prepare(rows, said.append)
     reward.close()
     assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]
@@ -337,7 +315,7 @@ def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, na
     assert said[0].startswith(f"knowledge base {base}: 50.0% of 2 titles")
 
 
-@pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"])
+@pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "rlcr"])
 def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, name):
     with ApiServer(default=says("B")) as server:
         settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")

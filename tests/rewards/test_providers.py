@@ -133,8 +133,8 @@ def test_openais_reasoning_models_are_asked_in_their_own_parameters(model):
 @pytest.mark.parametrize("path", ["", "/", "/chat/completions", "/chat/completions/"])
 def test_a_base_url_may_hold_the_path_of_the_requests(path):
     with ApiServer() as server:
-        options = dict.fromkeys(("judge_prices", "api_plain_http"))
-        options |= {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
+        options = {"judge_base_url": server.url + path, "judge_api_key_env": KEY_NAME, "judge_model": "m"}
+        options["api_plain_http"] = False
         assert ask(ApiClient(read_endpoint("judge", options)), "question") == [ChatReply("A")]
         assert server.requests[0].path == "/v1/chat/completions"
 

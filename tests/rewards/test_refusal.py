@@ -5,7 +5,6 @@ import time
 import pytest
 from cells import cells
 
-from rewards.knowrl.v1 import matches_pattern
 from rewards.outcome.refusal import is_refusal
 
 REFUSALS = cells(
@@ -69,23 +68,6 @@ def test_a_text_of_more_than_1000_characters_is_no_refusal():
     assert not is_refusal(clause * 71 + " " * 7) and not is_refusal(clause * 72)
 
 
-V1 = cells("""
-    I cannot answer that ¦ I can't provide this ¦ we are unable to   tell ¦ I have to politely decline answering
-    I must, sadly, refrain from providing it ¦ As an AI, I don't have a view ¦ as a language model I won't
-    legal and other constraints prevent me ¦ I would need more information to answer
-    require additional context to help ¦ not enough context to respond ¦ More details would be needed
-    I can't help falling in love
-    """)
-NOT_V1 = cells(r"""
-    I must\ndecline answering ¦ legal matters\nconstraints prevent ¦ prevent legal constraints ¦ I must decline
-    I don't know ¦ unknown ¦ I can’t answer ¦ I cannot say ¦ cannot answers ¦ Paris
-    """)
-
-
-def test_knowrls_first_version_finds_what_it_found_and_misses_what_it_missed():
-    assert all(map(matches_pattern, V1)) and not any(map(matches_pattern, NOT_V1))
-
-
 HOSTILE = [
     *("I must ", "ethical concerns ", "ethical ", "decline \n", "i dont know ", "so ", " ", "sorry ", "as an AI, I "),
     *("cannot\t", "i really ", "i dont have the any ", "need more ", ".", "\n", "’", "\u0308", "不知道", "really "),
@@ -97,7 +79,6 @@ HOSTILE = [
 def test_time_is_linear_in_the_text(piece):
     """400,000 characters in well under a second each; a quadratic pattern takes minutes."""
     start = time.process_time()
-    matches_pattern(piece * (400_000 // len(piece)))
     is_refusal(piece * (400_000 // len(piece)))
     is_refusal(piece * (1000 // len(piece)))
     assert time.process_time() - start < 10

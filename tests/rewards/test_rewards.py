@@ -374,6 +374,6 @@ def test_the_scorer_hands_on_to_each_reward_that_has_it():
 
 def test_the_order_of_names_is_the_order_of_rewards_and_knowrl_brings_format_along():
     assert [reward.name for reward in build_rewards(["exact", "format"], {})] == ["exact", "format"]
-    assert expand(["exact", "knowrl_v1"]) == ["exact", "format", "knowrl_v1"]
+    assert expand(["exact", "knowrl_v2"]) == ["exact", "format", "knowrl_v2"]
     assert expand(["knowrl", "format"]) == ["knowrl", "format"] and expand(["format", "knowrl"]) == ["format", "knowrl"]
     assert expand(["knowrl", "knowrl_v2"]) == ["format", "knowrl", "knowrl_v2"]
