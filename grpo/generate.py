@@ -14,7 +14,8 @@ from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.base.schema import Prompt
 from grpo.config.options import TrainConfig
-from grpo.data.prompts import ChatEncoder, Message
+from grpo.data.messages import Message
+from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams, hash_seed

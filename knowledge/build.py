@@ -1,13 +1,13 @@
-"""python -m knowledge.build SOURCE OUT.db [--strict] [--max-tokens 256] [--skipped FILE.jsonl]
+"""python -m knowledge.build SOURCE OUT.db [--strict] [--skipped FILE.jsonl]
 
-Build a knowledge base from JSON lines (in constant memory) or a JSON array of {"title", "text"}, plain or gzip, or from
-a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used are reported with their number and
-the reason; of equal titles the first wins. OUT.db appears complete or not at all, and an older OUT.db stays until then.
+Build a knowledge base from rows of {"title", "text"}: JSON lines (in constant memory), a JSON array, a table or
+Parquet, plain or gzip; or from a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used
+are reported with their number and the reason; of equal titles the first wins. OUT.db appears complete or not at all,
+and an older OUT.db stays until then.
 """
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from typing import TextIO
 from tqdm import tqdm
 
 from grpo.base.errors import PREFLIGHT, UserError, run_main
-from grpo.base.progress import check_output, command_parser, say_next
+from grpo.base.progress import command_parser, say_next
 from grpo.base.storage import failpoint
 from knowledge.store.atomic_database import atomic_database
 from knowledge.store.fulltext import IndexWriter
-from knowledge.store.passages import MAX_TOKENS, MIN_TOKENS, SEPARATOR, pack
-from knowledge.store.source import Document, Skip, Source
+from knowledge.store.passages import MAX_TOKENS, SEPARATOR, pack
+from knowledge.store.source import Document, Skip, read_source
 
 MAX_SHOWN_PER_REASON = 20
 
@@ -36,19 +36,17 @@ class Report:
     skipped: Counter = field(default_factory=Counter)
 
     def skip(self, source: Path, skip: Skip, file: TextIO | None) -> None:
-        """Count a skipped row, print it if it is one of the first of its kind, and write it to the file."""
+        """Count a skipped row, write it to the file, and print it if it is one of the first of its kind."""
         kind = skip.reason.partition(":")[0]
         self.skipped[kind] += 1
         if file:
             print(json.dumps({"row": skip.number, "reason": skip.reason}), file=file)
         if self.skipped[kind] <= MAX_SHOWN_PER_REASON:
             tqdm.write(f"{source}: row {skip.number} skipped: {skip.reason}", file=sys.stderr)
-        elif self.skipped[kind] == MAX_SHOWN_PER_REASON + 1:
-            tqdm.write(f"(further rows of the kind '{kind}' are only counted)", file=sys.stderr)
 
 
 def build(
-    source: str | Path,
+    source: Path,
     out: Path,
     strict: bool = True,
     skipped: TextIO | None = None,
@@ -60,28 +58,26 @@ def build(
     UserError: unusable source (exit 3), no room (exit 6), another build of it is running (exit 7). `out` is then as
     before.
     """
-    report, rows = Report(), Source(source)
-    bar = tqdm(total=rows.size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress)
+    report = Report()
+    size_bytes = source.stat().st_size if source.exists() else 0
+    bar = tqdm(total=size_bytes, unit="B", unit_scale=True, desc=out.name, disable=not progress)
     with atomic_database(out) as connection, bar:
         writer = IndexWriter(connection)
-        for row in rows:
-            bar.update(rows.bytes_read - bar.n)
+        for row in read_source(source, lambda num_bytes: bar.update(num_bytes - bar.n)):
             failpoint("build-rows")
             if isinstance(row, Document):
                 passages = pack(row.text, max_tokens)
-                text = SEPARATOR.join(passages)
-                if writer.add(row.title, text, passages):
+                if writer.add(row.title, SEPARATOR.join(passages), passages):
                     continue
                 row = Skip(row.number, f"duplicate title: {row.title[:80]!a}")
             if strict:
                 why, fix = "--strict stops at the first bad row", "correct it, or build without --strict to skip it"
                 raise UserError(f"{source}: row {row.number}: {row.reason}", why, fix, PREFLIGHT)
-            report.skip(rows.path, row, skipped)
+            report.skip(source, row, skipped)
         if not writer.num_documents:
             what, why = f"{source} holds no usable row", f"{report.skipped.total()} rows were skipped"
             fix = 'rows are objects like {"title": "Alex", "text": "Alex was born in 1962."}'
             raise UserError(what, why, fix, PREFLIGHT)
-        bar.update(rows.size_bytes - bar.n)
         bar.set_description(f"{out.name}: merging the index")
         writer.finish()
     report.documents = writer.num_documents
@@ -91,20 +87,13 @@ def build(
 
 def main(argv: list[str]) -> None:
     parser = command_parser("knowledge.build", __doc__.split("\n\n", 1)[1])
-    add = parser.add_argument
-    add("source", type=Path, metavar="SOURCE", help="the file to read")
-    add("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
-    add("--strict", action="store_true", help="stop at the first row that cannot be used")
-    length_help = "cut longer passages, in estimated tokens (default %(default)s)"
-    add("--max-tokens", type=_length, default=MAX_TOKENS, help=length_help)
-    add("--skipped", type=Path, metavar="FILE", help="write number and reason of every skipped row to this file")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="the file to read")
+    parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
+    parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
+    skipped_help = "write number and reason of every skipped row to this new file"
+    parser.add_argument("--skipped", type=argparse.FileType("x", 1, "utf-8"), metavar="FILE", help=skipped_help)
     options = parser.parse_args(argv)
-    if options.skipped:
-        check_output(options.skipped, "--skipped")
-        if options.skipped.resolve() == options.out.resolve() or _is_same(options.skipped, options.source):
-            parser.error("--skipped names the source or the output")
-    with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
-        report = build(options.source, options.out, options.strict, file, options.max_tokens, progress=True)
+    report = build(options.source, options.out, options.strict, options.skipped, progress=True)
     print(
         f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
         f"{options.out.stat().st_size / 1e6:,.1f} MB"
@@ -112,18 +101,6 @@ def main(argv: list[str]) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
-
-
-def _is_same(path: Path, source: Path) -> bool:
-    """Return whether a path leads to the source, under whatever name."""
-    return path.exists() and source.exists() and path.samefile(source)
-
-
-def _length(text: str) -> int:
-    """Read the length of a passage."""
-    if not MIN_TOKENS <= int(text) < 2**20:
-        raise argparse.ArgumentTypeError(f"must be at least {MIN_TOKENS}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -55,19 +55,3 @@ def test_score_may_replace_its_own_input(tmp_path, source_is_output):
     before = source.read_text()
     done = run_command("rewards.score", "--reward", "math", source, "--output", source)
     assert (done.returncode != 0) == source_is_output and (source.read_text() == before) == source_is_output
-
-
-@pytest.mark.parametrize("name", ["itself", "another spelling", "a symlink", "a hard link", "the output"])
-def test_the_list_of_skipped_rows_never_overwrites_the_source(tmp_path, name):
-    source, out, link = tmp_path / "source.jsonl", tmp_path / "out.db", tmp_path / "link"
-    (tmp_path / "sub").mkdir()
-    source.write_text('{"title": "A", "text": "a"}\n{broken\n')
-    content = source.read_bytes()
-    if name == "a symlink":
-        link.symlink_to(source)
-    elif name == "a hard link":
-        link.hardlink_to(source)
-    skipped = {"itself": source, "another spelling": tmp_path / "sub" / ".." / "source.jsonl", "the output": out}
-    done = run_command("knowledge.build", source, out, "--skipped", skipped.get(name, link))
-    assert done.returncode == 2 and "--skipped names" in done.stderr
-    assert source.read_bytes() == content and not out.exists()

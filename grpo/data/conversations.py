@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
-from grpo.data.files import Record, row_error, shown
-from grpo.data.prompts import ChatEncoder, Message
-from grpo.data.rows import ROLES
-
-ALIASES = {"human": "user", "gpt": "assistant"}  # of roles, in ShareGPT
+from grpo.data.files import Record, row_error
+from grpo.data.messages import Message, read_message
+from grpo.data.prompts import ChatEncoder
 
 
-def read_messages(record: Record) -> list[Message]:
-    """Return the messages of one record. ValueError says what is wrong with it.
+def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
+    """Return the messages of a record: those that are only given, and those whose answers are trained.
+
+    ValueError says what is wrong with it. The first message of a conversation answers nothing, so it is given.
 
     ShareGPT: {"conversations": [{"from": "human" | "gpt" | "system", "value": text}], "system"?}
     messages: {"messages": [{"role": …, "content": text}]}
@@ -23,58 +24,41 @@ def read_messages(record: Record) -> list[Message]:
     """
     if "conversations" in record or "messages" in record:
         turns = record.get("conversations") or record.get("messages")
-        messages = [_read_turn(turn) for turn in turns]
+        given, trained = turns[:1], turns[1:]
     elif "instruction" in record:
-        messages = _read_alpaca(record)
+        question = "\n".join(filter(None, (record["instruction"], record.get("input"))))
+        pairs = [*(record.get("history") or []), [question, record.get("output")]]
+        turns = []
+        for asked, answered in pairs:
+            turns += [*_turns(asked, "user"), *_turns(answered, "assistant")]
+        given, trained = turns[:1], turns[1:]
     elif "prompt" in record and "completion" in record:
-        messages = [*_read_part(record["prompt"], "user"), *_read_part(record["completion"], "assistant")]
+        given, trained = _turns(record["prompt"], "user"), _turns(record["completion"], "assistant")
     else:
         wanted = "conversations, messages, instruction, or prompt and completion"
         raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
     if record.get("system"):
-        messages = [{"role": "system", "content": record["system"]}, *messages]
-    for number, message in enumerate(messages, 1):
-        if message["role"] not in ROLES:
-            raise ValueError(f"the role of message {number} is {shown(message['role'])}, not one of {', '.join(ROLES)}")
-        if not isinstance(message["content"], str):
-            raise ValueError(f"message {number} has no text; its content is {shown(message['content'])}")
-    if not any(message["role"] == "assistant" and message["content"].strip() for message in messages):
+        given = [*_turns(record["system"], "system"), *given]
+    given, trained = list(map(read_message, given)), list(map(read_message, trained))
+    if not any(is_answer(message) and message["content"].strip() for message in trained):
         raise ValueError("there is no answer in it")
-    return messages
+    return given, trained
 
 
-def num_trained(record: Record, messages: Sequence[Message]) -> int:
-    """Return how many messages, the last ones of a record, may be answers to train on.
-
-    The first message of a conversation answers nothing. Of TRL's prompt and completion, only the completion is trained.
-    """
-    if record.keys().isdisjoint(("conversations", "messages", "instruction")):
-        return len(_read_part(record["completion"], "assistant"))
-    return len(messages) - 1
+def is_answer(message: Message) -> bool:
+    return message["role"] == "assistant"
 
 
-def _read_part(part: str | list[Record], role: str) -> list[Message]:
-    """Read a prompt or a completion: a text, or messages."""
-    return [{"role": role, "content": part}] if isinstance(part, str) else [_read_turn(turn) for turn in part]
+def _turns(part: Any, role: str) -> list[Record]:
+    """Return the messages of a part of a record, which may be the text of a single one."""
+    return part if isinstance(part, list) else [{"role": role, "content": part}]
 
 
-def _read_turn(turn: Record) -> Message:
-    role = turn.get("from") or turn.get("role")
-    return {"role": ALIASES.get(str(role), role), "content": turn.get("value", turn.get("content"))}
+Conversation = tuple[int, list[Message], list[Message]]  # number of the row, from 0; see read_conversation
 
 
-def _read_alpaca(record: Record) -> list[Message]:
-    question = "\n".join(filter(None, (record["instruction"], record.get("input"))))
-    pairs = [*(record.get("history") or []), [question, record.get("output")]]
-    messages = []
-    for asked, answered in pairs:
-        messages.append({"role": "user", "content": asked})
-        messages.append({"role": "assistant", "content": answered})
-    return messages
-
-
-def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[tuple[int, list[Message]]]:
-    """Yield the index and the messages of each row to train on. UserError (exit 3) names a row that has none.
+def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[Conversation]:
+    """Yield the conversation of each row to train on. UserError (exit 3) names a row that has none.
 
     Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images.
     """
@@ -86,10 +70,10 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
             count.left_out[WITH_MEDIA] += 1
         else:
             try:
-                messages = read_messages(record)
+                given, trained = read_conversation(record)
             except (ValueError, TypeError, AttributeError) as error:
                 raise row_error(path, index + 1, "is not a conversation", str(error)) from None
-            yield index, messages
+            yield index, given, trained
 
 
 def make_examples(
@@ -107,14 +91,13 @@ def make_examples(
     """
     examples = []
     too_long = f"answers left out, with prompts of more than {max_length} tokens"
-    for index, messages in read_conversations(records, path, count):
-        num_answers = num_trained(records[index], messages)
-        if system_prompt and messages[0]["role"] != "system":
-            messages = [{"role": "system", "content": system_prompt}, *messages]
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant" or number < len(messages) - num_answers:
+    for index, given, trained in read_conversations(records, path, count):
+        if system_prompt and [*given, *trained][0]["role"] != "system":
+            given = [{"role": "system", "content": system_prompt}, *given]
+        for number, message in enumerate(trained):
+            if not is_answer(message):
                 continue
-            before = messages[:number]
+            before = [*given, *trained[:number]]
             if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
                 count.notes[too_long] += 1
                 continue

@@ -13,13 +13,13 @@ from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.schema import Prompt
 from grpo.base.storage import read_json
 from grpo.base.time_limit import memory_limit, time_limit
+from grpo.data.messages import Message
 from grpo.data.rows import Row
 from knowledge.text import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
-Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 

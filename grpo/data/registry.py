@@ -7,9 +7,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo.base.errors import PREFLIGHT, UserError, explained, reason
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json
-from grpo.data.files import Record, read_records, row_error
+from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -27,26 +27,20 @@ class Source:
     layout: Record = field(default_factory=dict)
 
     def read(self) -> list[Record]:
-        """Return the rows, as `conversations.read_messages` takes them."""
+        """Return the rows, as `read_conversation` takes them."""
         records = read_records(self.path)
         return [self._translate(number, record) for number, record in enumerate(records, 1)] if self.layout else records
 
     def _translate(self, number: int, record: Record) -> Record:
-        """Give the columns of a row the names that `read_messages` knows."""
+        """Give the columns of a row the names that `read_conversation` knows."""
         columns, tags = self.layout.get("columns", {}), TAGS | self.layout.get("tags", {})
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
-        try:
-            turns = [
-                (turn[tags["role_tag"]], turn[tags["content_tag"]])
-                for turn in record[columns.get("messages", "conversations")]
-            ]
-        except (KeyError, TypeError) as error:
-            what = f"does not have the columns that {REGISTRY_FILE} says"
-            why = f"{reason(error)}; its columns are {', '.join(record)}"
-            fix = f"correct columns and tags of its entry in {REGISTRY_FILE}"
-            raise row_error(self.path, number, what, why, fix) from None
+        what = f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says"
+        with explained((KeyError, TypeError), what, f"correct columns and tags of its entry in {REGISTRY_FILE}"):
+            turns = record[columns.get("messages", "conversations")]
+            turns = [(turn[tags["role_tag"]], turn[tags["content_tag"]]) for turn in turns]
         messages = [{"role": roles.get(role, role), "content": content} for role, content in turns]
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 

@@ -3,22 +3,20 @@
 import hashlib
 import json
 import random
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo.base.errors import PREFLIGHT, UserError, reason
+from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records, row_error, shown
+from grpo.data.messages import Message, is_text, read_message
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
-ROLES = ("system", "user", "assistant", "tool")  # of messages; any other text might spell a chat template's markup
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Row:
     index: int
     question: str
     columns: Record
-    before: tuple[dict[str, str], ...] | None = None
+    before: tuple[Message, ...] | None = None
 
 
 def read_rows(
@@ -90,12 +88,9 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
     question, before = record.get(names["question"]), None
     if isinstance(question, list):
         before, question = _read_conversation(path, index, question)
-    if not isinstance(question, str) or is_blank(question):
+    if not is_text(question) or is_blank(question):
         why = f"its {names['question']} is {shown(question)}"
         raise row_error(path, index + 1, "has no question", why, "correct the row, or set question_field")
-    if _SURROGATE.search(question):
-        why = f"its {names['question']} has a lone surrogate, half of a character"
-        raise row_error(path, index + 1, "is not text", why)
     columns = dict(record)
     for wanted, name in names.items():
         if name is not None:
@@ -104,17 +99,14 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
     return Row(index, question.strip(), columns, before)
 
 
-def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[dict[str, str], ...], str]:
+def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[Message, ...], str]:
     """Return the messages before the last one, and the text of the last one, which the policy answers."""
-    for turn in turns:
-        is_message = isinstance(turn, dict) and turn.get("role") in ROLES and isinstance(turn.get("content"), str)
-        if not is_message or _SURROGATE.search(turn["content"]):
-            fix = f'each message must be {{"role": one of {", ".join(ROLES)}, "content": text}}'
-            raise row_error(path, index + 1, "holds no conversation", f"one of its messages is {shown(turn)}", fix)
-    if not turns or turns[-1]["role"] != "user":
-        why = f"it ends with {shown(turns[-1:])}, and the policy answers the user"
-        raise row_error(path, index + 1, "does not end with the user's message", why)
-    return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns[:-1]), turns[-1]["content"]
+    what = f"{path}: row {index + 1} holds no conversation that ends with the user's message"
+    with explained((ValueError, AttributeError), what, "correct or remove the row"):
+        messages = [read_message(turn) for turn in turns]
+        if not messages or messages[-1]["role"] != "user":
+            raise ValueError(f"it ends with {shown(messages[-1:])}, and the policy answers the user")
+    return tuple(messages[:-1]), messages[-1]["content"]
 
 
 def fingerprint(rows: list[Row]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.hub import fetch_model
 from knowledge.facts.verdict import FactToCheck, Verdict
 from knowledge.text import clean
@@ -24,7 +24,7 @@ THRESHOLD = 0.3  # KnowRL's
 REFUTED_FROM = 0.5  # contradiction has more than half of the probability
 MAX_TOKENS = 512  # of premise and hypothesis together
 MAX_CHARS = 10_000  # of either; MAX_TOKENS hold fewer
-MAX_BATCH_TOKENS = 16_384  # padding included; a few hundred MB of activations for a base model
+BATCH_SIZE = 32  # pairs; a few hundred MB of activations for a base model
 LABELS = ("entailment", "contradiction", "neutral")
 
 
@@ -68,12 +68,10 @@ class EntailmentVerifier:
         folder = fetch_model(model)
         network, tokenizer = _read(model, folder)
         columns = label_columns(model, network.config.id2label)
-        try:
+        what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"
+        with explained((RuntimeError, AssertionError), what, fix):
             device = torch.device(device)
             network = network.to(device, torch.float32 if device.type == "cpu" else torch.bfloat16).eval()
-        except (RuntimeError, AssertionError) as error:
-            what, why = f"cannot put the entailment model on {device}", str(error).partition("\n")[0]
-            raise UserError(what, why, "name a device of this machine, or cpu", PREFLIGHT) from error
         return cls(network, tokenizer, columns, threshold, weigh_contradiction)
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
@@ -95,7 +93,6 @@ class EntailmentVerifier:
             return []
         premises = [clean(premise, MAX_CHARS) for premise, _ in pairs]
         hypotheses = [clean(hypothesis, MAX_CHARS) for _, hypothesis in pairs]
-        found: dict[int, tuple[float, float, float]] = {}
         with self._lock:
             encoded = self.tokenizer(
                 premises,
@@ -104,8 +101,10 @@ class EntailmentVerifier:
                 max_length=self.max_tokens,
                 split_special_tokens=True,  # a fact that spells [SEP] has no separator in it
             )
-            lengths = [len(ids) for ids in encoded["input_ids"]]
-            for batch in buckets(lengths, MAX_BATCH_TOKENS):
+            places = sorted(range(len(pairs)), key=lambda place: len(encoded["input_ids"][place]))  # little padding
+            found = {}
+            for start in range(0, len(pairs), BATCH_SIZE):
+                batch = places[start : start + BATCH_SIZE]
                 inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
                 padded = self.tokenizer.pad(inputs, return_tensors="pt").to(self.device)
                 with torch.inference_mode():
@@ -145,38 +144,15 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
     return [column_of[name] for name in LABELS]
 
 
-def buckets(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Return positions in batches of similar length, the longest first.
-
-    The size of a batch times its longest length is at most `max_tokens`, unless the batch has one member.
-
-    >>> buckets([3, 9, 2, 8], 18)
-    [[1, 3], [0, 2]]
-    """
-    batches = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
-            batches[-1].append(place)
-        else:
-            batches.append([place])
-    return batches
-
-
 def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    if not any(folder.glob("*.safetensors")):
-        why = "other weight files can run code when they are loaded, and are not read"
-        fix = "convert the checkpoint, or use another"
-        raise UserError(f"the entailment model {model} has no safetensors", why, fix, PREFLIGHT)
-    try:
+    fix = "use a checkpoint with safetensors and without code of its own"
+    with explained(Exception, f"cannot load the entailment model {model}", fix):  # of many kinds: damaged files, ...
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         network, report = AutoModelForSequenceClassification.from_pretrained(
             folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
-    except Exception as error:  # the library raises many kinds: unknown architecture, code of its own, damaged files
-        what, why = f"cannot load the entailment model {model}", f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UserError(what, why, "check the folder, or use another model", PREFLIGHT) from error
     if report["missing_keys"]:
         missing = report["missing_keys"]
         what = f"the checkpoint {model} lacks {len(missing)} of the model's weights"

@@ -68,7 +68,7 @@ class KnowledgeBase:
         They are those of the exact title, else of its parts between semicolons, else guesses by full-text search. Case
         and diacritics count. guess: whether to guess, in a file with a full-text index.
         """
-        wanted = title.strip()
+        wanted = clean(title).strip()
         if self._stored([wanted]):
             return Lookup(title, (wanted,), "exact")
         parts = [part.strip() for part in wanted.split(";")]
@@ -98,7 +98,7 @@ class KnowledgeBase:
             self.check_search()
             return self._index.search(query, k)
         passages = []
-        for title in dict.fromkeys(titles):
+        for title in dict.fromkeys(map(clean, titles)):
             passages += self._passages(title)
         ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
@@ -125,14 +125,11 @@ class KnowledgeBase:
         self.close()
 
     def _stored(self, titles: list[str]) -> set[str]:
-        """Return those of the titles that are documents; a title that SQLite cannot hold is none."""
-        storable = [title for title in titles if clean(title) == title]
-        return {title for (title,) in self._database.rows(TITLES, json.dumps(storable))}
+        """Return those of the titles that are documents."""
+        return {title for (title,) in self._database.rows(TITLES, json.dumps(titles))}
 
     def _read_passages(self, title: str) -> list[tuple[Passage, Counter]]:
         """Return the passages of a document, without a score, and their tokens; cached as self._passages."""
-        if clean(title) != title:
-            return []
         texts = []
         for (document,) in self._database.rows(TEXT, title):
             texts += split_stored(str(document or ""))

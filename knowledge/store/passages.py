@@ -12,7 +12,6 @@ from knowledge.words import ABBREVIATIONS
 
 SEPARATOR = "####SPECIAL####SEPARATOR####"
 MAX_TOKENS = 256  # the default length of a passage
-MIN_TOKENS = 4  # the shortest length that can be asked for
 # English has 4.2 to 4.5 characters per token in the vocabularies of Qwen and DeBERTa, Chinese about 0.7 tokens per
 # character of three bytes, so passages are a little shorter than asked. They stay below the 512 tokens of an entailment
 # model, and no tokenizer is needed.
@@ -64,8 +63,6 @@ def pack(text: str, max_tokens: int = MAX_TOKENS) -> list[str]:
     The passages hold all of the text but the white space between them. Only a sentence that is longer than
     `max_tokens` by itself is cut, at a space where there is one.
     """
-    if max_tokens < MIN_TOKENS:
-        raise ValueError(f"passages of {max_tokens} tokens: at least {MIN_TOKENS} are needed")
     limit = max_tokens * BYTES_PER_TOKEN
     passages = [""]
     room = limit

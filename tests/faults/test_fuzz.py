@@ -18,7 +18,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.source import Document, Skip, Source
+from knowledge.store.source import Document, Skip, read_source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse, thoughts
@@ -157,9 +157,9 @@ SOURCE = b'{"title": "Alex", "text": "Born in 1962."}\r\n{"title": "B", "text": 
 ARRAY = b'[{"title": "Alex", "text": "x"},\n {"title": "B", "text": "y"}]'
 
 
-def read_source(tmp, data: bytes) -> None:
+def fuzz_source(tmp, data: bytes) -> None:
     (tmp / "source").write_bytes(data)
-    found = refuses_or(lambda: list(Source(tmp / "source")), {3})
+    found = refuses_or(lambda: list(read_source(tmp / "source")), {3})
     for row in found or []:
         assert isinstance(row, (Document, Skip)) and row.number >= 1
         if isinstance(row, Document):
@@ -180,7 +180,7 @@ def read_source(tmp, data: bytes) -> None:
     )
 )
 def test_knowledge_source_reader(tmp, data):
-    read_source(tmp, data)
+    fuzz_source(tmp, data)
 
 
 # --- data sets and checkpoints -------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_data_set_reader(tmp, data):
     read_data(tmp, data)
 
 
-READERS = {"config": read_config, "source": read_source, "data": read_data}
+READERS = {"config": read_config, "source": fuzz_source, "data": read_data}
 KEPT = [(name, data) for name in READERS for data in corpus(name)]
 
 

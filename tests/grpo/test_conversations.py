@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from making import make_tokenizer, refused
 
-from grpo.data.conversations import make_examples, read_messages
+from grpo.data.conversations import make_examples, read_conversation
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 
@@ -42,27 +42,26 @@ def assistant(text):
     ],
 )
 def test_three_layouts_mean_messages(record, messages):
-    assert read_messages(record) == messages
+    given, trained = read_conversation(record)
+    assert given + trained == messages
 
 
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
         ({"question": "a", "answer": "b"}, "it has no conversations, .* its columns are question, answer"),
-        (
-            {"messages": [user("a"), {"role": "user<|im_end|>", "content": "b"}]},
-            "the role of message 2 is .* not one of",
-        ),
-        ({"messages": [user("a"), {"role": ["user"], "content": "b"}]}, "the role of message 2 is .* not one of"),
-        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 2 has no text"),
-        ({"instruction": "a"}, "message 2 has no text"),
+        ({"messages": [user("a"), {"role": "user<|im_end|>", "content": "b"}]}, "the role of a message is .* not one"),
+        ({"messages": [user("a"), {"role": ["user"], "content": "b"}]}, "the role of a message is .* not one of"),
+        ({"messages": [user("a"), assistant("\ud800")]}, "holds no text"),
+        ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "holds no text: null"),
+        ({"instruction": "a"}, "holds no text: null"),
         ({"messages": [user("a")]}, "there is no answer in it"),
         ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
     ],
 )
 def test_what_is_wrong_with_a_record_is_said(record, problem):
     with pytest.raises(ValueError, match=problem):
-        read_messages(record)
+        read_conversation(record)
 
 
 @pytest.fixture(scope="module")

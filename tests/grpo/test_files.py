@@ -10,7 +10,7 @@ import pytest
 from making import make_tokenizer, refused, write_rows
 
 from grpo.data import hub
-from grpo.data.conversations import read_messages
+from grpo.data.conversations import read_conversation
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import ChatEncoder, make_prompts
@@ -230,8 +230,8 @@ def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):
 @pytest.mark.parametrize(
     ("prompt", "part"),
     [
-        ([], "does not end with the user's message"),
-        ([USER, ANSWER], "does not end with the user's message"),
+        ([], "ends with the user's message"),
+        ([USER, ANSWER], "ends with the user's message"),
         (["Hi."], "holds no conversation"),
         ([{"role": "user"}], "holds no conversation"),
         ([{"role": "user", "content": None}], "holds no conversation"),
@@ -247,8 +247,8 @@ def test_conversations_that_cannot_be_answered_are_refused(tmp_path, prompt, par
 
 def test_stage_1_takes_trls_prompts_and_completions():
     question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-    assert read_messages({"prompt": "a", "completion": "b"}) == [question, answer]
-    assert read_messages({"prompt": [SYSTEM, question], "completion": [answer]}) == [SYSTEM, question, answer]
+    assert read_conversation({"prompt": "a", "completion": "b"}) == ([question], [answer])
+    assert read_conversation({"prompt": [SYSTEM, question], "completion": [answer]}) == ([SYSTEM, question], [answer])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from cells import cells
 
 from grpo.base.errors import UserError
-from knowledge.facts.entailment import EntailmentVerifier, buckets, label_columns
+from knowledge.facts.entailment import EntailmentVerifier, label_columns
 from knowledge.store.answers import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +173,7 @@ def test_label_names_in_any_case_and_order():
 
 def test_only_safetensors_are_loaded(copy):
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
-    assert "no safetensors" in refused(copy).what
+    assert "safetensors" in refused(copy).why
 
 
 def test_code_in_a_checkpoint_never_runs(copy, tmp_path):
@@ -262,7 +262,7 @@ def test_batches_change_nothing(verifier, monkeypatch):
     rng = random.Random(2)
     pairs = [example(rng)[:2] for _ in range(30)] + [("Velda " * 200, "Orun"), ("Paris", "Tane " * 90)]
     whole = torch.tensor(verifier.probabilities(pairs))
-    monkeypatch.setattr("knowledge.facts.entailment.MAX_BATCH_TOKENS", 64)
+    monkeypatch.setattr("knowledge.facts.entailment.BATCH_SIZE", 3)
     torch.testing.assert_close(torch.tensor(verifier.probabilities(pairs)), whole, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(
         torch.tensor([verifier.probabilities([pair])[0] for pair in pairs]), whole, rtol=1e-4, atol=1e-5
@@ -275,15 +275,6 @@ def test_probabilities_add_up_to_one_though_the_model_computes_in_bfloat16(verif
     rng = random.Random(4)
     for scores in coarse.probabilities([example(rng)[:2] for _ in range(20)]):
         assert sum(scores) == pytest.approx(1, abs=1e-6)
-
-
-def test_buckets_hold_every_place_once_within_the_budget():
-    rng = random.Random(0)
-    lengths = [rng.randint(1, 600) for _ in range(300)]
-    found = buckets(lengths, 2000)
-    assert sorted(place for batch in found for place in batch) == list(range(300))
-    assert all(len(batch) * max(lengths[i] for i in batch) <= 2000 for batch in found)
-    assert buckets([], 10) == [] and buckets([50], 10) == [[0]]
 
 
 def test_threads_share_one_model(verifier):

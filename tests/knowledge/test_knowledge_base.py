@@ -36,8 +36,8 @@ def base(ours):
         ("Z", (), "missing", ("Z",)),
         ("", (), "missing", ()),
         (";", (), "missing", ()),
-        ("Alex\0", (), "missing", ("Alex\0",)),
-        ("\ud800", (), "missing", ("\ud800",)),
+        ("Alex\0", ("Alex",), "exact", ()),
+        ("\ud800", (), "missing", ("?",)),
         ("x' OR '1'='1", (), "missing", ("x' OR '1'='1",)),
     ],
 )

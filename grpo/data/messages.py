@@ -1,0 +1,27 @@
+"""Messages of a conversation, in the one form that chat templates take."""
+
+import re
+from typing import Any
+
+from grpo.data.files import shown
+
+ROLES = ("system", "user", "assistant", "tool")  # any other text might spell a chat template's markup
+ALIASES = {"human": "user", "gpt": "assistant"}  # in ShareGPT
+Message = dict[str, str]  # {"role": one of ROLES, "content": text}
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is text that can be encoded."""
+    return isinstance(value, str) and not _SURROGATE.search(value)
+
+
+def read_message(turn: dict[str, Any]) -> Message:
+    """Return the message {"role", "content"} or, as in ShareGPT, {"from", "value"}. ValueError: what is wrong."""
+    role = turn.get("from") or turn.get("role")
+    role, content = ALIASES.get(str(role), role), turn.get("value", turn.get("content"))
+    if role not in ROLES:
+        raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
+    if not is_text(content):
+        raise ValueError(f"a message of the {role} holds no text: {shown(content)}")
+    return {"role": role, "content": content}
