@@ -7,30 +7,30 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 
 import re
 from dataclasses import replace
+from itertools import chain
 
 from rewards.mathematics import regions, units
-from rewards.mathematics.application import mark_applications
-from rewards.mathematics.choice import split_choice
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.labels import Label, is_phrase
-from rewards.mathematics.lists import are_verdicts, is_series, joined, with_shared_label, without_integers
-from rewards.mathematics.numeral import read_numeral
+from rewards.mathematics.lists import are_verdicts, is_series, joined, split_choice, with_shared_label, without_integers
+from rewards.mathematics.names import Label, is_phrase, mark_applications
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
+    DETERMINANT,
     EMPTY,
     INFINITY,
+    MATRIX,
     MINUS_INFINITY,
     REALS,
     Bag,
     Choice,
     Either,
-    Grid,
     Named,
     Row,
     Shape,
     Text,
+    matrix,
 )
 from rewards.mathematics.tokens import (
     RELATIONS,
@@ -39,7 +39,6 @@ from rewards.mathematics.tokens import (
     enclosed,
     is_letter,
     is_mark,
-    nesting,
     split,
     stripped,
     texts_of,
@@ -55,19 +54,17 @@ _PADDED = re.compile("0[0-9]")  # of a time: 9:05
 _TIME = re.compile("[0-9]{1,2} : [0-9]{2}")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
-# what stands behind these is the answer itself
-_UNNAMED = frozenset(("answer", "final answer", "ans", "答", "答案", "故答案"))
-_WORDS = {
-    EMPTY.key: r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"
-    "|there are no solutions",
-    "does not exist": "dne|doesn ' t exist|limit does not exist",
-    INFINITY.key: "+ ∞|positive ∞|positive infinity|infinity",
-    MINUS_INFINITY.key: "- ∞|negative ∞|negative infinity",
-    REALS.key: r"\mathbbR|all real numbers|all reals|all real|real numbers",
-}
-_SYNONYMS = {}
-for _key, _others in _WORDS.items():
-    _SYNONYMS |= dict.fromkeys(_others.split("|"), _key)
+# what stands behind these, and "=" or a colon, is the answer itself
+_UNNAMED = frozenset(("", "answer", "final answer", "ans", "答", "答案", "故答案"))
+_WORDS = (
+    (EMPTY, r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
+    (EMPTY, "there are no solutions"),
+    (Text("does not exist"), "dne|doesn ' t exist|limit does not exist"),
+    (INFINITY, "+ ∞|positive ∞|positive infinity|infinity"),
+    (MINUS_INFINITY, "- ∞|negative ∞|negative infinity"),
+    (REALS, r"\mathbbR|all real numbers|all reals|all real|real numbers"),
+)
+_SHAPES = {words: shape for shape, several in _WORDS for words in several.split("|")}
 
 
 def read_answer(tokens: Tokens, points: Points) -> Shape:
@@ -102,32 +99,27 @@ class _AnswerReader:
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
-        if not _has_both_signs(tokens):
+        is_list = tokens[0].text in (r"\{", "[") or tokens[-1].kind == "end"
+        if is_list or not any(is_mark(token, "±∓") for token in tokens):
             return [self.item(tokens)]
-        upper = self.item(_with_signs(tokens, {"±": "+", "∓": "-"}))
-        lower = self.item(_with_signs(tokens, {"±": "-", "∓": "+"}))
-        return [upper] if upper == lower else [upper, lower]
+        values = []
+        for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"}):
+            value = self.item([token._replace(text=signs.get(token.text, token.text)) for token in tokens])
+            values += [value] if value not in values else []
+        return values
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
         """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
-        words, rest = _split_words_and_colon(tokens)
-        if words:
-            key = text_key(words)
-            if key in _UNNAMED:
-                return self.answer(rest)
-            return Named(Label(key, is_words=True), self.item(rest))
+        named, behind = _around_colon(tokens)
+        tokens = [*named, Token("mark", "="), *behind] if named else tokens
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
-        if signs and not sides[0] and signs[0] in "=≈":
-            sides, signs = sides[1:], signs[1:]
         if not signs:
-            return self.point(sides[0]) or self.side(sides[0])
-        if not all(sides):
-            return self.side(tokens)
-        if signs[0] == "=" and text_key(sides[0]) in _UNNAMED:
+            return self.point(tokens) or self.side(tokens)
+        if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
-        return self.relations.read(sides, signs)
+        return self.relations.read(sides, signs) if all(sides) else self.side(tokens)
 
     def point(self, tokens: Tokens) -> Shape | None:
         """Read P(3, -4) as P = (3, -4), C(5, 2) as 10 as well; None unless a capital names a tuple of numbers."""
@@ -158,9 +150,8 @@ class _AnswerReader:
             return self.brackets(tokens)
         if tokens[-1].kind == "end":
             return self.multiple(tokens)
-        unions = [_union_sign(tokens, at) for at in range(len(tokens))]
         for sign in "∪∖∩":
-            parts, found = split(unions, (sign,))
+            parts, found = split(tokens, (sign,))
             if found and all(parts):
                 return _combined(sign, [self.side(part) for part in parts])
         return self.ratio(tokens)
@@ -209,8 +200,8 @@ class _AnswerReader:
         row = Row(opener, closer, tuple(map(self.part, parts)))
         rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == opener == "["]
         if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
-            return Grid(tuple(rows))
-        return REALS if row == regions.LINE else row
+            return matrix(rows)
+        return row
 
     def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
@@ -229,10 +220,10 @@ class _AnswerReader:
             return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
-    def matrix(self, environment: str, inner: Tokens) -> Grid:
+    def matrix(self, environment: str, inner: Tokens) -> Shape:
         rows = [split(row, "&")[0] for row in split(inner, (r"\\",))[0] if row]
-        entries = tuple(tuple(map(self.side, row)) for row in rows)
-        return Grid(entries, is_determinant=environment in ("vmatrix", "Vmatrix"))
+        brackets = DETERMINANT if environment in ("vmatrix", "Vmatrix") else MATRIX
+        return matrix([list(map(self.side, row)) for row in rows], brackets)
 
     def system(self, inner: Tokens) -> Bag | None:
         """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
@@ -240,25 +231,27 @@ class _AnswerReader:
         system = Bag(tuple(self.item(row) for row in rows if row))
         return system if len(system.items) > 1 and system.is_assignment else None
 
-    def multiple(self, tokens: Tokens) -> Grid | None:
+    def multiple(self, tokens: Tokens) -> Shape | None:
         """Read a number times a matrix; None if this is anything else."""
         start = next((at for at, token in enumerate(tokens) if token.kind == "begin"), 0)
         factor = expression_or_none(tokens[:start], self.points)
-        grid = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
-        if factor is None or not isinstance(grid, Grid) or grid.is_determinant:
+        found = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
+        found = found.readings[0] if isinstance(found, Either) else found
+        if factor is None or not isinstance(found, Row) or (found.opener, found.closer) != MATRIX:
             return None
-        if not all(isinstance(entry, Scalar) and entry.unit is None for row in grid.rows for entry in row):
+        rows = [row.items for row in found.items]
+        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in chain(*rows)):
             return None
-        return Grid(tuple(tuple(Scalar(factor * entry.value) for entry in row) for row in grid.rows))
+        return matrix([[Scalar(factor * entry.value) for entry in row] for row in rows])
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
-        if key in _SYNONYMS:
-            return Text(_SYNONYMS[key])
+        if key in _SHAPES:
+            return _SHAPES[key]
         if len(tokens) > 1 and are_verdicts(set(texts_of(tokens))):  # T F T is no product
             return Text(key)
         try:
-            return read_numeral(tokens, self.points) or read_quantity(tokens, self.points)
+            return read_quantity(tokens, self.points)
         except Unreadable:
             return Text(key)
 
@@ -281,44 +274,18 @@ def _is_nonzero(item: Shape) -> bool:
     return isinstance(item, Scalar) and not item.value.is_zero
 
 
-def _has_both_signs(tokens: Tokens) -> bool:
-    """Tell whether ± or ∓ stands in a value, not in a tuple or a matrix."""
-    depth = 0
-    for token in tokens:
-        if token.text not in ("(", ")", "{", "}"):
-            depth += nesting(token)
-        if depth == 0 and is_mark(token, "±∓"):
-            return True
-    return False
-
-
-def _with_signs(tokens: Tokens, signs: dict[str, str]) -> Tokens:
-    return [token._replace(text=signs.get(token.text, token.text)) for token in tokens]
-
-
-def _split_words_and_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """Split "Answer: 5" into Answer and 5; no words for a time or a ratio."""
+def _around_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
+    """Split "the area: 5" into the area and 5; nothing for a time or a ratio."""
     parts, _ = split(tokens, (":",))
-    if len(parts) != 2 or not all(parts):
-        return [], tokens
-    words = parts[0]
-    is_label = is_phrase(words) and all(token.kind in ("word", "name") for token in words)
-    return (words, stripped(parts[1])) if is_label else ([], tokens)
+    if len(parts) != 2 or not is_phrase(parts[0]) or any(token.kind not in ("word", "name") for token in parts[0]):
+        return [], []
+    return parts[0], parts[1]
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
     texts = texts_of(tokens[1:])
     return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
-
-
-def _union_sign(tokens: Tokens, at: int) -> Token:
-    """Return the token, or ∪ for a letter U between two brackets."""
-    token = tokens[at]
-    if token.text != "U" or not 0 < at < len(tokens) - 1:
-        return token
-    is_union = tokens[at - 1].kind == "close" and tokens[at + 1].kind == "open"
-    return token._replace(kind="mark", text="∪") if is_union else token
 
 
 def _combined(sign: str, sets: list[Shape]) -> Shape:

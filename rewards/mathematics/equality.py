@@ -1,11 +1,11 @@
 """Tell when two shapes are the same answer. Where a reader could doubt it, they are not."""
 
+import operator
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from rewards.mathematics.numeral import Numeral
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.shapes import Bag, Chain, Choice, Either, Grid, Named, Relation, Row, Shape
+from rewards.mathematics.shapes import Bag, Chain, Choice, Either, Named, Relation, Row, Shape
 
 Shapes = Sequence[Shape]
 Member = tuple[frozenset[str], Shape]  # what it counts, how many
@@ -20,13 +20,8 @@ def same(answer: Shape, truth: Shape) -> bool:
     for kind, compare in _OF_EITHER.items():
         if isinstance(answer, kind) or isinstance(truth, kind):
             return compare(answer, truth)
-    for one, other in ((answer, truth), (truth, answer)):
-        if isinstance(one, Bag) and one.is_assignment and not (isinstance(other, Bag) and other.is_assignment):
-            return _same_assigned(one, other)
-    if type(answer) is not type(truth):
-        return False
-    compare = _OF_BOTH.get(type(answer))
-    return compare(answer, truth) if compare else answer == truth
+    compare = _OF_BOTH.get(type(answer), operator.eq)
+    return type(answer) is type(truth) and compare(answer, truth)
 
 
 def _same_in_some_way(answer: Shape, truth: Shape) -> bool:
@@ -40,23 +35,15 @@ def _same_in_some_way(answer: Shape, truth: Shape) -> bool:
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 def _same_amount(answer: Scalar, truth: Scalar) -> bool:
-    """Tell whether two amounts are the same, if need be with the letters behind a number as its unit: 5 m and 5."""
+    """Tell whether two amounts are the same, if need be with the letters behind a number as its unit: 5 m and 5.
+
+    Bare digits answer a truth with a base, and bare truths are decimal.
+    """
+    if answer.base not in (10, truth.base):
+        return False
     answers = filter(None, (answer, answer.if_unit))
     truths = filter(None, (truth, truth.if_unit))
     return any(one.equals(other) for one, other in product(answers, truths))
-
-
-def _same_numeral(answer: Shape, truth: Shape) -> bool:
-    """Tell whether digits and base agree. Bare digits answer a truth with a base, and bare truths are decimal."""
-    if isinstance(answer, Numeral) and isinstance(truth, Numeral):
-        return answer == truth
-    if isinstance(answer, Numeral):
-        return answer.base == 10 and _has_digits(truth, answer)
-    return _has_digits(answer, truth)
-
-
-def _has_digits(value: Shape, numeral: Numeral) -> bool:
-    return isinstance(value, Scalar) and not value.unit and value.value.equals(numeral.bare)
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -100,16 +87,13 @@ def _same_row(answer: Row, truth: Row) -> bool:
     return are_alike and _in_order(answer.items, truth.items)
 
 
-def _same_grid(answer: Shape, truth: Shape) -> bool:
-    """Compare two matrices, or one row or column with a tuple."""
-    if not isinstance(answer, Grid) or not isinstance(truth, Grid):
-        return same(*(side.vector if isinstance(side, Grid) else side for side in (answer, truth)))
-    if answer.is_determinant != truth.is_determinant or len(answer.rows) != len(truth.rows):
+def _same_list(answer: Shape, truth: Shape) -> bool:
+    are_assigned = [isinstance(side, Bag) and side.is_assignment for side in (answer, truth)]
+    if any(are_assigned) and not all(are_assigned):
+        named, other = (answer, truth) if are_assigned[0] else (truth, answer)
+        return _same_assigned(named, other)
+    if not isinstance(answer, Bag) or not isinstance(truth, Bag):
         return False
-    return all(map(_in_order, answer.rows, truth.rows))
-
-
-def _same_list(answer: Bag, truth: Bag) -> bool:
     if answer.is_set or truth.is_set:
         return _same_set(answer.items, truth.items)
     names_the_rest = _has_nouns(answer) != _has_nouns(truth)  # 342, 236 for 342 adults, 236 children
@@ -228,12 +212,10 @@ _OF_EITHER: dict[type, Comparison] = {
     Named: _same_named,
     Choice: _same_choice,
     Chain: _same_chain,
-    Numeral: _same_numeral,
-    Grid: _same_grid,
+    Bag: _same_list,
 }
 _OF_BOTH: dict[type, Comparison] = {
     Scalar: _same_amount,
     Row: _same_row,
-    Bag: _same_list,
     Relation: _same_relation,
 }

@@ -14,9 +14,9 @@ function of that argument is one symbol.
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.application import end_of_exponent, end_of_name
-from rewards.mathematics.functions import call, logarithm, power, root
+from rewards.mathematics.functions import binomial, call, logarithm, power, root
 from rewards.mathematics.key import text_key
+from rewards.mathematics.names import end_of_exponent, end_of_name
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
 from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 
@@ -214,7 +214,7 @@ class _ExpressionReader:
         if token.text == r"\derivative":
             return self.derivative()
         if token.text == r"\binom":
-            return call("binom", self.argument(), self.argument())
+            return binomial(self.argument(), self.argument())
         if token.text == r"\sqrt":
             return self.radical()
         if token.text in symbols.ACCENTS:
@@ -276,7 +276,7 @@ class _ExpressionReader:
         parts, _ = split(self.tokens[opening + 1 : closing], (",",))
         arguments = list(map(self.part_of_argument, parts))
         if name == "C" and len(arguments) == 2:
-            return call("binom", *arguments)
+            return binomial(*arguments)
         return self.points.unknown(name, self.points.variable(name), *arguments)
 
     def part_of_argument(self, tokens: Tokens) -> Value:

@@ -20,7 +20,6 @@ MAX_EXPONENT_BITS = 64
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000
 WORK = 12  # of a power or a function of irrational numbers, compared with a sum
-OF_ANGLES = frozenset("sin cos tan cot sec csc".split())
 _ROUNDING = mp.mpf(2) ** -900
 
 
@@ -36,8 +35,13 @@ def root(radicand: Value, degree: Value | Rational = 2) -> Value:
 
 def logarithm(value: Value, base: Value | None = None) -> Value:
     """Return log_base(value), natural without a base."""
-    result = value.points.apply(_logarithm, value, work=WORK)
+    result = call("ln", value)
     return result if base is None else result / logarithm(base)
+
+
+def binomial(n: Value, k: Value) -> Value:
+    """Return the binomial coefficient, n over k."""
+    return n.points.apply(_binomial, n, k, work=WORK)
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -61,27 +65,11 @@ def _whole_power(base: Number, n: int) -> Number:
     return base**n
 
 
-def _logarithm(number: Number) -> Number:
-    """Return the natural logarithm of a positive number."""
-    if isinstance(number, mp.mpc) or number <= 0:
-        raise ValueError
-    return mp.ln(rounded(number))
-
-
-def _arc(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
-    def angle(number: Number) -> Number:
-        found = function(number)
-        if isinstance(found, mp.mpc):
-            raise ValueError
-        return found
-
-    return angle
-
-
 def _small(number: Number) -> Number:
-    if mp.mag(number) > MAX_MAGNITUDE:
+    """Return the number, rounded, unless it is too large for what grows with it."""
+    if mp.mag(rounded(number)) > MAX_MAGNITUDE:
         raise OverflowError
-    return number
+    return rounded(number)
 
 
 def _exponential(number: Number) -> Number:
@@ -91,17 +79,26 @@ def _exponential(number: Number) -> Number:
 
 
 # --- functions with a name ------------------------------------------------------------------------------------------
-def _sine(angle: Number) -> Number:
-    return _clean(mp.sin(_small(angle)), angle)
+def _real(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
+    """Return a function that has no value where its result is not real: the logarithm of -1, the arcsine of 2."""
+
+    def compute(number: Number) -> Number:
+        found = function(number)
+        if isinstance(found, mp.mpc):
+            raise ValueError
+        return found
+
+    return compute
 
 
-def _cosine(angle: Number) -> Number:
-    return _clean(mp.cos(_small(angle)), angle)
+def _of_angle(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
+    """Return a sine or cosine that is 0 where only rounding has left anything: at a multiple of π."""
 
+    def compute(angle: Number) -> Number:
+        found = function(_small(angle))
+        return found * 0 if abs(found) <= _ROUNDING * (1 + abs(angle)) else found
 
-def _clean(number: Number, angle: Number) -> Number:
-    """Return 0 for what only rounding has left: the sine of π."""
-    return number * 0 if abs(number) <= _ROUNDING * (1 + abs(angle)) else number
+    return compute
 
 
 def _factorial(n: Number) -> Number:
@@ -117,7 +114,7 @@ def _binomial(n: Number, k: Number) -> Number:
         if n.denominator != 1 or k.denominator != 1 or min(n, k) < 0 or n > MAX_BINOMIAL:
             raise Unreadable("a binomial coefficient of numbers that are negative, broken or too large")
         return Fraction(comb(int(n), int(k)))
-    n, k = _small(rounded(n)), _small(rounded(k))
+    n, k = _small(n), _small(k)
     return mp.gamma(n + 1) / (mp.gamma(k + 1) * mp.gamma(n - k + 1))
 
 
@@ -128,11 +125,12 @@ def _remainder(n: int, m: int) -> int:
     return n % m
 
 
-_COUNTS: dict[str, Callable[..., Number]] = {"factorial": _factorial, "binom": _binomial}
+_logarithm, _sine, _cosine = _real(mp.ln), _of_angle(mp.sin), _of_angle(mp.cos)
 _OF_NUMBERS: dict[str, Callable] = {"floor": floor, "ceil": ceil, "max": max, "min": min}
 _OF_WHOLE_NUMBERS: dict[str, Callable] = {"gcd": gcd, "lcm": lcm, "mod": _remainder}
 _OF_ONE: dict[str, Callable[[Number], Number]] = {
     "abs": abs,
+    "factorial": _factorial,
     "exp": _exponential,
     "ln": _logarithm,
     "log": lambda x: _logarithm(x) / mp.ln(10),
@@ -146,23 +144,20 @@ _OF_ONE: dict[str, Callable[[Number], Number]] = {
     "sinh": lambda x: mp.sinh(_small(x)),
     "cosh": lambda x: mp.cosh(_small(x)),
     "tanh": lambda x: mp.tanh(_small(x)),
-    "arcsin": _arc(mp.asin),
-    "arccos": _arc(mp.acos),
+    "arcsin": _real(mp.asin),
+    "arccos": _real(mp.acos),
     "arctan": mp.atan,
 }
 
 
 def call(name: str, *arguments: Value) -> Value:
-    """Return the named function of one argument (`binom`, `mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
+    """Return the named function of one argument (`mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
     points = arguments[0].points
     numbers = [argument.number for argument in arguments]
     if name in _OF_NUMBERS and None not in numbers:
         return points.number(_OF_NUMBERS[name](*numbers))
     if name in _OF_WHOLE_NUMBERS and all(argument.is_whole for argument in arguments):
         return points.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
-    if name in _COUNTS:
-        return points.apply(_COUNTS[name], *arguments, work=WORK)
     if name in _OF_ONE and len(arguments) == 1:
-        function = _OF_ONE[name]
-        return points.apply(lambda number: function(rounded(number)), arguments[0], work=WORK)
+        return points.apply(_OF_ONE[name], *arguments, work=WORK)
     return points.unknown(name, *arguments)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from rewards.mathematics import units
-from rewards.mathematics.application import end_of_exponent
 from rewards.mathematics.expression import read_expression
+from rewards.mathematics.names import end_of_exponent
 from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
 from rewards.mathematics.value import Points, Unreadable, Value
 
@@ -27,6 +27,7 @@ _POWER = r"\^(?:\{-?n\}|-?n)"
 _TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
 _PAIR = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
 _CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
+_NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)
 _COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
@@ -37,6 +38,7 @@ class Scalar:
     unit: units.Unit | None = None  # both sides must agree if both have one
     if_unit: "Scalar | None" = None  # of `5 m`: the 5 in metres, should the m be no variable
     noun: frozenset[str] = frozenset()  # what is counted or measured, where it is no unit: {"duck", "egg"}
+    base: int = 10  # in which the digits are written; the value is what they say in base ten
 
     def contradicts(self, other: "Scalar") -> bool:
         """Tell whether they cannot be the same whatever their numbers.
@@ -76,7 +78,7 @@ class Scalar:
 def read_quantity(tokens: Tokens, points: Points) -> Scalar:
     """Return the value and the unit of all the tokens together. Raise `Unreadable` if there is no such reading."""
     if not _COMPOUND.fullmatch(_shape(tokens)):
-        return _amount(tokens, points)
+        return _numeral(tokens, points) or _amount(tokens, points)
     amounts = []
     for at in range(0, len(tokens), 2):
         amounts.append(_amount(tokens[at : at + 2], points))
@@ -99,6 +101,15 @@ def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
             return None
         total, limit = total + size, part.unit.size
     return Scalar(parts[0].value.points.number(total / unit.size), unit)
+
+
+def _numeral(tokens: Tokens, points: Points) -> Scalar | None:
+    """Read a whole number in another base: `101_2`, `{20}_{5}`, `1A_{16}`, `101 base 2`; None if this is none."""
+    kept = [token._replace(text=token.text.upper()) for token in tokens if token.text not in ("{", "}", "(", ")", "in")]
+    found = _NUMERAL.fullmatch("".join(texts_of(kept)))
+    if found is None or any(int(digit, 36) >= int(found[2]) for digit in found[1]):
+        return None
+    return Scalar(read_expression(kept[:-2], points), base=int(found[2]))
 
 
 def _amount(tokens: Tokens, points: Points) -> Scalar:

@@ -1,60 +1,74 @@
 r"""Write sets of real numbers in one normal form: disjoint intervals and points, in order, each as long as possible.
 
-So (0,1] ∪ [1,2) is (0,2), ℝ without 3 is (-∞,3) ∪ (3,∞), and x > 0 together with x ≠ 1 is (0,1) ∪ (1,∞).
+So (0,1] ∪ [1,2) is (0,2), ℝ without 3 is (-∞,3) ∪ (3,∞), and x > 0 together with x ≠ 1 is (0,1) ∪ (1,∞). A set is the
+list of its cuts: the places where the number line enters it and leaves it, in turns.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
-from operator import itemgetter
-from typing import NamedTuple
 
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, REALS, Bag, Row, Shape
-
-LINE = Row("(", ")", (MINUS_INFINITY, INFINITY))
+from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, Bag, Row, Shape
 
 
-class Cut(NamedTuple):
-    """Where a set begins or ends. Cuts are sorted by place, and a set is the list of its cuts."""
+@dataclass(frozen=True, order=True)
+class Cut:
+    """A place on the number line, before or behind the number that is there."""
 
     place: Fraction | float
-    is_behind: bool  # the number itself lies before the cut
-    number: Shape
+    is_behind: bool
+    number: Shape = field(compare=False)
 
 
 _LINE = [Cut(-inf, True, MINUS_INFINITY), Cut(inf, False, INFINITY)]
 
 
-def union(shapes: Iterable[Shape]) -> Shape | None:
+def union(sets: Iterable[Shape]) -> Shape | None:
     """Return all that is in any of these sets; None if one of them is no set of known numbers."""
-    sets = list(map(_cuts, shapes))
-    return None if None in sets else _shape(_merged(sets))
+    return _combined(sets, any)
 
 
-def intersection(shapes: Iterable[Shape]) -> Shape | None:
+def intersection(sets: Iterable[Shape]) -> Shape | None:
     """Return what is in all of these sets; None if one of them is no set of known numbers."""
-    sets = list(map(_cuts, shapes))
-    return None if None in sets else _shape(_others(_merged(map(_others, sets))))
+    return _combined(sets, all)
 
 
 def complement(shape: Shape) -> Shape | None:
     """Return the real numbers that are not in the set; None if this is no set of known numbers."""
-    cuts = _cuts(shape)
-    return None if cuts is None else _shape(_others(cuts))
+    return _combined([shape], lambda are_inside: not any(are_inside))
 
 
 def is_interval(shape: Shape) -> bool:
     """Tell whether this is a set of known numbers that goes on between two of them."""
-    return any(start.place < end.place for start, end in _pairs(_cuts(shape) or []))
+    cuts = _cuts(shape) or []
+    return any(start.place < end.place for start, end in zip(cuts[::2], cuts[1::2], strict=True))
+
+
+def _combined(shapes: Iterable[Shape], contains: Callable[[Iterable[bool]], bool]) -> Shape | None:
+    """Return the numbers that are in it by `contains`, which is told for each of the sets whether it has a number."""
+    sets = list(map(_cuts, shapes))
+    return None if None in sets else _shape(_cuts_of(sets, contains))
+
+
+def _cuts_of(sets: Sequence[Sequence[Cut]], contains: Callable[[Iterable[bool]], bool]) -> list[Cut]:
+    kept = []
+    for cut in sorted(set().union(_LINE, *sets)):
+        is_inside = cut != _LINE[1] and contains(bisect_right(cuts, cut) % 2 == 1 for cuts in sets)
+        if is_inside != len(kept) % 2:
+            kept.append(cut)
+    return kept
 
 
 def _cuts(shape: Shape) -> list[Cut] | None:
-    if shape in (REALS, EMPTY):
-        return _LINE if shape == REALS else []
+    """Return where a set begins and ends; None if it is no set of known numbers."""
+    if shape == EMPTY:
+        return []
     if isinstance(shape, Bag):
         sets = list(map(_cuts, shape.items))
-        return None if None in sets else _merged(sets)
+        return None if None in sets else _cuts_of(sets, any)
     is_pair = isinstance(shape, Row) and len(shape.items) == 2 and shape.opener in "(["
     if not is_pair and not isinstance(shape, Scalar):
         return None
@@ -66,49 +80,19 @@ def _cuts(shape: Shape) -> list[Cut] | None:
     return [Cut(start, opens, low), Cut(end, closes, high)]
 
 
-def _merged(sets: Iterable[Sequence[Cut]]) -> list[Cut]:
-    """Return the cuts of the union: where the number of open sets leaves zero, and where it comes back."""
-    steps = [(cut, at % 2) for cuts in sets for at, cut in enumerate(cuts)]
-    steps.sort(key=lambda step: (step[0].place, step[0].is_behind, step[1]))  # where two sets touch none ends
-    kept, num_open = [], 0
-    for cut, is_end in steps:
-        if num_open == is_end:
-            kept.append(cut)
-        num_open += -1 if is_end else 1
-    return kept
-
-
-def _others(cuts: Sequence[Cut]) -> list[Cut]:
-    """Return the cuts of the complement: the same, but for the ends of the line."""
-    inner = [cut for cut in cuts if cut not in _LINE]
-    ends = [cut for cut in _LINE if cut not in cuts]
-    return sorted([*inner, *ends], key=itemgetter(0, 1))
-
-
-def _pairs(cuts: Sequence[Cut]) -> Iterable[tuple[Cut, Cut]]:
-    return zip(cuts[::2], cuts[1::2], strict=True)
-
-
-def _shape(cuts: Sequence[Cut]) -> Shape:
-    """Return the simplest shape of a set: one interval, one number, or the union of several."""
-    if cuts == _LINE:
-        return REALS
-    items = [_piece(start, end) for start, end in _pairs(cuts)]
-    if len(items) == 1:
-        return items[0]
-    return Bag(tuple(items), is_set=True) if items else EMPTY
-
-
-def _piece(start: Cut, end: Cut) -> Shape:
-    if start.place == end.place:
-        return start.number
-    return Row("(" if start.is_behind else "[", "]" if end.is_behind else ")", (start.number, end.number))
-
-
 def _place(bound: Shape) -> Fraction | float | None:
     """Return where a bound is on the number line, rounded if it is irrational; None if that is unknown."""
     if bound in (INFINITY, MINUS_INFINITY):
         return inf if bound == INFINITY else -inf
-    if not isinstance(bound, Scalar):
-        return None
-    return bound.value.constant
+    return bound.value.constant if isinstance(bound, Scalar) else None
+
+
+def _shape(cuts: Sequence[Cut]) -> Shape:
+    """Return the simplest shape of a set: one interval, one number, or the union of several."""
+    items = []
+    for start, end in zip(cuts[::2], cuts[1::2], strict=True):
+        brackets = "(" if start.is_behind else "[", "]" if end.is_behind else ")"
+        items.append(start.number if start.place == end.place else Row(*brackets, (start.number, end.number)))
+    if len(items) == 1:
+        return items[0]
+    return Bag(tuple(items), is_set=True) if items else EMPTY

@@ -8,10 +8,10 @@ from dataclasses import replace
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import expression_or_none
-from rewards.mathematics.labels import Label, read_label
+from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.regions import complement
-from rewards.mathematics.shapes import INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
+from rewards.mathematics.regions import complement, intersection
+from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
 from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
 from rewards.mathematics.value import Points, Value
 
@@ -100,22 +100,20 @@ class RelationReader:
             return self.chain(sides, signs)
         halves = list(map(self.half_line, sides, signs, sides[1:]))
         relation = self.relation(sides[0], signs[0], sides[1]) if len(halves) == 1 else None
-        if None in halves or len(halves) > 2 or len({half.label for half in halves}) > 1:
+        if None in halves or len({half.label for half in halves}) > 1:
             return relation or self.chain(sides, signs)
-        if len(halves) == 2:
-            rows = [half.value for half in halves]
-            low, high = sorted(rows, key=lambda row: row.items[0] == MINUS_INFINITY)
-            bounds = low.items[0], high.items[1]
-            return Named(halves[0].label, Row(low.opener, high.closer, bounds))
-        is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)
-        return replace(halves[0], relation=relation) if is_turned else halves[0]  # -2x < 4 is -x < 2 as well
+        values = intersection(half.value for half in halves)
+        if values == EMPTY:  # 3 < x < 1
+            return self.chain(sides, signs)
+        is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)  # -2x < 4 is -x < 2 as well
+        return Named(halves[0].label, values, relation if is_turned else None)
 
     def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
         """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else. sign: < or ≤."""
         is_upper = _is_variable(low)
         variable, other = (low, high) if is_upper else (high, low)
         bound = self.side(other)
-        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.variables:
+        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.constant is None:
             return None
         if len(variable) == 2:
             bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper

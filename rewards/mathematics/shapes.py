@@ -3,10 +3,11 @@
 answer.py reads text into shapes, equality.py compares them; the numbers inside are values (value.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from rewards.mathematics.labels import Label
-from rewards.mathematics.numeral import Numeral
+from rewards.mathematics.names import Label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.value import Value
 
@@ -24,7 +25,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":"."""
+    """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":".
+
+    A matrix is a row of rows in MATRIX brackets.
+    """
 
     opener: str
     closer: str
@@ -57,21 +61,9 @@ class Bag:
 
 @dataclass(frozen=True)
 class Either:
-    """What can be read in several ways: 1:2 is a ratio or a fraction, C(5,2) a point or a number."""
+    """What can be read in several ways: 1:2 is a ratio or a fraction, C(5,2) a point or a number, a column a tuple."""
 
     readings: "tuple[Shape, ...]"
-
-
-@dataclass(frozen=True)
-class Grid:
-    rows: "tuple[tuple[Shape, ...], ...]"
-    is_determinant: bool = False
-
-    @property
-    def vector(self) -> Row | None:
-        """Return the entries of a single row or column as a tuple."""
-        is_vector = len(self.rows) == 1 or all(len(row) == 1 for row in self.rows)
-        return Row("(", ")", sum(self.rows, ())) if is_vector and not self.is_determinant else None
 
 
 @dataclass(frozen=True)
@@ -101,6 +93,15 @@ class Chain:
     holds: bool = False
 
 
-Shape = Scalar | Text | Choice | Row | Numeral | Bag | Either | Grid | Named | Relation | Chain
+Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Chain
 
-REALS, EMPTY, INFINITY, MINUS_INFINITY = Text("ℝ"), Text("∅"), Text("∞"), Text("-∞")
+EMPTY, INFINITY, MINUS_INFINITY = Text("∅"), Text("∞"), Text("-∞")
+REALS = Row("(", ")", (MINUS_INFINITY, INFINITY))
+MATRIX, DETERMINANT = ("[[", "]]"), ("||", "||")
+
+
+def matrix(rows: Sequence[Sequence[Shape]], brackets: tuple[str, str] = MATRIX) -> Shape:
+    """Return a matrix or a determinant. A matrix of a single row or column is a tuple as well."""
+    whole = Row(*brackets, tuple(Row("[", "]", tuple(row)) for row in rows))
+    is_vector = brackets == MATRIX and (len(rows) == 1 or all(len(row) == 1 for row in rows))
+    return Either((whole, Row("(", ")", tuple(chain(*rows))))) if is_vector else whole

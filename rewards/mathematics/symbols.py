@@ -95,15 +95,15 @@ IGNORED = _commands(
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
     "ensuremath therefore ( ) [ ] / - "
     "tiny scriptsize footnotesize small normalsize large Large LARGE huge Huge noindent centering hfill "
-    "checkmark blacksquare qed QED"
+    "checkmark blacksquare qed QED rm bf it tt sf"
 )
 BLANKS = _commands(", ; : quad qquad enspace thinspace space") | {"\\ ", "\\"}  # a last backslash lost its space
 TEXT_FONTS = _commands(
     "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
 )
-FONT_SWITCHES = _commands("rm bf it tt sf")
 BIG_OPERATORS = _commands("sum prod int iint iiint oint lim bigcup bigcap")
 ACCENTS = _commands("overrightarrow overline hat tilde dot ddot triangle angle overarc")
 FUNCTIONS = frozenset(
     "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs gcd lcm".split()
 )
+OF_ANGLES = frozenset("sin cos tan cot sec csc".split())

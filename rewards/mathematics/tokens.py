@@ -40,10 +40,6 @@ _PIECE = re.compile(
     r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<other>.)",
     re.DOTALL,
 )
-_BRACKET = re.compile(
-    r"(?P<opening>[(\[]|\\\{|\\l(?:brace|brack|angle|floor|ceil)(?![A-Za-z]))"
-    r"|[)\]]|\\\}|\\r(?:brace|brack|angle|floor|ceil)(?![A-Za-z])"
-)
 _GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 
@@ -62,68 +58,46 @@ class _Tokenizer:
 
     def __init__(self, text: str):
         self.tokens: list[Token] = []
-        self.modes = ["math"]  # one for each open brace; \text{ opens "text", whose braces leave no token
-        self.next_mode = ""  # of the brace that comes next, after \text
-        opening, closing = _matched_brackets(text)
-        depth = at = 0  # depth: brackets in which a comma separates and never groups thousands
+        self.are_text = [False]  # for each open brace: whether \text opened it, so that its braces leave no token
+        self.is_text_next = False  # the brace that comes next
+        at = depth = 0  # depth: brackets in which a comma separates and never groups thousands
         spaced = False
         while at < len(text):
             number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
             piece = number or _PIECE.match(text, at)
-            depth += (at in opening) - (at in closing)
-            at = piece.end()
             kind = "number" if number else piece.lastgroup
+            at = piece.end()
             if kind == "space" or piece[0] in symbols.BLANKS:
                 spaced = True
                 continue
-            if self.changes_font(piece[0]):
+            if piece[0] in symbols.TEXT_FONTS:
+                self.is_text_next = True
                 continue
             new = self.read(kind, piece[0])
-            self.next_mode = ""
+            self.is_text_next = False
             if new:
                 self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
                 spaced = False
-
-    def changes_font(self, found: str) -> bool:
-        """Tell whether the command only says how the text that follows is set. Remember what that text is."""
-        if found in symbols.TEXT_FONTS:
-            self.next_mode = "text roman" if found in (r"\mathrm", r"\operatorname") else "text"
-            return True
-        if found in symbols.FONT_SWITCHES:
-            self.modes[-1] = "switched text"
-            return True
-        return False
+                if new[0].kind in ("open", "close") and new[0].text not in "{}":
+                    depth = max(0, depth + nesting(new[0]))
 
     def read(self, kind: str, found: str) -> list[Token]:
-        mode = self.modes[-1]
+        in_text = self.are_text[-1]
         if kind == "number":
             return [Token("number", _one_spelling(found))]
         if kind == "letters":
             before = self.tokens[-1].kind if self.tokens else ""
-            if "text" not in mode and found in symbols.PRODUCTS and before not in ("number", "word"):
+            if not in_text and found in symbols.PRODUCTS and before not in ("number", "word"):
                 return [Token("name", letter) for letter in found]
-            return _letters(found, in_text="text" in mode, roman=mode == "text roman")
+            return _letters(found, in_text=in_text)
         if found == "{":
-            self.modes.append(self.next_mode or mode.removeprefix("switched "))
-            return [] if "text" in self.modes[-1] else [Token("open", "{")]
+            self.are_text.append(in_text or self.is_text_next)
+            return [] if self.are_text[-1] else [Token("open", "{")]
         if found == "}":
-            if len(self.modes) > 1:
-                self.modes.pop()
-            is_text = "text" in mode and not mode.startswith("switched")
-            return [] if is_text else [Token("close", "}")]
+            if len(self.are_text) > 1:
+                self.are_text.pop()
+            return [] if in_text else [Token("close", "}")]
         return _symbol(kind, found)
-
-
-def _matched_brackets(text: str) -> tuple[set[int], set[int]]:
-    """Return where brackets open and close that belong together, of any two kinds: an interval has "(" and "]"."""
-    opening, closing, waiting = set(), set(), []
-    for bracket in _BRACKET.finditer(text):
-        if bracket["opening"]:
-            waiting.append(bracket.start())
-        elif waiting:
-            opening.add(waiting.pop())
-            closing.add(bracket.start())
-    return opening, closing
 
 
 def _one_spelling(number: str) -> str:
@@ -151,22 +125,19 @@ def _symbol(kind: str, found: str) -> list[Token]:
     return [Token("close" if found in ")]" else "mark", found)]
 
 
-def _letters(run: str, *, in_text: bool, roman: bool) -> list[Token]:
+def _letters(run: str, *, in_text: bool) -> list[Token]:
     """Read a run of letters as a function, a word, or (in mathematics) one variable per letter."""
     if run in symbols.FUNCTIONS and run != "sec":  # "sec" without its backslash is a second
         return [Token("function", run)]
-    if run in symbols.GREEK.values() or (roman and run in ("e", "i")):
+    if run in symbols.GREEK.values() or (in_text and run in ("e", "i")):
         return [Token("name", run)]
     prefix = next((unit for unit in units.CHINESE if run != unit and run.startswith(unit)), "")
     if prefix:  # 平方米, 克盐
-        return [Token("word", prefix), *_letters(run.removeprefix(prefix), in_text=in_text, roman=roman)]
+        return [Token("word", prefix), *_letters(run.removeprefix(prefix), in_text=in_text)]
     if in_text:
         return [Token("word", run)]
     if not run.isascii() and _GREEK_LETTER.search(run):
-        found = []
-        for part in filter(None, _GREEK_LETTER.split(run)):
-            found += _letters(part, in_text=False, roman=False)
-        return found
+        return [token for part in _GREEK_LETTER.split(run) if part for token in _letters(part, in_text=False)]
     if run in symbols.BARE_WORDS:
         return [Token(*symbols.BARE_WORDS[run])]
     if run.isascii() and (len(run) == 1 or not _is_word(run)):
