@@ -27,6 +27,7 @@ from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.compare import compare, comparison_text, read_answers
+from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
@@ -100,8 +101,8 @@ def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     say(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
         say(f"note: {note}")
-    measured = parts.pop("")
-    return {**measured, "parts": parts} if parts else dict(measured)
+    result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
+    return {name: value for name, value in result.items() if value not in ({}, [])}
 
 
 def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> Iterator[str]:

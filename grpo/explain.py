@@ -45,14 +45,14 @@ def explain(record: Record) -> list[Remark]:
         few = " For trends these are too few." if number < 2 * TREND else ""
         remarks = [Remark(f"No known failure shows in {number} steps.{few}", tone="plain")]
     start = [Remark(f"Step 1: {first}.", tone="plain")] if first else []
-    return ending + start + remarks + _learned(diagnosis.history)
+    return ending + start + remarks + _learned(diagnosis)
 
 
 def _diagnose(record: Record) -> Diagnosis:
     """Apply the rules to the steps of a run, with the reasons in some of the files of completions/."""
     written = record.answer_steps()
     answers = {step: record.answers(step) for step in written[:: ceil(len(written) / MAX_FILES) or 1]}
-    diagnosis = Diagnosis(History(config=record.config))
+    diagnosis = Diagnosis(config=record.config)
     for metrics in record.steps:
         grades = [answer.grades for answer in answers.get(metrics["step"], [])]
         diagnosis.check(metrics["step"], metrics, grades)

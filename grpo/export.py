@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError, run_main
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, run_main
 from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
 from grpo.base.schema import Prompt, completions_of
@@ -101,14 +101,12 @@ def check_folder(path: Path) -> None:
     """Raise UserError (exit 2) if a folder is not empty, or cannot be created or renamed."""
     if path.is_mount():
         raise UserError(f"{path} is the root of a file system", "it cannot be renamed", "give a folder in it", CONFIG)
-    try:
+    with explained(OSError, f"cannot use the folder {path}", "give a new folder", CONFIG):
         is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         is_empty = not any(path.iterdir())
         if is_new:
             path.rmdir()
-    except OSError as error:
-        raise UserError(f"cannot use the folder {path}", str(error), "give a new folder", CONFIG) from None
     if not is_empty:
         raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
 

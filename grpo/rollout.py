@@ -171,8 +171,10 @@ class Rollout:
             self._collect(group)
             rewards = self._rewards_of(group)
             advantages = group_advantages(rewards, self.config.scale_rewards, self.batch_std)  # Eq. 1, 2
+            weights = self.scorer.weights_of(group)
             for completion, advantage in zip(group.completions, advantages, strict=True):
-                completion.advantage = advantage
+                bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
+                completion.advantage = advantage + bonus if completion.reward is not None else 0.0
 
     def _collect(self, group: Group) -> None:
         """Wait for the rewards of a group, unless it has them; with `credit: sentence`, find the judged sentences."""
@@ -211,8 +213,9 @@ class Rollout:
         if self.config.refusal_target is not None:
             counts = [[0.0] * 4]
             for group in self.groups:
+                rewards = [completion.reward for completion in group.completions]
                 outcomes = [outcome_of(completion.scores) for completion in group.completions]
-                counts.append(refusal_counts([completion.reward for completion in group.completions], outcomes))
+                counts.append(refusal_counts(rewards, outcomes))
             totals = self.replicas.sum([sum(column) for column in zip(*counts, strict=True)])
             self.refusal_shift = refusal_shift(totals, self.config.refusal_target)  # Eq. 20
         if self.config.scale_rewards == "batch":

@@ -15,7 +15,6 @@ from grpo.device.distributed import Ranks
 from grpo.device.draw import hash_seed
 from grpo.device.products import slow_dtype
 from grpo.diagnosis.health import Diagnosis, Health
-from grpo.diagnosis.rules import History
 from grpo.logprobs import batch_logprobs
 from grpo.model import memory
 from grpo.model.decoder import Decoder
@@ -94,7 +93,7 @@ class Trainer:
         self.budget = self.plan.budget  # smaller once memory has run out
         self.model.recompute = self.budget.recompute
         max_unscored = getattr(config, "max_unscored", 1.0)
-        self.health = Health(run.say, max_unscored, diagnosis=Diagnosis(History(config=asdict(config))))
+        self.health = Health(run.say, max_unscored, diagnosis=Diagnosis(config=asdict(config)))
 
     def start_step(self) -> None:
         """Reset clock, statistics and gradient before a step."""

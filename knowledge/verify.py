@@ -13,7 +13,7 @@ from pathlib import Path
 from grpo.base.errors import run_main
 from grpo.base.progress import command_parser, say_next
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.layout import check_pages, check_start, index_record
+from knowledge.store.layout import check_pages, index_record
 from knowledge.store.passages import split_stored
 
 
@@ -35,7 +35,6 @@ def verify(path: Path) -> Content:
 
     UserError (exit 3) if it is damaged, or no knowledge base at all; KnowledgeBusy if it is locked.
     """
-    check_start(path)
     with closing(ReadOnlyDatabase(path)) as database:
         check_pages(database, "integrity_check", math.inf)
         content = Content(bool(index_record(database)))

@@ -80,12 +80,12 @@ NEUTRAL = Sizes(admitted=0, declined=0.3)  # a cold start that declines at rando
 
 @dataclass
 class World:
-    """Rows for every file of the tiny run; see `make_world`."""
+    """Rows for every file of a toy world."""
 
-    articles: list[dict[str, str]]  # {title, text}
+    articles: list[dict[str, str]]  # of its knowledge base, {title, text}; none if the world has no such base
     conversations: list[tuple[str, str]]  # stage 1: question, answer
-    questions: list[dict[str, str]]  # stage 2: {question, answer, title, familiarity}
-    held_out: list[dict[str, str]]  # the same, about people who are not in `questions`
+    questions: list[dict]  # stage 2: {question, answer}, and here {title, familiarity}
+    held_out: list[dict]  # the same, about people or sums that are not in `questions`
 
 
 def make_people(count: int, rng: random.Random) -> list[Person]:

@@ -122,9 +122,12 @@ def _load_file(path: Path) -> Any:
 
 
 def _required(function: UserFunction) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return [p.name for p in parameters if p.default is inspect.Parameter.empty and p.kind not in variable]
+    required = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        is_variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not is_variable:
+            required.append(name)
+    return required
 
 
 def _check_parameters(name: str, function: UserFunction) -> None:
@@ -219,8 +222,11 @@ def _as_name(text: Any) -> str:
 def _as_detail(value: Any) -> Any:
     """Return a value as JSON can hold it."""
     value = value.item() if hasattr(value, "item") else value
-    is_json = value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return value if is_json else encodable(str(value))
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return encodable(str(value))
 
 
 def _score(name: str, value: Any, details: dict[str, Any]) -> Score:

@@ -38,8 +38,9 @@ def build(name: str, options: Options) -> Reward:
     }
 
     def grade(completion: str, columns: Columns) -> Score:
-        accepted = [*exact.truths(columns.get("answer")), *_fractions(columns.get("answer"))] or [""]
-        verdicts = [boxed.verdict(completion, truth) for truth in accepted]
+        answer = columns.get("answer")
+        accepted = exact.truths(answer) + _fractions(answer)
+        verdicts = [boxed.verdict(completion, truth) for truth in accepted or [""]]
         right = [verdict for verdict in verdicts if verdict[0] == "correct"]
         readable = [verdict for verdict in verdicts if verdict[0] != "unscorable"]  # of truths that hold something
         kind, reason = (right or readable or verdicts)[0]

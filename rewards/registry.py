@@ -66,10 +66,13 @@ BUILT_IN = {
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
+    "karl": _outcome("1 right, -1 wrong; refused -1 if the group knows, else 1 (2604.22779)"),
+    "tiar": _outcome("1 right, 0 refused with a bonus, -1 wrong (2605.25850)"),
     "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
     "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
     "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
     "knowrl": _knowrl("2 right, 1 refused, -1 + fact wrong"),
+    "knowrl_v1": _knowrl("2 right, -1 + fact otherwise: KnowRL's guide"),
     "knowrl_v2": _knowrl("2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
 }
 
@@ -83,6 +86,7 @@ class Reward:
     slow: it waits for something, such as an API; then micro-batches are trained in the order in which rewards arrive.
     prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
     `say` something.
+    finish: changes the scores of a group once all of them are there, by rules that compare its completions.
     metrics: kb/* since the last call, judge/* and decomposer/* since the start, under their names in the glossary.
     close: frees what the reward holds.
     """
@@ -94,6 +98,7 @@ class Reward:
     needs: tuple[str, ...] = ()
     slow: bool = False
     prepare: Callable[[Rows, Say], None] | None = None
+    finish: Callable[[Sequence[Score]], list[Score]] | None = None
     metrics: Callable[[], dict[str, float]] | None = None
     close: Callable[[], None] | None = None
 

@@ -70,12 +70,15 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode = Unkn
     for row, group in zip(rows, groups, strict=True):
         (completion,) = group.completions
         scores = completion.scores
-        values = {name: score.value for name, score in scores.items()}
-        reasons = {name: score.reason for name, score in scores.items()}
-        facts = {name: score.facts for name, score in scores.items() if score.facts}
-        extra = {name: score.details["extra"] for name, score in scores.items() if "extra" in score.details}
-        answers = {"predicted": predicted(row["completion"]), "expected": group.prompt.columns["answer"]}
-        scored.append({**row, **answers, "rewards": values, "reasons": reasons, "facts": facts, "extra": extra})
+        found = {
+            "predicted": predicted(row["completion"]),
+            "expected": group.prompt.columns["answer"],
+            "rewards": {name: score.value for name, score in scores.items()},
+            "reasons": {name: score.reason for name, score in scores.items()},
+            "facts": {name: score.facts for name, score in scores.items() if score.facts},
+            "extra": {name: score.details["extra"] for name, score in scores.items() if "extra" in score.details},
+        }
+        scored.append(row | found)
     return scored
 
 

@@ -13,7 +13,7 @@ import logging
 import statistics
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -50,7 +50,7 @@ class Scorer:
         self.loops: dict[str, asyncio.AbstractEventLoop] = {}  # by the name of a user's function, and _BUILT_IN
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
         # Since the last metrics(): the seconds of users' functions, and the numbers that they have logged.
-        self.seconds = {reward.name: 0.0 for reward in self.rewards if reward.function}
+        self.seconds: Counter[str] = Counter()
         self.logged: dict[str, list[float]] = defaultdict(list)
 
     @property
@@ -76,7 +76,8 @@ class Scorer:
 
     def collect(self, group: Group) -> None:
         """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
-        for completion, scores in zip(group.completions, self.peers.of_first(lambda: self._scores(group)), strict=True):
+        scores_of_each = self.peers.of_first(lambda: self._scores(group))
+        for completion, scores in zip(group.completions, scores_of_each, strict=True):
             completion.scores = scores
         weights = self.weights_of(group)
         for completion in group.completions:
@@ -111,7 +112,7 @@ class Scorer:
             raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, fix, PREFLIGHT)
 
     def metrics(self) -> dict[str, float]:
-        """Return what the rewards count: calls, look-ups, costs; the seconds of users' functions and what they log."""
+        """Return what the rewards count, such as calls; the seconds of users' functions, and what they log."""
         return self.peers.of_first(self._metrics)
 
     def close(self) -> None:
@@ -132,8 +133,8 @@ class Scorer:
     def _metrics(self) -> dict[str, float]:
         metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
         metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
-        self.logged = defaultdict(list)
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        self.logged.clear()
+        self.seconds.clear()
         for reward in self.rewards:
             if reward.metrics:
                 metrics |= reward.metrics()
@@ -145,6 +146,7 @@ class Scorer:
         for reward in self.rewards:
             grades = [_wait_for(futures[reward.name]) for futures in group.pending]
             grades = grades[0] if reward.function else grades  # a function grades the complete group
+            grades = reward.finish(grades) if reward.finish else grades
             for of_completion, grade in zip(scores, grades, strict=True):
                 of_completion[reward.name] = self._usable(reward.name, grade)
         return scores

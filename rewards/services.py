@@ -163,8 +163,7 @@ def _asked(client: "ApiClient", ask: Callable[[], str]) -> Checkup:
         result = ask()
     finally:
         client.close()
-    count = {name.partition("/")[2]: int(number) for name, number in client.metrics().items()}
-    calls = max(count["calls"], 1)
+    count, calls = client.counts, max(client.counts["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))

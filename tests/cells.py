@@ -9,3 +9,23 @@ def cells(text: str, *more: str) -> list[str]:
     more: texts that cannot be written so.
     """
     return [cell.strip(" ").replace(r"\n", "\n") for cell in re.split(r"¦|\n", text) if cell.strip(" ")] + list(more)
+
+
+HOSTILE = [  # to anything that reads text
+    "\0",
+    "\ud800 lone half",
+    'title:x AND NEAR("a" OR b*) C++ "',
+    "x" * 100_000,
+    "born in Velda " * 8_000,
+    "🙂" * 1000,
+    "and " * 30_000,
+    "?!. " * 30_000,
+    "no, " * 30_000,
+    "is in the " * 9_000,
+    "is a " + " " * 100_000 + "b.",
+    "He is. " * 15_000,
+    "，" * 50_000,
+    "是" * 50_000,
+    "- - - -",
+    "\n" * 50_000,
+]

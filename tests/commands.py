@@ -18,6 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def source_files(*packages: str) -> list[Path]:
+    """The program's files of Python in these folders."""
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py"))
+
+
 def next_commands(stderr: str) -> list[str]:
     """The two commands that a command names at its end, after where its result lies."""
     lines = stderr.splitlines()[-3:]

@@ -305,8 +305,11 @@ def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> User
     """Return the UserError that a call raises: with this exit code, these parts, a cause and a correction."""
     with pytest.raises(UserError) as error:
         call()
-    assert error.value.exit_code == exit_code and error.value.why and error.value.fix
-    assert all(part in str(error.value) for part in parts), str(error.value)
+    assert error.value.exit_code == exit_code
+    assert error.value.why
+    assert error.value.fix
+    for part in parts:
+        assert part in str(error.value)
     return error.value
 
 

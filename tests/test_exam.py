@@ -49,4 +49,5 @@ def test_the_table_of_seeds_has_the_mean_the_range_and_the_paired_gain(tmp_path)
         write_lines(tmp_path / f"seed-{seed}.jsonl", [{"arms": {"GRPO": found}}])
     cells = over_seeds(tmp_path).splitlines()[-1].split(" | ")
     forced, *others = cells[2:6]
-    assert forced == "0.50 (0.50 to 0.50)" and others == ["0.50 (0.00 to 1.00)"] * 3
+    assert forced == "0.50 (0.50 to 0.50)"
+    assert others == ["0.50 (0.00 to 1.00)"] * 3

@@ -40,10 +40,13 @@ def test_the_measures_of_a_run_by_hand():
     """Two known and two unknown questions. Before, each is declined half of the time; then three times in four if
     unknown, so 0.25 of 0.75 answers are wrong."""
     cold = row([0.0] * 4, [1, 1, 0, 0], sequence=[-1.0, -2.0, -3.0, -4.0])
-    found = lab.measures(row([0.0, 0.0, np.log(3), np.log(3)], [1, 1, 0, 0], said=["a", "a", "a", "b"]), cold)
-    assert found["answers"] == pytest.approx(3 / 8) and found["forced right"] == 0.5
+    after = row([0.0, 0.0, np.log(3), np.log(3)], [1, 1, 0, 0], said=["a", "a", "a", "b"])
+    found = lab.measures(after, cold)
+    assert found["answers"] == pytest.approx(3 / 8)
+    assert found["forced right"] == 0.5
     assert (found["AUROC"], found["within a word"], found["gain"]) == (1.0, 1.0, 0.5)
-    assert found["wrong"] == pytest.approx(1 / 3) and found["constant"] == pytest.approx(0.5)
+    assert found["wrong"] == pytest.approx(1 / 3)
+    assert found["constant"] == pytest.approx(0.5)
     assert found["threshold"] == 0.0, "two of the four are answered, the most probable"
 
 
@@ -51,7 +54,8 @@ def test_the_measures_of_a_run_by_hand():
 def test_a_constant_changes_how_much_is_answered_and_not_the_order(coverage):
     logits = np.random.default_rng(0).normal(1, 3, 50)
     moved = with_constant(logits, coverage)
-    assert answered(moved).mean() == pytest.approx(coverage, abs=1e-6) and np.ptp(moved - logits) < 1e-9
+    assert answered(moved).mean() == pytest.approx(coverage, abs=1e-6)
+    assert np.ptp(moved - logits) < 1e-9
 
 
 def test_a_line_of_the_table_is_the_mean_over_seeds():
@@ -68,7 +72,8 @@ def test_the_gain_of_one_seed_has_an_interval_over_people():
     right = [1, 0] * 100
     after = [0.0, 1.0] * 75 + [1.0, 0.0] * 25
     low, high = gain_interval(*(lab.questions_of(row(side, right)) for side in ([0.0] * 200, after)))
-    assert low < 0.25 < high and high - low == pytest.approx(2 * 1.96 * (0.75 * 0.25 / 100) ** 0.5, rel=0.2)
+    assert low < 0.25 < high
+    assert high - low == pytest.approx(2 * 1.96 * (0.75 * 0.25 / 100) ** 0.5, rel=0.2)
 
 
 # --- Thresholds ------------------------------------------------------------------------------------------------------

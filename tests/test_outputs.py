@@ -42,7 +42,9 @@ def test_score_replaces_its_output_whole_or_not_at_all(tmp_path, case):
         assert [json.loads(line)["rewards"] for line in out.read_text().splitlines()] == [{"math": 1.0}] * 2
     else:
         assert done.returncode == (-9 if "kill" in case else 6 if "disk" in case else done.returncode or 1), done.stderr
-        assert done.returncode != 0 and out.read_text() == OLD and "Traceback" not in done.stderr
+        assert done.returncode != 0
+        assert out.read_text() == OLD
+        assert "Traceback" not in done.stderr
     if how is None:
         assert sorted(path.name for path in tmp_path.glob("*.tmp")) == []
 
@@ -54,4 +56,5 @@ def test_score_may_replace_its_own_input(tmp_path, source_is_output):
     source.write_text(json.dumps(ROW) + "\n" + ("{\n" if source_is_output else ""))
     before = source.read_text()
     done = run_command("rewards.score", "--reward", "math", source, "--output", source)
-    assert (done.returncode != 0) == source_is_output and (source.read_text() == before) == source_is_output
+    assert (done.returncode != 0) == source_is_output
+    assert (source.read_text() == before) == source_is_output

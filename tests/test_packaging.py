@@ -9,11 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 CHECKS = """
 import json, os, site, sys, traceback
 import torch._dynamo, huggingface_hub, tokenizers  # the slow part of what transformers imports
@@ -39,14 +38,14 @@ def check(sites, order):
     except ImportError:
         whose = "absent"
     return [where, whose]
-for name, cwd, sites, order in json.load(sys.stdin):
+for cwd, sites, order in json.load(sys.stdin):
     if os.fork() == 0:
         os.chdir(cwd)
         try:
             found = check(sites, order)
         except BaseException:
             found = traceback.format_exc()
-        print(json.dumps([name, found]), flush=True)
+        print(json.dumps(found), flush=True)
         os._exit(0)
     os.wait()
 """
@@ -70,78 +69,52 @@ def __getattr__(name):
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A site-packages folder each with the project as editable install, as wheel, and without it."""
+    copy = tmp_path_factory.mktemp("source") / "project"  # a build of a wheel leaves folders behind
+    left_out = shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests")
+    shutil.copytree(ROOT, copy, ignore=left_out)
     folders = {"folder": tmp_path_factory.mktemp("none")}
-    for kind, options in (("editable", ["-e"]), ("wheel", [])):
+    for kind, source in (("editable", ["-e", str(ROOT)]), ("wheel", [str(copy)])):
         prefix = tmp_path_factory.mktemp(kind)
-        source = ROOT
-        if kind == "wheel":  # built from a copy: a build leaves folders behind
-            source = tmp_path_factory.mktemp("source") / "project"
-            shutil.copytree(
-                ROOT, source, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests")
-            )
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-deps",
-                "--no-build-isolation",
-                "--prefix",
-                str(prefix),
-                *options,
-                str(source),
-            ],
-            capture_output=True,
-            text=True,
-        )
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+        done = subprocess.run([*command, "--prefix", str(prefix), *source], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         folders[kind] = next(prefix.glob("lib/python*/site-packages"))
     return folders
 
 
-CASES = list(
-    itertools.product(
-        ["folder", "editable", "wheel"], ["without the library", "with the library"], ["ours first", "theirs first"]
-    )
-)
+KINDS = ["folder", "editable", "wheel"]
+CASES = list(itertools.product(KINDS, [False, True], ["ours first", "theirs first"]))
 
 
 @pytest.fixture(scope="module")
-def checked(installed, tmp_path_factory) -> dict[str, list[str]]:
+def checked(installed, tmp_path_factory) -> dict[tuple, list[str]]:
     """Of each case, where our kernels were found, and whose `kernels` is. All are forks of one process, which has
     imported nothing that asks for `kernels`."""
     theirs = tmp_path_factory.mktemp("theirs")
-    (theirs / "kernels").mkdir()
-    (theirs / "kernels" / "__init__.py").write_text(LIBRARY)
-    (theirs / "kernels-0.18.2.dist-info").mkdir()
-    (theirs / "kernels-0.18.2.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
-    )
+    for folder, file, text in (
+        ("kernels", "__init__.py", LIBRARY),
+        ("kernels-0.18.2.dist-info", "METADATA", "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"),
+    ):
+        (theirs / folder).mkdir()
+        (theirs / folder / file).write_text(text)
     elsewhere, cases = tmp_path_factory.mktemp("elsewhere"), []
-    for kind, library, order in CASES:
-        sites = [installed[kind], *([theirs] if library == "with the library" else [])]
-        cwd = ROOT if kind == "folder" else elsewhere
-        cases.append([f"{kind}, {library}, {order}", str(cwd), list(map(str, sites)), order])
-    done = subprocess.run(
-        [sys.executable, "-c", CHECKS],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        cwd=elsewhere,
-    )
+    for kind, has_library, order in CASES:
+        sites = [str(installed[kind]), *([str(theirs)] if has_library else [])]
+        cases.append([str(ROOT if kind == "folder" else elsewhere), sites, order])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    pipes = {"input": json.dumps(cases), "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", CHECKS], env=environment, cwd=elsewhere, **pipes)
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(map(json.loads, done.stdout.splitlines()))
+    return dict(zip(CASES, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.parametrize(("kind", "library", "order"), CASES)
-def test_our_kernels_and_the_library_of_that_name_live_together(installed, checked, kind, library, order):
-    found = checked[f"{kind}, {library}, {order}"]
-    assert isinstance(found, list), found
-    where, whose = found
-    assert (
-        where.startswith(str(installed[kind])) if kind == "wheel" else where == str(ROOT / "kernels" / "reference.py")
-    )
-    assert whose == "the library" if library == "with the library" else whose in ("a bare folder", "absent")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_our_kernels_and_the_library_of_that_name_live_together(installed, checked, case):
+    kind, has_library, _ = case
+    assert isinstance(checked[case], list), checked[case]
+    where, whose = checked[case]
+    if kind == "wheel":
+        assert where.startswith(str(installed[kind]))
+    else:
+        assert where == str(ROOT / "kernels" / "reference.py")
+    assert whose in (["the library"] if has_library else ["a bare folder", "absent"])

@@ -42,9 +42,8 @@ def test_processes_send_what_is_counted(processes, replicas, shards):
             assert sent.get("shards parts", 0) == layout.sum_bytes(prefilled, generated, trained)
             assert sent.get("shards sums", 0) == layout.gradient_sum_bytes(rank // shards)
             assert sent.get("replicas parts", 0) == layout.update_bytes()
-            assert sent.get("replicas numbers", 0) < 64 * generated + 10_000 * sum(
-                len(answers) for _, answers in lengths
-            )
+            num_answers = sum(len(answers) for _, answers in lengths)
+            assert sent.get("replicas numbers", 0) < 64 * generated + 10_000 * num_answers
 
 
 @pytest.mark.parametrize("name", scale.SHAPES)
@@ -62,19 +61,24 @@ def test_shards_split_what_they_share():
     one, four = Layout(shape, 2, 1), Layout(shape, 2, 4)
     whole = 28 * 64 * 7 * 3584
     assert four.adapter_numbers(4) - whole == (one.adapter_numbers(1) - whole) / 4
-    assert one.sum_bytes(1, 1, 1) == one.gradient_sum_bytes() == 0 and four.common_numbers() == whole
+    assert one.sum_bytes(1, 1, 1) == one.gradient_sum_bytes() == 0
+    assert four.common_numbers() == whole
     assert four.sum_bytes(1000, 0, 0) == 57 * 3 * 1000 * 3584 * 2
-    assert (
-        four.loaded_bytes < 0.28 * one.loaded_bytes and Layout(shape, 2, 1, int8=True).loaded_bytes < one.loaded_bytes
-    )
+    assert four.loaded_bytes < 0.28 * one.loaded_bytes
+    assert Layout(shape, 2, 1, int8=True).loaded_bytes < one.loaded_bytes
 
 
 def test_the_table_says_what_fits_and_more_gpus_are_faster():
     """KnowRL's step of 96 answers on one GPU is one of 768 on eight."""
-    rows = {(name, number): scale.choose(ModelConfig.from_hf(raw), number)
-            for name, raw in scale.SHAPES.items() for number in (1, 8, 64)}  # fmt: skip
-    assert rows["72B", 1] is None and "does not fit" in scale.row("72B", 1)
-    assert rows["32B", 1].int8 and not rows["32B", 8].int8 and rows["7B", 8].shards == 1
+    rows = {}
+    for name, raw in scale.SHAPES.items():
+        for number in (1, 8, 64):
+            rows[name, number] = scale.choose(ModelConfig.from_hf(raw), number)
+    assert rows["72B", 1] is None
+    assert "does not fit" in scale.row("72B", 1)
+    assert rows["32B", 1].int8
+    assert not rows["32B", 8].int8
+    assert rows["7B", 8].shards == 1
     for name in ("7B", "32B"):
         times = [sum(rows[name, number].times()) for number in (1, 8, 64)]
         assert times == sorted(times, reverse=True)

@@ -51,8 +51,9 @@ class Score:
     `outcome` says whether the answer is correct, wrong or refused, if this reward can tell; accuracy and dynamic
     sampling use it, and not the value, which may be shaped. `details` holds values to log, such as the share of
     supported facts. `asked` says which services were asked (judge, knowledge base, decomposer), and whether each gave a
-    usable answer. `applies` is False if a user's function returned None for all completions of a prompt: then only the
-    other rewards count.
+    usable answer. `bonus` is added to the completion's advantage; the reward tiar sets it, from all answers of the
+    group. `applies` is False if a user's function returned None for all completions of a prompt: then only the other
+    rewards count.
 
     `facts` are those that were checked. Each is a dict:
 
@@ -71,6 +72,7 @@ class Score:
     outcome: Outcome | None = None
     details: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, bool] = field(default_factory=dict)
+    bonus: float = 0.0
     applies: bool = True
     facts: list[dict[str, Any]] = field(default_factory=list)
 

@@ -7,7 +7,7 @@ time. Tests use it to prove what survives.
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,3 @@ def try_to_lock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def run_in_forked_children(work: Callable[[], None]) -> None:
-    """Call `work` in every process that this one forks; do nothing on Windows, where processes cannot fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=work)

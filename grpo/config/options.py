@@ -145,7 +145,7 @@ class RunKeys:
     allow_changes: list[str] = key((), "once")
     """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
     logging_steps: int = key(1, "free", low=1)
-    """Steps between lines on the terminal, and between files of completions/. Trackers get every step."""
+    """Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step."""
     save_steps: int = key(50, "first free", low=0)
     """Steps between checkpoints. 0: save only at the end."""
     save_total_limit: int = key(3, "free", low=0)
@@ -285,6 +285,8 @@ class RewardKeys:
     refusal_target: float | None = key(None, low=0.01, high=0.99)
     """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 20). Unset:
     what the reward says."""
+    tiar_lambda: float = key(1.0, low=0)
+    """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
@@ -298,6 +300,9 @@ class RewardKeys:
 class KnowledgeKeys:
     knowledge_base: str | None = key(None)
     """Database made by python -m knowledge.build, or of KnowRL or FActScore. Unset: the variable FACTSCORE_DB_PATH."""
+    missing_title_policy: str = key("zero", choices=("zero", "unscored", "search"))
+    """Factuality of a completion whose title is not in the knowledge base. zero: 0. search: of what full-text search
+    finds. unscored: the completion is left out of its group."""
     decomposer: str = key("api", choices=("api", "rules"))
     """Splits the reasoning into facts. api: a language model (decomposer_*). rules: offline rules."""
     verifier: str = key("nli", choices=("nli", "lexical"))

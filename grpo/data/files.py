@@ -94,11 +94,9 @@ def _damaged(path: Path, line: int, kind: str, why: str, fix: str = "correct or 
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    """Raise UserError (exit 3) if two columns have one name: only one of them could be used."""
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        why = f"{', '.join(map(repr, sorted(twice)))} occurs more than once in the header"
-        raise UserError(f"{path}: two columns have the same name", why, "rename or remove one of them", PREFLIGHT)
+    """Raise UserError (exit 3) if two columns have one name."""
+    with explained(ValueError, f"{path}: two columns have the same name", "rename or remove one of them"):
+        _unique([(name, None) for name in names])
 
 
 def _read_table(text: str, path: Path) -> Iterator[Record]:

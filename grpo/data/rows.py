@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,25 +45,25 @@ def read_rows(
     A known benchmark's file is read as benchmarks.py says, unless question_field or answer_field is given. seed:
     decides the order of choices. UserError (exit 3) names the row of a missing or wrong field, and the key to set.
     """
+    fields = {  # what is read -> the column that is chosen for it, and its usual names
+        "question": (question_field, QUESTION_FIELDS),
+        "answer": (answer_field, ANSWER_FIELDS),
+        "title": (title_field, TITLE_FIELDS),
+    }
     records = records or read_records(path)
     if not question_field and any(isinstance(record.get("prompt"), list) for record in records):
-        question_field = "prompt"  # TRL's conversations; other columns may hold the question as well
-    benchmark = None if question_field or answer_field else find_benchmark(records, path.name)
+        fields["question"] = ("prompt", ())  # TRL's conversations; other columns may hold the question as well
+    benchmark = None if fields["question"][0] or answer_field else find_benchmark(records, path.name)
     if benchmark:
         records = _read_benchmark(path, benchmark, records, seed)
-    names = {
-        "question": _find_field(records, [question_field] if question_field else QUESTION_FIELDS),
-        "answer": _find_field(records, [answer_field] if answer_field else ANSWER_FIELDS),
-        "title": _find_field(records, [title_field] if title_field else TITLE_FIELDS),
-    }
-    columns = f"columns: {', '.join(records[0])}"
-    if names["question"] is None:
-        fix = f"set question_field to one of them{did_you_mean(question_field or 'question', list(records[0]))}"
-        raise UserError(f"{path}: no column holds the question", columns, fix, PREFLIGHT)
-    for wanted, chosen in (("answer", answer_field), ("title", title_field)):
-        if chosen and names[wanted] is None:
-            fix = f"correct {wanted}_field{did_you_mean(chosen, list(records[0]))}"
-            raise UserError(f"{path}: there is no column {chosen}", columns, fix, PREFLIGHT)
+    names = {}
+    for wanted, (chosen, usual) in fields.items():
+        candidates = [chosen] if chosen else usual
+        names[wanted] = next((name for name in candidates if any(name in record for record in records)), None)
+        if names[wanted] is None and (chosen or wanted == "question"):
+            what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
+            fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
+            raise UserError(what, f"columns: {', '.join(columns)}", fix, PREFLIGHT)
     return [_make_row(path, index, record, names) for index, record in enumerate(records)]
 
 
@@ -77,11 +77,6 @@ def _read_benchmark(path: Path, benchmark: Benchmark, records: list[Record], see
             fix = "correct or remove the row, or set question_field and answer_field"
             raise row_error(path, index + 1, what, why, fix) from None
     return rows
-
-
-def _find_field(records: list[Record], candidates: Sequence[str]) -> str | None:
-    """Return the first of these columns that any row has; None if no row has one."""
-    return next((name for name in candidates if any(name in record for record in records)), None)
 
 
 def _make_row(path: Path, index: int, record: Record, names: dict[str, str | None]) -> Row:

@@ -6,12 +6,10 @@ that working it out pays.
 """
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
-from grpo.base.storage import write_lines
+from knowledge.world import World
 
 Terms = tuple[int, ...]
 
@@ -54,8 +52,8 @@ REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000, num_q
 PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320, num_questions=2000, num_held_out=200)
 
 
-def make_sums(folder: Path, seed: int, kind: Sums) -> list[tuple[str, str]]:
-    """Write different sums for the cold start, for GRPO and for evaluation. Returns the conversations of the first."""
+def make_sums(seed: int, kind: Sums) -> World:
+    """Draw different sums for the cold start, for GRPO and for evaluation."""
     rng, sums = random.Random(seed), {}
     while len(sums) < kind.num_cold_start + kind.num_questions + kind.num_held_out:
         sums[tuple(rng.randint(1, 9) for _ in range(kind.num_terms))] = None
@@ -65,17 +63,4 @@ def make_sums(folder: Path, seed: int, kind: Sums) -> list[tuple[str, str]]:
         answer = kind.worked_out(terms) if rng.random() < kind.share_worked_out else kind.at_once(terms)
         conversations.append((kind.question(terms), answer))
     rows = [{"question": kind.question(terms), "answer": str(kind.answer(terms))} for terms in all_terms]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_conversations(folder / "cold_start.jsonl", conversations)
-    write_lines(folder / "questions.jsonl", rows[kind.num_held_out :])
-    write_lines(folder / "held_out.jsonl", rows[: kind.num_held_out])
-    return conversations
-
-
-def write_conversations(path: Path, pairs: Iterable[tuple[str, str]]) -> None:
-    """Write questions and answers as conversations, one a line."""
-    rows = []
-    for question, answer in pairs:
-        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        rows.append({"messages": messages})
-    write_lines(path, rows)
+    return World([], conversations, questions=rows[kind.num_held_out :], held_out=rows[: kind.num_held_out])

@@ -9,7 +9,7 @@ sums           sums of five numbers (grpo/data/sums.py), for a real model, which
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import save_tensors, write_atomically, write_json, write_lines
 from grpo.config.options import ALMANAC, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
-from grpo.data.sums import PLAIN, REMAINDERS, make_sums, write_conversations
+from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.device.distributed import Ranks
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build
 from grpo.model.weights import named_tensors
 from knowledge import almanac, world
-from knowledge.world import NEUTRAL, Sizes
+from knowledge.world import NEUTRAL, Sizes, World
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -33,7 +33,10 @@ CHAT_TEMPLATE = (
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VERSION = 3  # of the generated files; a world of another version is replaced
+KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 PEOPLE = {"encyclopedia": Sizes(), "neutral": NEUTRAL}
+LARGER = {"num_layers": 4, "max_positions": 128, "vocab_size": 768}
+MODELS = {"arithmetic": {}, "encyclopedia": LARGER, "neutral": LARGER}  # worlds with a model of their own -> its sizes
 
 
 def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
@@ -47,14 +50,11 @@ def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> A
         _refuse_anything_else(folder, mark)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(mark, "{}\n")  # it is a toy world, and not complete
-        if config.toy_world == ALMANAC:
-            make_almanac_files(folder, config)
-        elif config.toy_world == SUMS:
-            make_sums(folder, config.seed, PLAIN)
-        elif config.toy_world == "arithmetic":
-            make_model(folder / "model", _texts(make_sums(folder, config.seed, REMAINDERS)), config.seed)
-        else:
-            make_people(folder, config.seed, PEOPLE[config.toy_world])
+        made = invent(config)
+        write_world(folder, made)
+        if config.toy_world in MODELS:
+            texts = [text for pair in made.conversations for text in pair]
+            make_model(folder / "model", texts, config.seed, **MODELS[config.toy_world])
         write_atomically(mark, _contents(config))
     ranks.barrier()
     return config
@@ -107,39 +107,36 @@ def locate(config: AnyConfig) -> AnyConfig:
     return replace(config, toy_dir=str(folder), **unset)
 
 
-def make_people(folder: Path, seed: int, sizes: Sizes) -> None:
-    """Make a world of people who do not exist: the cold start, questions, a knowledge base, and a model."""
-    made = world.make_world(seed, sizes)
-    _write_world(folder, **vars(made))
-    make_model(folder / "model", _texts(made.conversations), seed, num_layers=4, max_positions=128, vocab_size=768)
-
-
-def make_almanac_files(folder: Path, config: AnyConfig) -> None:
-    """Make the world `almanac`: the same files but the model, which the configuration names."""
+def invent(config: AnyConfig) -> World:
+    """Return the texts of the toy world of a configuration."""
+    if config.toy_world in KINDS_OF_SUMS:
+        return make_sums(config.seed, KINDS_OF_SUMS[config.toy_world])
+    if config.toy_world in PEOPLE:
+        return world.make_world(config.seed, PEOPLE[config.toy_world])
     facts = almanac.read_facts()
     asked, kept = almanac.split_facts(facts, config.seed)
-    _write_world(
-        folder,
-        conversations=almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
+    return World(
         articles=almanac.articles(facts),
+        conversations=almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
         questions=[fact.row() for fact in asked],
         held_out=[fact.row() for fact in kept],
     )
 
 
-def _write_world(folder: Path, conversations: Iterable[tuple[str, str]], **lists: list[dict]) -> None:
-    """Write each list to a file of its name, the cold start, and the knowledge base of the articles."""
-    from knowledge.build import build  # it brings SQLite, which most runs can do without
+def write_world(folder: Path, made: World) -> None:
+    """Write the cold start, the questions of both kinds and, of the articles, a knowledge base."""
+    cold_start = []
+    for question, answer in made.conversations:
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        cold_start.append({"messages": messages})
+    write_lines(folder / "cold_start.jsonl", cold_start)
+    write_lines(folder / "questions.jsonl", made.questions)
+    write_lines(folder / "held_out.jsonl", made.held_out)
+    if made.articles:
+        from knowledge.build import build  # it brings SQLite, which most runs can do without
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in lists.items():
-        write_lines(folder / f"{name}.jsonl", rows)
-    write_conversations(folder / "cold_start.jsonl", conversations)
-    build(folder / "articles.jsonl", folder / "knowledge.db")
-
-
-def _texts(conversations: Iterable[tuple[str, str]]) -> list[str]:
-    return [text for pair in conversations for text in pair]
+        write_lines(folder / "articles.jsonl", made.articles)
+        build(folder / "articles.jsonl", folder / "knowledge.db")
 
 
 def make_model(

@@ -1,7 +1,7 @@
 """Every metric, defined once, under TRL's name where TRL has one. Logging any other name is an error.
 
-<name> stands for the name of a reward. With several processes, kb/*, judge/*, decomposer/*, log/*, the seconds of
-rewards, and the seconds of phases are those of rank 0.
+<name> stands for the name of a reward, <service> for judge or decomposer. With several processes, kb/*, judge/*,
+decomposer/*, log/*, the seconds of rewards, and the seconds of phases are those of rank 0.
 """
 
 import re
@@ -69,27 +69,21 @@ GLOSSARY = {
     "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
+    "kb/lookups_search": "titles not found, for which full-text search guessed documents",
     "kb/lookups_missing": "titles not found at all",
     "kb/unscored": "completions whose factuality could not be determined",
     "kb/facts_per_completion": "facts per completion whose factuality was checked",
     "kb/supported_frac": "share of the checked facts that the knowledge base supports; KnowRL's rewards check those of "
-    "wrong answers alone, so it is no measure of all answers: see eval/supported_frac",
+    "wrong answers alone (knowrl_v1: of refusals, too), so it is no measure of all answers: see eval/supported_frac",
     "kb/refuted_frac": "share of the checked facts that it contradicts",
     "kb/unknown_frac": "share of the checked facts about which it says nothing",
-    "judge/calls": "requests to the judge, since the start like all judge/* and decomposer/*",
-    "judge/retries": "requests that repeated an earlier one",
-    "judge/failures": "requests that failed",
-    "judge/unscorable": "items without a usable reply",
-    "judge/cache_hits": "items answered from the cache",
-    "judge/prompt_tokens": "tokens sent",
-    "judge/completion_tokens": "tokens received",
-    "decomposer/calls": "as judge/calls",
-    "decomposer/retries": "as judge/retries",
-    "decomposer/failures": "as judge/failures",
-    "decomposer/unscorable": "as judge/unscorable",
-    "decomposer/cache_hits": "as judge/cache_hits",
-    "decomposer/prompt_tokens": "tokens sent",
-    "decomposer/completion_tokens": "tokens received",
+    "<service>/calls": "requests to the judge or the decomposer, since the start like the others of a service",
+    "<service>/retries": "requests that repeated an earlier one",
+    "<service>/failures": "requests that failed",
+    "<service>/unscorable": "items without a usable reply",
+    "<service>/cache_hits": "items answered from the cache",
+    "<service>/prompt_tokens": "tokens sent",
+    "<service>/completion_tokens": "tokens received",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
 _PATTERNS = {name: re.compile(re.sub("<[a-z]+>", ".+", re.escape(name)), re.DOTALL) for name in GLOSSARY}

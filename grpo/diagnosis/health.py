@@ -31,28 +31,27 @@ class Symptom:
 
 
 @dataclass
-class Diagnosis:
+class Diagnosis(History):
     """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
 
     symptoms: the failures so far, by the name of their rule in words. first_step: how the completions of step 1 fared.
     """
 
-    history: History = field(default_factory=History)
     symptoms: dict[str, Symptom] = field(default_factory=dict)
     first_step: str = ""
 
     def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
         """Add a step, and its completions if they are known; return the failures that are recognised first now."""
-        history, new = self.history, []
-        history.steps.append({"step": step, **metrics})
+        new = []
+        self.steps.append({"step": step, **metrics})
         if completions:
-            history.reason = dominant_reason(completions)
+            self.reason = dominant_reason(completions)
         if step == 1 and "completions/mean_length" in metrics:
-            self.first_step = first_step(history)
+            self.first_step = first_step(self)
         for rule in RULES:
-            name, text = rule.__name__.replace("_", " "), rule(history)
+            name, text = rule.__name__.replace("_", " "), rule(self)
             if text and name not in self.symptoms:
-                self.symptoms[name] = Symptom(rule, step, text, advice(rule, history), step)
+                self.symptoms[name] = Symptom(rule, step, text, advice(rule, self), step)
                 new.append(self.symptoms[name])
             elif text:
                 self.symptoms[name].last_step = step
@@ -60,7 +59,7 @@ class Diagnosis:
 
     def has_passed(self, symptom: Symptom) -> bool:
         """Return whether a failure was not seen in the last steps."""
-        return symptom.last_step <= self.history.steps[-1]["step"] - RECENT
+        return symptom.last_step <= self.steps[-1]["step"] - RECENT
 
 
 @dataclass
@@ -120,7 +119,8 @@ class Health:
             raise UserError(
                 f"{worst} was above {self.max_unscored:.0%} for {MAX_BAD_STEPS} steps, now {shares[worst]:.0%}",
                 "completions/ holds the reason of each",
-                "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true",
+                "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true; "
+                "if titles are missing, set missing_title_policy in another run",
                 SERVICE,
             )
 

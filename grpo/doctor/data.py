@@ -1,5 +1,7 @@
-"""The data of both stages: questions, conversations, and how a prompt is rendered."""
+"""The data of both stages: questions, conversations, their duplicates, and how a prompt is rendered."""
 
+from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from grpo.config.options import SftConfig
@@ -12,6 +14,8 @@ from grpo.data.rows import Row
 from grpo.doctor.case import Case, need, need_key
 from grpo.sft import load_examples
 
+MAX_SHOWN = 3  # examples of duplicates
+
 
 def questions(case: Case) -> str:
     """Read the questions to train on."""
@@ -19,7 +23,7 @@ def questions(case: Case) -> str:
     need_key(config, "dataset_id_or_path")
     case.data = QuestionData(config)
     case.rows, count = case.data.load(Questions.to_train(config))
-    return f"{len(case.rows)} questions in {count}"
+    return f"{len(case.rows)} questions in {count}; {_duplicates(case.rows)}"
 
 
 def held_out(case: Case) -> str:
@@ -29,14 +33,29 @@ def held_out(case: Case) -> str:
     case.data = case.data or QuestionData(case.config)
     rows, count = case.data.load(Questions.held_out(case.config))
     case.num_held_out = len(rows)
-    trained = {_normal(row) for row in case.rows or ()}
-    known = [row.question[:60] for row in rows if _normal(row) in trained]
-    found = f"{len(rows)} questions in {count}"
-    return f"{found}; warning: {len(known)} of them are trained on as well, such as {known[0]!r}" if known else found
+    found = [f"{len(rows)} questions in {count}", _duplicates(rows)]
+    if case.rows is not None:
+        trained = {_normal(row) for row in case.rows}
+        known = [row for row in rows if _normal(row) in trained]
+        if known:
+            found.append(f"warning: {len(known)} of them are trained on as well, such as {_shown(known)}")
+    return "; ".join(found)
+
+
+def _duplicates(rows: Sequence[Row]) -> str:
+    """Return a text on how many questions are repetitions."""
+    count = Counter(map(_normal, rows))
+    repeated = {_normal(row): row for row in rows if count[_normal(row)] > 1}
+    surplus = len(rows) - len(count)
+    return f"warning: {surplus} are repetitions: {_shown([*repeated.values()])}" if surplus else "none of them twice"
 
 
 def _normal(row: Row) -> str:
     return " ".join(row.question.casefold().split())
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    return ", ".join(repr(row.question[:60]) for row in rows[:MAX_SHOWN])
 
 
 def prompts(case: Case) -> str:
@@ -72,7 +91,10 @@ def conversations(case: Case) -> str:
     max_length = min(config.max_length, shape.max_positions)
     examples, count = load_examples(config, ChatEncoder(tokenizer), max_length)
     lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in examples)
+    texts = Counter((group.prompt.text, group.completions[0].text) for group in examples)
     case.num_examples = len(examples)
     if isinstance(case.config, SftConfig):
         case.longest, case.prompts = lengths[-1], [group.prompt for group in examples]
-    return f"{len(examples)} answers in {count}; with their prompts {lengths[0]} to {lengths[-1]} tokens"
+    surplus = len(examples) - len(texts)
+    twice = f"warning: {surplus} are repetitions" if surplus else "none of them twice"
+    return f"{len(examples)} answers in {count}; with their prompts {lengths[0]} to {lengths[-1]} tokens; {twice}"

@@ -53,5 +53,5 @@ def titles(case: Case) -> str:
     if found.missing:
         text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"
     if found.found < LOWEST_COVERAGE:
-        text = f"warning: the facts of answers without their title earn nothing; {text}"
+        text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
     return text

@@ -18,6 +18,7 @@ from grpo.config.options import ALMANAC
 from grpo.data.almanac import first_words
 from grpo.device.draw import SamplingParams
 from grpo.diagnosis.reader import is_number, read_lines
+from grpo.evaluation.compare import interval
 from grpo.logprobs import batch_logprobs
 from grpo.model.policy import Policy
 from grpo.packing import pack_batch, split_into_micro_batches
@@ -26,7 +27,6 @@ from knowledge.almanac import Fact, is_right
 
 AT_ONCE, AFTER = "Nothing", "I don't know"  # how reasoning begins that declines, and an answer that declines
 MICRO_BATCH_TOKENS = 8192
-DRAWS = 2000  # of the bootstrap
 HALVINGS = 60  # of an interval that holds a number
 Row = Mapping[str, object]
 
@@ -174,13 +174,6 @@ def gain_interval(before: Sequence[Row], after: Sequence[Row]) -> tuple[float, f
         return new - old
 
     return interval(gain, len(places))
-
-
-def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a measure of chosen questions, by bootstrap over `count` of them."""
-    rng = np.random.default_rng(0)
-    values = [measure(rng.integers(count, size=count)) for _ in range(DRAWS)]
-    return tuple(float(value) for value in np.nanpercentile(values, [2.5, 97.5]))
 
 
 def answered(logits: np.ndarray) -> np.ndarray:

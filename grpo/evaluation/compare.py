@@ -1,13 +1,13 @@
 """Compare two models on the same questions, paired: what differs, and whether chance alone would explain it.
 
 - The interval of a difference is a bootstrap interval (Efron, 1979): questions are resampled together with both models'
-  answers, so that the difficulty of a question cancels. Percentiles of 10,000 resamples with a fixed seed.
+  answers, so that the difficulty of a question cancels. Percentiles of 2,000 resamples with a fixed seed.
 - p: the share of 10,000 random exchanges of the two models' answers to each question after which the means differ at
   least as much (Fisher, 1935). For a rate, with one answer per question, this is McNemar's test (1947).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,8 +20,8 @@ from grpo.data.files import read_records
 from grpo.diagnosis.reader import clean, is_number
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
-NUM_DRAWS = 10_000
-CHUNK = 500  # draws at a time
+NUM_RESAMPLES = 2_000  # of the bootstrap
+NUM_EXCHANGES, CHUNK = 10_000, 500  # of the test: all, and at a time
 Question = tuple[int | str, str]  # its row and its text
 Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
 
@@ -72,28 +72,25 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
     pairs = list(zip(a, b, strict=True))
     changes = np.array([fmean(after) - fmean(before) for before, after in pairs])
     means = [fmean(map(fmean, of_model)) for of_model in zip(*pairs, strict=True)]
-    return Difference(*means, means[1] - means[0], *bootstrap_interval(changes), exchange_test(changes))
+    low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
+    return Difference(*means, means[1] - means[0], low, high, exchange_test(changes))
 
 
 def exchange_test(changes: np.ndarray) -> float:
     """Return the two-sided p-value of a mean change, one value per question."""
     generator, least = np.random.default_rng(0), abs(changes.mean()) * (1 - 1e-12)
     num_larger = 0
-    for _ in range(NUM_DRAWS // CHUNK):
+    for _ in range(NUM_EXCHANGES // CHUNK):
         signs = generator.integers(2, size=(CHUNK, len(changes)), dtype=np.int8) * 2 - 1
         num_larger += int((abs(signs @ changes) / len(changes) >= least).sum())
-    return (num_larger + 1) / (NUM_DRAWS + 1)
+    return (num_larger + 1) / (NUM_EXCHANGES + 1)
 
 
-def bootstrap_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % percentile interval of the mean of some values, one per question."""
-    generator = np.random.default_rng(0)
-    means = []
-    for _ in range(NUM_DRAWS // CHUNK):
-        drawn = generator.integers(len(values), size=(CHUNK, len(values)))
-        means.append(values[drawn].mean(axis=1))
-    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
-    return float(low), float(high)
+def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a measure of chosen questions, by bootstrap over `count` of them."""
+    rng = np.random.default_rng(0)
+    values = [measure(rng.integers(count, size=count)) for _ in range(NUM_RESAMPLES)]
+    return tuple(float(value) for value in np.nanpercentile(values, [2.5, 97.5]))
 
 
 def read_answers(path: Path) -> Measured:

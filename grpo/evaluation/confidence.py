@@ -4,7 +4,9 @@ Only answers that state one, and were right or wrong, count here; each counts th
 
     ece    expected calibration error with ten equal bins (1706.04599): the mean distance, over answers, between the
            accuracy and the mean confidence of the answer's bin
-    brier  mean squared distance between confidence and truth, 1 or 0 (Brier, 1950): always saying 0.5 gets 0.25
+    brier  mean squared distance between confidence and truth, 1 or 0 (Brier, 1950)
+    aurc   area under the risk-coverage curve (1805.08206): the mean, over answers, of the share of wrong ones among
+           those that state at least the answer's confidence
 """
 
 import statistics
@@ -15,6 +17,7 @@ from grpo.run.metrics import outcome_of
 from rewards.format import stated_confidence
 
 NUM_BINS = 10
+ATTEMPTED = ("correct", "wrong")
 Stated = tuple[float, bool]  # the confidence that an answer states, and whether the answer is right
 
 
@@ -23,14 +26,23 @@ def calibration(groups: Sequence[Group]) -> dict[str, float]:
 
     Without such an answer, return {}.
     """
-    outcomes = [(stated_confidence(c.text), outcome_of(c.scores)) for c in completions_of(groups)]
-    attempts = [
-        (confidence, outcome == "correct") for confidence, outcome in outcomes if outcome in ("correct", "wrong")
-    ]
-    stated = [(confidence, is_right) for confidence, is_right in attempts if confidence is not None]
+    stated = stated_claims(groups)
     if not stated:
         return {}
-    return {"confidence_frac": len(stated) / len(attempts), "ece": ece(stated), "brier": brier(stated)}
+    num_attempts = sum(outcome_of(completion.scores) in ATTEMPTED for completion in completions_of(groups))
+    confidence_frac = len(stated) / num_attempts
+    return {"confidence_frac": confidence_frac, "ece": ece(stated), "brier": brier(stated), "aurc": aurc(stated)}
+
+
+def stated_claims(groups: Sequence[Group]) -> list[Stated]:
+    """Return the stated confidence of each attempted answer that states one, and whether the answer is right."""
+    claims = []
+    for completion in completions_of(groups):
+        confidence = stated_confidence(completion.text)
+        outcome = outcome_of(completion.scores)
+        if confidence is not None and outcome in ATTEMPTED:
+            claims.append((confidence, outcome == "correct"))
+    return claims
 
 
 def ece(stated: Sequence[Stated]) -> float:
@@ -42,5 +54,30 @@ def ece(stated: Sequence[Stated]) -> float:
 
 
 def brier(stated: Sequence[Stated]) -> float:
-    """Return the Brier score."""
+    """Return the Brier score: 0 is best, always saying 0.5 gets 0.25."""
     return statistics.fmean((confidence - is_right) ** 2 for confidence, is_right in stated)
+
+
+def risk_coverage(stated: Sequence[Stated]) -> list[tuple[float, float]]:
+    """Return (coverage, risk) for each threshold on the confidence, from the highest.
+
+    coverage: share of the answers that state at least this confidence. risk: share of wrong ones among these. Equal
+    confidences cannot be told apart, so they enter together.
+    """
+    ranked = sorted(stated, reverse=True)
+    curve, num_wrong = [], 0
+    for number, (confidence, is_right) in enumerate(ranked, 1):
+        num_wrong += not is_right
+        is_last_of_its_kind = number == len(ranked) or ranked[number][0] < confidence
+        if is_last_of_its_kind:
+            curve.append((number / len(ranked), num_wrong / number))
+    return curve
+
+
+def aurc(stated: Sequence[Stated]) -> float:
+    """Return the area under the risk-coverage curve: 0 is best; equal confidences give the error rate."""
+    area, before = 0.0, 0.0
+    for coverage, risk in risk_coverage(stated):
+        area += (coverage - before) * risk
+        before = coverage
+    return area

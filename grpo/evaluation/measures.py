@@ -8,7 +8,8 @@ pass@1, and lies in its interval. Sources:
     not_attempted
     correct_given_attempted    SimpleQA: right of those that were not declined. incorrect_given_attempted is the rest.
     f_score                    SimpleQA: harmonic mean of accuracy and correct_given_attempted
-    truthfulness               TruthRL, 2509.25760: right - wrong, of all (AA-Omniscience, 2511.13029: times 100)
+    truthfulness               TruthRL, 2509.25760: right - wrong, of all
+    omniscience_index          AA-Omniscience, 2511.13029: 100 (right - wrong), of all
     pass@k                     2107.03374, Eq. 1: the probability that one of k answers is right
     accuracy_low, _high        95 %: Wilson (1927) for one answer per question; else the interval of the mean over
                                questions, which are the clusters of 2411.00640
@@ -90,6 +91,7 @@ def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
         "incorrect_given_attempted": wrong / (attempted or math.nan),
         "f_score": 2 * right / (1 + attempted),  # the harmonic mean of `right` and `right / attempted`
         "truthfulness": right - wrong,
+        "omniscience_index": 100 * (right - wrong),
         "accuracy_low": low,
         "accuracy_high": high,
     }

@@ -7,10 +7,19 @@ from grpo.evaluation.measures import Summary
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = (
     *("accuracy", *ABSTENTION, "truthfulness", "auroc_declining"),
-    *("supported_frac", "ece", "brier", "reward", "mean_length"),
+    *("supported_frac", "ece", "brier", "aurc", "reward", "mean_length"),
 )
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
-DECIMALS = {"mean_length": 1, "reward": 2, "auroc_declining": 2, "ece": 3, "brier": 3}
+ONE_MODEL = ("f_score", "omniscience_index")  # shown only in the table of one evaluation
+DECIMALS = {
+    "omniscience_index": 1,
+    "mean_length": 1,
+    "reward": 2,
+    "auroc_declining": 2,
+    "ece": 3,
+    "brier": 3,
+    "aurc": 3,
+}
 EACH_REWARD = "rewards/"  # begins the name of the mean of one of several rewards
 UNKNOWN = "–"
 
@@ -26,7 +35,7 @@ def summary_table(columns: Mapping[str, Mapping[str, Summary]], title: str = "qu
     for part in dict.fromkeys(part for column in columns.values() for part in column):
         summaries = [column.get(part, {}) for column in columns.values()]
         lines.append(f"{part or title}: {max(summary.get('num_questions', 0) for summary in summaries):.0f}")
-        more = ("f_score", *_pass_at_k(summaries[0])) if is_one else ()
+        more = (*ONE_MODEL, *_pass_at_k(summaries[0])) if is_one else ()
         for name in _known(SHOWN_OF_PART if part else (*SHOWN, *more), summaries):
             cells = "".join(_cell(name, summary.get(name)) for summary in summaries)
             interval = _interval(summaries[0]) if is_one and name == "accuracy" else ""
@@ -40,7 +49,7 @@ def _known(names: Sequence[str], summaries: Sequence[Summary]) -> Iterator[str]:
     Those about abstention are shown only if an answer declines.
     """
     declines = any(summary.get("not_attempted") for summary in summaries)
-    optional = () if declines else (*ABSTENTION, "truthfulness", "f_score")
+    optional = () if declines else (*ABSTENTION, "truthfulness", *ONE_MODEL)
     rewards = [name for name in summaries[-1] if name.startswith(EACH_REWARD)]
     for name in names:
         for each in [name, *rewards] if name == "reward" else [name]:

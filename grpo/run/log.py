@@ -15,7 +15,7 @@ from grpo.config.options import AnyConfig
 from grpo.diagnosis.glossary import Metrics, check_names
 from grpo.diagnosis.record import METRICS_FILE
 from grpo.run.messages import tell, tolerated
-from grpo.run.metrics import outcome_of
+from grpo.run.metrics import Window, outcome_of
 from grpo.run.trackers import Tracker, open_tracker
 
 BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left{postfix}"
@@ -36,17 +36,19 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
 class Log:
     """Writes the metrics of one run; only rank 0 has one.
 
-    metrics.jsonl and the trackers get every step. completions/ gets the first step, the last one, and every one whose
-    number logging_steps divides. The terminal gets these too if logging_steps is more than 1, or if it shows no bar.
+    metrics.jsonl gets every step. The trackers get the means of every logging_steps steps; so does the terminal if
+    logging_steps is more than 1, or if there is no progress bar. completions/ gets the first step, the last one, and
+    every one whose number logging_steps divides.
 
     If the disk is full or a tracker fails, lines are lost and training continues. Each file and tracker warns once.
     """
 
     def __init__(self, config: AnyConfig, total_steps: int, first_step: int, run_id: str):
         run_dir = Path(config.output_dir)
-        self.config, self.total_steps = config, total_steps
+        self.config, self.total_steps, self.step = config, total_steps, first_step
         self.completions, self.metrics = run_dir / "completions", run_dir / METRICS_FILE
         self.warned: set[str] = set()
+        self.window = Window()
         self.prints = config.logging_steps > 1 or not (config.disable_tqdm or sys.stderr.isatty())
         self.bar = tqdm(
             total=total_steps,
@@ -71,12 +73,15 @@ class Log:
         self._write_line(step, metrics)
         self.bar.set_postfix_str(describe(metrics), refresh=False)
         self.bar.update()
-        self._track(step, metrics)
-        is_due = step % self.config.logging_steps == 0 or step in (1, self.total_steps)
-        if is_due and self.prints:
-            tell(f"step {step} of {self.total_steps}: {describe(metrics)}")
+        self.step = step
+        self.window.add(metrics)
+        is_due = step % self.config.logging_steps == 0 or step == self.total_steps
+        if is_due:
+            self._write_means()
+        if not groups:
+            return
         is_bad = not math.isfinite(metrics.get("grad_norm", 0.0))
-        if groups and (is_bad or (self.config.log_completions and is_due)):
+        if is_bad or (self.config.log_completions and (is_due or step == 1)):
             self._write_completions(step, groups)
 
     def write_evaluation(self, step: int, metrics: Metrics) -> None:
@@ -95,6 +100,14 @@ class Log:
             _append(self.metrics, json.dumps({"step": step, **finite}) + "\n")
         failpoint("log-appended")
 
+    def _write_means(self) -> None:
+        """Send the means over the steps since the last call to the trackers, and print them."""
+        number, means = self.window.number, self.window.take()
+        self._track(self.step, means)
+        if self.prints:
+            what = "" if number == 1 else f", mean of {number}"
+            tell(f"step {self.step} of {self.total_steps}{what}: {describe(means)}")
+
     def _track(self, step: int, metrics: Metrics) -> None:
         for name, tracker in self.trackers.items():
             with tolerated(name, self.warned, Exception):
@@ -111,6 +124,8 @@ class Log:
     def close(self) -> None:
         """Close the trackers and the progress bar."""
         self.bar.close()
+        if self.window.number:  # the run was stopped between two lines
+            self._write_means()
         for name, tracker in self.trackers.items():
             with tolerated(name, self.warned, Exception):
                 tracker.finish()

@@ -1,6 +1,7 @@
 """The metrics of a step: statistics of its tokens and of its completions, and its time by phase."""
 
 import math
+import re
 import statistics
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ import torch
 
 from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
 from grpo.device.distributed import Ranks
+from grpo.diagnosis.glossary import Metrics
 
 CPU = torch.device("cpu")
 
@@ -172,6 +174,31 @@ def std(values: Sequence[float]) -> float:
         return 0.0
     centre = mean(values)
     return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+class Window:
+    """The metrics of the steps since the last logged line: their means, or last values of those in SINCE_START."""
+
+    SINCE_START = re.compile("(judge|decomposer)/|(epoch|num_tokens|learning_rate|skipped_steps|peak_memory_gb)$")
+
+    def __init__(self):
+        self.values: dict[str, list[float]] = {}
+        self.number = 0  # of steps
+
+    def add(self, metrics: Metrics) -> None:
+        """Add a step."""
+        self.number += 1
+        for name, value in metrics.items():
+            self.values.setdefault(name, []).append(value)
+
+    def take(self) -> dict[str, float]:
+        """Return the metrics of the line, and begin a new one. A metric is NaN if no step has a finite value."""
+        taken = {}
+        for name, values in self.values.items():
+            finite = [value for value in values if math.isfinite(value)] or [math.nan]
+            taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
+        self.values, self.number = {}, 0
+        return taken
 
 
 class Clock:

@@ -38,16 +38,17 @@ LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
 
 
 def environment(config: AnyConfig) -> dict[str, str]:
-    """Return what all processes of a run must have in common before they can work together.
+    """Return what all processes of a run must have in common before they can work together: versions and keys."""
+    return program() | {name: repr(value) for name, value in asdict(config).items() if name not in keys_that("local")}
 
-    These are its keys, and the versions of Python, of this program with its source, and of the libraries.
-    """
+
+def program() -> dict[str, str]:
+    """Return the versions of Python, of this program with its source, and of the libraries."""
     root = Path(grpo.__file__).parents[1]
     paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
     source = digest([str(path.relative_to(root)), path.read_text(encoding="utf-8")] for path in paths)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
-    found |= {library: version(library) for library in LIBRARIES}
-    return found | {name: repr(value) for name, value in asdict(config).items() if name not in keys_that("local")}
+    return found | {library: version(library) for library in LIBRARIES}
 
 
 def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained
 from grpo.base.folders import UNFINISHED
-from grpo.base.storage import failpoint, is_at, read_mapping, run_in_forked_children, try_to_lock, write_json
+from grpo.base.storage import failpoint, is_at, read_mapping, try_to_lock, write_json
 from grpo.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.checkpoint import recover
 from grpo.run.messages import now, tell, tolerated
@@ -176,4 +176,5 @@ def _close_locks_in_child() -> None:
         run_dir.lock.close()
 
 
-run_in_forked_children(_close_locks_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows, where processes cannot fork
+    os.register_at_fork(after_in_child=_close_locks_in_child)

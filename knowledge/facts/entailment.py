@@ -108,7 +108,8 @@ class EntailmentVerifier:
                 inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
                 padded = self.tokenizer.pad(inputs, return_tensors="pt").to(self.device)
                 with torch.inference_mode():
-                    scores_N3 = self.model(**padded).logits.float().softmax(-1)[:, self.columns]
+                    logits_N3 = self.model(**padded).logits.float()
+                scores_N3 = logits_N3.softmax(-1)[:, self.columns]
                 found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
         return [found[place] for place in range(len(pairs))]
 

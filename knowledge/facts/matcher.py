@@ -40,8 +40,10 @@ async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
     text = text[:MAX_TEXT_CHARS]
     facts = []
     for start, end in sentence_spans(text):
-        fact = _plain(text[start:end])
-        if num_words(fact) >= MIN_WORDS and _VERB.search(fact) and not _NO_STATEMENT.search(text[start:end]):
+        sentence = text[start:end]
+        fact = _plain(sentence)
+        is_statement = _VERB.search(fact) and not _NO_STATEMENT.search(sentence)
+        if is_statement and num_words(fact) >= MIN_WORDS:
             facts.append(Claim(fact, ((start, end),)))
     return Claims(admissible(facts, text, question))
 

@@ -5,7 +5,7 @@ REPLY_RULES is the prompt; replies.py reads the reply.
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 from knowledge.facts.claims import (
     MAX_FACT_CHARS,
@@ -43,18 +43,9 @@ ASK_AGAIN = (
 )
 
 
-class Reply(Protocol):
-    """The answer of a model; `text` is None if it is not usable, and `reason` says why.
-
-    cut: what there is of a reply that did not come to its end.
-    """
-
-    text: str | None
-    reason: str
-    cut: str
-
-
-Complete = Callable[..., Awaitable[Reply]]  # complete(messages, *, max_tokens, prompt_version, accept)
+# complete(messages, *, max_tokens, prompt_version, accept). Its reply has a `text`, which is None if it is not usable;
+# then `reason` says why, and `cut` is what there is of a reply that did not come to its end.
+Complete = Callable[..., Awaitable[Any]]
 
 
 def by_model(complete: Complete, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissible) -> Decompose:
@@ -130,7 +121,10 @@ def _stated_in(fact: str, numbers: Iterable[int], spans: list[Span], text: str) 
 
     A number without a sentence, or whose sentence shares no content word with the fact, is a mistake of the model.
     """
-    words = set(tokens(fact))
-    named = {text[slice(*spans[number - 1])] for number in numbers if 0 < number <= len(spans)}
-    stating = {sentence for sentence in named if words & set(tokens(sentence))}
-    return tuple(span for span in spans if text[slice(*span)] in stating) if stating else ()
+    words, stating = set(tokens(fact)), set()
+    for number in numbers:
+        if 0 < number <= len(spans):
+            sentence = text[slice(*spans[number - 1])]
+            if words & set(tokens(sentence)):
+                stating.add(sentence)
+    return tuple(span for span in spans if text[slice(*span)] in stating)

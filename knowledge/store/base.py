@@ -20,7 +20,7 @@ from knowledge.errors import bad_file
 from knowledge.store.answers import Coverage, Lookup, Passage
 from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
-from knowledge.store.layout import check_pages, check_start, index_record
+from knowledge.store.layout import check_pages, index_record
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import rank
 from knowledge.store.tokens import tokens
@@ -52,9 +52,7 @@ class KnowledgeBase:
 
         UserError (exit 3) says what was found instead, and how to build a knowledge base.
         """
-        path = Path(path)
-        check_start(path)
-        database = ReadOnlyDatabase(path, busy_timeout_s)
+        database = ReadOnlyDatabase(Path(path), busy_timeout_s)
         try:
             check_pages(database)
             return cls(database)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError, explained
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0
@@ -24,15 +24,14 @@ def read_only_uri(path: Path) -> str:
     """Return SQLite's URI to read a file.
 
     A file in WAL mode, as KnowRL leaves its own, is read as immutable. Otherwise SQLite would create two files next
-    to it, and fail where it cannot. UserError (exit 3) if part of the content is still in the -wal file.
+    to it, and fail where it cannot. UserError (exit 3) if there is no such file, or if part of the content is still in
+    the -wal file.
     """
-    try:
-        with open(path, "rb") as file:
-            is_wal = 2 in file.read(20)[18:]
-    except OSError as error:
-        raise bad_file(
-            path, f"cannot be read ({error.strerror})", "a file that this user may read", "check its permissions"
-        ) from error
+    fix = f"build it: python -m knowledge.build SOURCE.jsonl {path}; or check its permissions"
+    if path.is_fifo():
+        raise bad_file(path, "a pipe", fix=fix)
+    with explained(OSError, f"{path} cannot be read", fix), open(path, "rb") as file:
+        is_wal = 2 in file.read(20)[18:]
     if not is_wal:
         return file_uri(path, "ro")
     log = Path(f"{path.resolve()}-wal")
@@ -54,7 +53,8 @@ class ReadOnlyDatabase:
     """
 
     def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
-        self.path, self.busy_timeout_s, self._opened = path, busy_timeout_s, os.stat(path)
+        self.path, self.busy_timeout_s = path, busy_timeout_s
+        self._uri, self._opened = read_only_uri(path), os.stat(path)
         # by process and thread: SQLite forbids a forked child to use the connections of its parent
         self._connections: dict[tuple[int, int], sqlite3.Connection] = {}
 
@@ -87,12 +87,7 @@ class ReadOnlyDatabase:
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists() or os.stat(self.path).st_ino != self._opened.st_ino:
             raise self._mixed("replaced or removed")
-        connection = sqlite3.connect(
-            read_only_uri(self.path),
-            uri=True,
-            timeout=self.busy_timeout_s,
-            check_same_thread=False,
-        )
+        connection = sqlite3.connect(self._uri, uri=True, timeout=self.busy_timeout_s, check_same_thread=False)
         connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         return connection
 
@@ -117,9 +112,4 @@ class ReadOnlyDatabase:
         """Return what to raise instead."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(str(self.path), self.busy_timeout_s)
-        return bad_file(
-            self.path,
-            f"SQLite says: {error}",
-            "a readable SQLite file",
-            "fetch or build it again",
-        )
+        return bad_file(self.path, f"SQLite says: {error}")

@@ -107,8 +107,8 @@ class IndexWriter:
             "documents": self.num_documents,
             "passages": self.num_passages,
         }
-        rows = [(key, json.dumps(value)) for key, value in sorted(record.items())]
-        self.connection.executemany("INSERT INTO knowledge_meta VALUES (?, ?)", rows)
+        for key, value in sorted(record.items()):
+            self._run("INSERT INTO knowledge_meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _flush(self) -> None:
         self.connection.executemany("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)
@@ -127,22 +127,24 @@ class FullTextIndex:
 
         The list is empty if no passage holds a token of the query.
         """
-        found = map(tuple, self._database.rows(COUNTS, json.dumps(list(dict.fromkeys(tokens(query))))))
-        num_with = dict(sorted(found, key=lambda item: (item[1], item[0])))  # token -> passages with it, rarest first
-        if not num_with:
+        wanted = list(dict.fromkeys(tokens(query)))
+        counted = self._database.rows(COUNTS, json.dumps(wanted))  # (token, number of passages with it)
+        rarest_first = sorted(counted, key=lambda item: (item[1], item[0]))
+        if not rarest_first:
             return []
         rare, num_rows = [], 0
-        for token, number in num_with.items():
+        for token, number in rarest_first:
             num_rows += number
             if num_rows > self.max_rows or len(rare) == MAX_TOKENS:
                 break
             rare.append(quote(token))
         last = self.num_passages
         if not rare:  # common words only: the rarest of them, from the start until it was met about max_rows times
-            token, number = next(iter(num_with.items()))
+            token, number = rarest_first[0]
             rare, last = [quote(token)], last * self.max_rows // number
         found = []
-        for title, number, document, score in self._database.rows(BEST, " OR ".join(rare), last, k):
+        best = self._database.rows(BEST, " OR ".join(rare), last, k)
+        for title, number, document, score in best:
             text = split_stored(document)[number]
             found.append(Passage(f"{title}#{number}", title, text, score))
         return found

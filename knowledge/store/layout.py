@@ -13,26 +13,12 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.fulltext import FORMAT_VERSION
 from knowledge.store.tokens import TOKENS_VERSION
 
-MAGIC = b"SQLite format 3\0"
 MAX_CHECKED_BYTES = 4 << 30  # checking more takes minutes; `knowledge.verify` checks any size
 SAMPLE_BYTES = 1 << 20
 FETCH_IT = "fetch or build it again"
 COLUMNS = """
     SELECT tables.name, columns.name FROM sqlite_master AS tables
     LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
-
-
-def check_start(path: Path) -> None:
-    """Raise UserError (exit 3) unless there is a file that starts like SQLite's."""
-    if not path.is_file():
-        raise bad_file(path, "a directory" if path.is_dir() else "no such file")
-    with open(path, "rb") as file:
-        start = file.read(len(MAGIC))
-    if not start:
-        raise bad_file(path, "an empty file")
-    if start != MAGIC:
-        fix = f"if it is a source: python -m knowledge.build {path} OUT.db; if a compressed database: gunzip it"
-        raise bad_file(path, f"not an SQLite database: it starts with {start!r}", fix=fix)
 
 
 def check_pages(database: ReadOnlyDatabase, check: str = "quick_check", max_bytes: float = MAX_CHECKED_BYTES) -> None:
@@ -82,11 +68,9 @@ def identity(path: str | Path) -> str:
     Our build writes a digest of all titles and passages into the file; any other file is known by its `fingerprint`.
     UserError (exit 3) if the file is no knowledge base.
     """
-    path = Path(path)
-    check_start(path)
-    with closing(ReadOnlyDatabase(path)) as database:
+    with closing(ReadOnlyDatabase(Path(path))) as database:
         content = index_record(database).get("content")
-    return f"content {content}" if content else f"file {fingerprint(path)}"
+    return f"content {content}" if content else f"file {fingerprint(Path(path))}"
 
 
 def fingerprint(path: Path) -> str:

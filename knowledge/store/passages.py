@@ -25,11 +25,6 @@ _ABBREVIATION = re.compile(rf"\b(?:[A-Za-z]|{'|'.join(ABBREVIATIONS)})$").search
 _MAX_ABBREVIATION = 8  # characters that are searched for one
 
 
-def num_bytes(text: str) -> int:
-    """Return the length of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a text with the white space after them; joined, they are the text again."""
     start = 0
@@ -64,26 +59,22 @@ def pack(text: str, max_tokens: int = MAX_TOKENS) -> list[str]:
     `max_tokens` by itself is cut, at a space where there is one.
     """
     limit = max_tokens * BYTES_PER_TOKEN
-    passages = [""]
-    room = limit
+    passages = [b""]
     for sentence in sentences(text):
-        size = num_bytes(sentence)
-        for piece in _cut(sentence, limit):
-            if size > room:
-                passages.append("")
-                room = limit
-            passages[-1] += piece
-            room -= num_bytes(piece)
-    stripped = [passage.strip() for passage in passages]
+        raw = sentence.encode("utf-8", "replace")
+        if len(passages[-1]) + len(raw) <= limit:
+            passages[-1] += raw
+        else:
+            passages += _cut(raw, limit)
+    stripped = [passage.decode().strip() for passage in passages]
     return [passage for passage in stripped if passage]
 
 
-def _cut(sentence: str, limit: int) -> list[str]:
+def _cut(raw: bytes, limit: int) -> list[bytes]:
     """Cut a sentence into pieces of at most `limit` bytes, each at its last space.
 
     If the last space lies before the middle, the piece is cut within a word.
     """
-    raw = sentence.encode("utf-8", "replace")
     pieces = []
     start = 0
     while len(raw) - start > limit:
@@ -93,9 +84,9 @@ def _cut(sentence: str, limit: int) -> list[str]:
         space = raw.rfind(b" ", start + limit // 2, end)
         if space > 0:
             end = space + 1
-        pieces.append(raw[start:end].decode())
+        pieces.append(raw[start:end])
         start = end
-    return [*pieces, raw[start:].decode()]
+    return [*pieces, raw[start:]]
 
 
 def without_markers(text: str) -> str:

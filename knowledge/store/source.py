@@ -1,7 +1,7 @@
-"""Read the rows of a source: {"title", "text"} as JSON lines, plain or gzip; another file of rows; a knowledge base.
+"""Read the rows of a source: {"title", "text"} as JSON lines or an array, plain or gzip; a table; a knowledge base.
 
-Lines take constant memory. Other files (a JSON array, a table, Parquet) are read at once, by grpo/data/files.py. A row
-that cannot be used is yielded as a Skip with its number and the reason, and reading goes on at the next row.
+Lines take constant memory. An array is read at once, and so are tables and Parquet, by grpo/data/files.py. A row that
+cannot be used is yielded as a Skip with its number and the reason, and reading goes on at the next row.
 """
 
 import gzip
@@ -16,11 +16,13 @@ from typing import BinaryIO
 from grpo.base.errors import explained
 from grpo.data.files import GZIP, read_records
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.layout import MAGIC, index_record
+from knowledge.store.layout import index_record
 from knowledge.store.passages import SEPARATOR, split_stored, without_markers
 from knowledge.text import clean
 
-MAX_LINE_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB; what is longer counts as several lines
+MAGIC = b"SQLite format 3\0"
+MAX_LINE_BYTES = 8 << 20  # the longest article of Wikipedia has about 1 MB
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 SPACES = b"\xef\xbb\xbf \t\r\n"  # before the first row: a byte order mark, white space
 
 
@@ -60,11 +62,22 @@ def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:
         yield from _documents(path)
         return
     stream = gzip.GzipFile(fileobj=file) if start.startswith(GZIP) else file
-    if stream.peek(1).lstrip(SPACES).startswith(b"{"):
+    if path.name.lower().endswith(TABLES):
+        rows = read_records(path)
+    elif stream.peek(1).lstrip(SPACES).startswith(b"["):
+        rows = _array(path, stream)
+    else:
         yield from _lines(stream)
         return
-    for number, record in enumerate(read_records(path), 1):
-        yield check_row(number, record)
+    for number, row in enumerate(rows, 1):
+        yield check_row(number, row)
+
+
+def _array(path: Path, stream: BinaryIO) -> list[object]:
+    """Return the elements of a JSON array; UserError (exit 3) if it is broken."""
+    fix = "write one row per line, without the brackets: then only a broken row is skipped"
+    with explained((ValueError, RecursionError), f"{path} is no JSON array that can be read", fix):
+        return json.loads(stream.read().decode("utf-8-sig", "surrogateescape"))
 
 
 def _documents(path: Path) -> Iterator[Document | Skip]:
@@ -80,6 +93,11 @@ def _lines(stream: BinaryIO) -> Iterator[Document | Skip]:
     number = 0
     while line := stream.readline(MAX_LINE_BYTES):
         number += 1
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while not line.endswith(b"\n") and (rest := stream.readline(MAX_LINE_BYTES)):
+                line = rest
+            yield Skip(number, f"too long: the limit is {MAX_LINE_BYTES / 1e6:.1f} MB")
+            continue
         try:
             yield check_row(number, json.loads(line)) if line.strip() else Skip(number, "blank")
         except (ValueError, RecursionError) as error:

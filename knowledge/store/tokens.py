@@ -48,7 +48,8 @@ def _tokens_of(piece: str) -> tuple[str, ...]:
 def _tokens_of_run(run: str) -> tuple[str, ...]:
     """Return the tokens of a word or a part of one in one script."""
     if _IS_UNSPACED(run):
-        return tuple(run[i : i + 2] for i in range(len(run) - 1)) or (run,)
+        pairs = [run[i : i + 2] for i in range(len(run) - 1)]
+        return tuple(pairs) or (run,)
     if run in STOP_WORDS:
         return ()
     return (_ENDING.sub("", run.replace(",", "")[:MAX_TOKEN_CHARS]),)

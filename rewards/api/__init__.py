@@ -2,8 +2,7 @@
 
 It knows no rewards. It may import `grpo.base` and `knowledge`. Read in this order:
 
-    client.py       one question to one reply, or to "unscorable": retries, one deadline, costs, a cache on disk
-    session.py      OpenAI's SDK on one event loop: what it sends, and how much of it at once
+    client.py       one question to one reply, or to "unscorable": OpenAI's SDK, retries, one deadline, a cache on disk
     endpoint.py     where a model is, from the configuration or the environment, and which URLs are allowed
     reply.py        what an answer of the endpoint means
     cache.py        replies on disk

@@ -1,4 +1,4 @@
-"""Ask a language model behind an API by OpenAI's SDK; retries, deadlines, cache and costs are handled here.
+"""Ask a language model behind an API by OpenAI's SDK; retries, deadlines and cache are handled here.
 
 An outage never becomes a number: a question ends as a text, or as unscorable with a reason. What only the user can
 repair (key, quota, the model's name) ends the run with exit code 4. One event loop at a time uses a client; `close` may
@@ -15,23 +15,60 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import openai
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from knowledge.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, excerpt
-from rewards.api.session import Limits, Session
+from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage, excerpt, read_body, read_status
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-DEFAULT_LIMITS = Limits()
+SENT = {
+    "host",
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-type",
+    "content-length",
+    "user-agent",
+    "x-stainless-raw-response",  # it makes the SDK hand over the body unread
+}
 Result = TypeVar("Result")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _log = logging.getLogger("rewards")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one process asks of an endpoint.
+
+    max_concurrency: questions under way.
+    deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
+    the question's first request, so waiting for its turn does not count.
+    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
+    max_replies: how often a question is asked whose reply is empty or cut.
+    preflight_tries: how often an endpoint is asked before the first step.
+    dead_after: this many questions in a row without a reply are announced. is_fatal: they end the run.
+    """
+
+    max_concurrency: int = 128
+    deadline_s: float = 120.0
+    backoff_s: float = 0.5
+    max_backoff_s: float = 8.0
+    max_replies: int = 2
+    preflight_tries: int = 4
+    dead_after: int = 32
+    is_fatal: bool = True
+
+
+DEFAULT_LIMITS = Limits()
 
 
 class ApiClient:
@@ -43,7 +80,7 @@ class ApiClient:
     def __init__(self, endpoint: Endpoint, limits: Limits = DEFAULT_LIMITS, cache: ReplyCache | None = None):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
-        self._counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
         self._failure: tuple[str, str, str] | None = None  # that concerns every request
@@ -70,11 +107,11 @@ class ApiClient:
         model = self.endpoint.model
         key = cache_key(model, parameters_of(model, max_tokens), prompt_version, messages, nonce)
         if self.cache and (cached := self.cache.get(key)) is not None:
-            self._counts["cache_hits"] += 1
+            self.counts["cache_hits"] += 1
             return ChatReply(cached)
         running = self._connect().running
         if key in running:
-            self._counts["cache_hits"] += 1
+            self.counts["cache_hits"] += 1
         else:
             running[key] = asyncio.create_task(self._ask_and_keep(key, messages, max_tokens, accept))
             running[key].add_done_callback(lambda task: _forget(running, key, task))
@@ -107,7 +144,7 @@ class ApiClient:
 
     def metrics(self) -> dict[str, float]:
         """Return the COUNTS since the start, as <endpoint>/<name>."""
-        return {f"{self.endpoint.name}/{name}": float(self._counts[name]) for name in COUNTS}
+        return {f"{self.endpoint.name}/{name}": float(self.counts[name]) for name in COUNTS}
 
     def close(self) -> None:
         """End all questions under way as unscorable, from any thread but the event loop's own; close the cache."""
@@ -119,7 +156,7 @@ class ApiClient:
         if self.cache is not None:
             self.cache.close()
 
-    def _connect(self) -> Session:
+    def _connect(self) -> "Session":
         """Return the session, which belongs to the event loop that asks first."""
         if self._session is None:
             self._session = Session(self.endpoint.base_url, self._key, self.limits)
@@ -135,7 +172,7 @@ class ApiClient:
     ) -> ChatReply:
         reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and bool(accept(reply.text))
-        self._counts["unscorable"] += reply.text is None
+        self.counts["unscorable"] += reply.text is None
         if is_usable and self.cache is not None:
             self.cache.put(key, reply.text)
         self._look_for_death(reply, is_usable or bool(reply.cut))
@@ -182,16 +219,16 @@ class ApiClient:
                     return ChatReply(None, "; ".join(filter(None, reasons)), outcome.cut)
                 if outcome.reason == CUT:
                     max_tokens *= 2
-                self._counts["retries"] += 1
+                self.counts["retries"] += 1
                 await asyncio.sleep(pause_s)
 
-    async def _try(self, session: Session, request: dict[str, Any], timeout_s: float) -> Outcome:
+    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Outcome:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
             raise self._error(*self._failure)
         outcome, (prompt_tokens, completion_tokens) = await session.send(request, timeout_s)
-        self._counts.update(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
-        self._counts["failures"] += not isinstance(outcome, ChatReply)
+        self.counts.update(calls=1, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+        self.counts["failures"] += not isinstance(outcome, ChatReply)
         if isinstance(outcome, Permanent):
             self._failure = ("refuses the request", outcome.reason, outcome.fix)
             raise self._error(*self._failure)
@@ -199,6 +236,58 @@ class ApiClient:
 
     def _error(self, problem: str, why: str, fix: str, exit_code: int = SERVICE) -> UserError:
         return UserError(f"the {self.endpoint.name} at {self.endpoint.base_url} {problem}", why, fix, exit_code)
+
+
+class Session:
+    """Hold what belongs to the running event loop: the SDK's client, its limits, and the questions under way.
+
+    The SDK neither retries nor follows redirects here. It would add OPENAI_ORG_ID, OPENAI_PROJECT_ID,
+    OPENAI_CUSTOM_HEADERS and a description of this machine to the requests to whatever host is configured. Only the
+    headers in SENT leave, with the endpoint's own key.
+    """
+
+    def __init__(self, base_url: str, key: str, limits: Limits):
+        self.loop = asyncio.get_running_loop()
+        self.slots = asyncio.Semaphore(limits.max_concurrency)
+        self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
+        self._key = key
+        http_client = openai.DefaultAsyncHttpxClient(
+            follow_redirects=False,
+            trust_env=base_url.startswith("https:"),  # the environment's proxies do not serve this machine or network
+            timeout=limits.deadline_s,
+            event_hooks={"request": [self._send_our_headers_only]},
+        )
+        self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
+
+    async def send(self, request: dict[str, Any], timeout_s: float) -> tuple[Outcome, Usage]:
+        """Send one chat request. Whatever the endpoint does ends in an outcome, not in an exception.
+
+        One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                raw = await self._sdk.chat.completions.with_raw_response.create(**request)
+                return read_body(await raw.http_response.aread())
+        except openai.APIStatusError as error:
+            return read_status(error.status_code, error.response.headers, error.body), (0, 0)
+        except (openai.APITimeoutError, TimeoutError):
+            return Trouble(f"no answer within {timeout_s:g} s"), (0, 0)
+        except (openai.OpenAIError, ValueError, OSError, RuntimeError) as error:
+            return Trouble(f"it cannot be reached: {excerpt(error.__cause__ or error)}"), (0, 0)
+
+    async def close(self) -> None:
+        """Cancel the questions under way, and close all sockets."""
+        tasks = list(self.running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._sdk.close()
+
+    async def _send_our_headers_only(self, request: Any) -> None:
+        for name in list(request.headers):
+            if name.lower() not in SENT:
+                del request.headers[name]
+        request.headers["authorization"] = f"Bearer {self._key}"
 
 
 def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> None:

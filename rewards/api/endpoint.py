@@ -171,8 +171,11 @@ def _addresses(host: str, flags: int = 0) -> list[Address]:
         found = socket.getaddrinfo(host.partition("%")[0], None, flags=flags)
     except (OSError, UnicodeError):
         return []
-    addresses = [ipaddress.ip_address(address.partition("%")[0]) for *_, (address, *_) in found]
-    return [getattr(address, "ipv4_mapped", None) or address for address in addresses]
+    addresses = []
+    for *_, (written, *_) in found:
+        address = ipaddress.ip_address(written.partition("%")[0])
+        addresses.append(getattr(address, "ipv4_mapped", None) or address)
+    return addresses
 
 
 def from_environment(*names: str) -> str:

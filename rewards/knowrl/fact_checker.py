@@ -52,9 +52,13 @@ class FactChecker:
     is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it, and
     whether or not it follows from the facts before.
 
-    Without its title in the base, a completion gets 0; others are not affected. (Unscored, only wrong answers would
-    leave their group, since right ones and refusals are never looked up, and refusing would be the worst in it.) A
-    locked base makes a completion unscored. Any other failure of the base (UserError) or of the verifier ends the run.
+    missing_title_policy is the value of a completion whose title is not in the base; others are not affected.
+    "zero": 0. "unscored": None; then only the wrong answers leave their group (right ones and refusals are never looked
+    up), and refusing is the worst in it. "search": evidence comes from the documents that full-text search guesses, and
+    the reason says so; None if search guesses none.
+
+    A locked base makes a completion unscored, too. Any other failure of the base (UserError) or of the verifier ends
+    the run.
     """
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
@@ -69,18 +73,17 @@ class FactChecker:
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
+        if options["missing_title_policy"] == "search":
+            self.base.check_search()
 
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(completion)
         title = joined_titles(columns.get("title"))
         try:
-            found = await self._run(self.base.lookup, title, False) if title.strip() else Lookup(title, (), "missing")
-            self._count({f"lookups_{found.how}": 1})
+            found = await self._look_up(title)
             if found.how == "missing":
-                named = f"the title {title[:80]!r} is not in the knowledge base"
-                reason = named if title.strip() else "the row names no title"
-                return Score(0.0, reason, details=dict(NOTHING_FOUND), asked={BASE: True})
+                return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
             subject = title.partition(" (")[0].strip() if is_about_title else ""
             claims = await self.decompose(text, str(columns.get("question") or ""), subject)
@@ -94,16 +97,23 @@ class FactChecker:
         for claim, (_, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
             checked.append(_checked(claim, passages, verdict, start))
         repeated = set() if self.is_original else await self._repeated(checked)
-        return self._score(checked, repeated)
+        return self._score(checked, repeated, found)
 
     def prepare(self, rows: Rows, say: Say) -> None:
-        """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers."""
+        """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers.
+
+        Warn if so many titles are missing that the reward means little, or that the run would end.
+        """
         coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows])
         say(f"knowledge base {self.base.path}: {coverage}")
-        if coverage.found < LOWEST_COVERAGE:
+        lowest, consequence, policy = LOWEST_COVERAGE, "", self.options["missing_title_policy"]
+        if policy != "zero":  # completions without their title are unscored
+            lowest = max(lowest, 1 - self.options["max_unscored"])
+            consequence = ", which ends a run above max_unscored"
+        if coverage.found < lowest:
             say(
                 f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
-                f"{', '.join(coverage.missing[:3])}; the facts of their answers earn nothing"
+                f"{', '.join(coverage.missing[:3])}; missing_title_policy is {policy}{consequence}"
             )
         if self.client:
             check_decomposer(self.client, self.options)
@@ -116,6 +126,7 @@ class FactChecker:
         metrics = {
             "kb/lookups_exact": counts["lookups_exact"],
             "kb/lookups_parts": counts["lookups_parts"],
+            "kb/lookups_search": counts["lookups_search"],
             "kb/lookups_missing": counts["lookups_missing"],
             "kb/unscored": counts["unscored"],
             "kb/facts_per_completion": counts["facts"] / num_texts,
@@ -131,6 +142,14 @@ class FactChecker:
         self.base.close()
         if self.client:
             self.client.close()
+
+    async def _look_up(self, title: str) -> Lookup:
+        """Find the documents of the title."""
+        found = Lookup(title, (), "missing")
+        if title.strip():
+            found = await self._run(self.base.lookup, title, self.options["missing_title_policy"] == "search")
+        self._count({f"lookups_{found.how}": 1})
+        return found
 
     def _with_passages(self, claims: Sequence[Claim], found: Lookup) -> list[FactToCheck]:
         """Return each fact with the passages that may bear on it. The query is title and fact."""
@@ -159,20 +178,22 @@ class FactChecker:
         verdicts = await self._run(self.verifier.verify, list(repeats.values())) if repeats else []
         return {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
 
-    def _score(self, facts: Sequence[CheckedFact], repeated: set[int]) -> Score:
+    def _score(self, facts: Sequence[CheckedFact], repeated: set[int], found: Lookup) -> Score:
         """Value the verdicts on the facts of a text; those at the places `repeated` do not count."""
         labels, explained = [], []
-        for place, found in enumerate(facts):
-            explanation = f"{shortened(found['fact'], MAX_FACT_CHARS)} → {found['verdict']}"
+        for place, fact in enumerate(facts):
+            explanation = f"{shortened(fact['fact'], MAX_FACT_CHARS)} → {fact['verdict']}"
             if place in repeated:
                 explanation += ", said before"
             else:
-                labels.append(found["verdict"])
+                labels.append(fact["verdict"])
             explained.append(explanation)
         counts = {label: labels.count(label) for label in LABELS}
         self._count({"texts": 1, "facts": len(labels), **counts})
         supported, refuted = counts["supported"], counts["refuted"]
         reason = f"{supported} of {len(labels)} facts supported, {refuted} refuted" if facts else "no facts stated"
+        if found.how == "search":
+            reason += f"; the title is not in the knowledge base, search guessed {', '.join(found.titles)}"
         value = self.formula(supported, refuted, len(labels))
         return Score(
             value,
@@ -181,6 +202,12 @@ class FactChecker:
             asked={BASE: True, DECOMPOSER: True},
             facts=list(facts),
         )
+
+    def _without_document(self, title: str) -> Score:
+        reason = f"the title {title[:80]!r} is not in the knowledge base" if title.strip() else "the row names no title"
+        if self.options["missing_title_policy"] == "zero":
+            return Score(0.0, reason, details=dict(NOTHING_FOUND), asked={BASE: True})
+        return self._unscored(reason, {BASE: False})
 
     def _unscored(self, reason: str, asked: dict[str, bool]) -> Score:
         self._count({"unscored": 1})

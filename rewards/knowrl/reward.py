@@ -1,17 +1,18 @@
-"""Build KnowRL's reward: correctness, and factuality where it can matter. Its two versions:
+"""Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions:
 
-                    knowrl                             knowrl_v2
-    correctness     rules, judge (correctness.py)      the judge alone
-    right           2                                  2
-    refused         1                                  1
-    wrong           -1 + fact                          -1 + fact
-    fact            (supported - refuted) / (n + 3)    share supported x length penalty
-    supported if    entailment >= 0.3, and more        entailment >= 0.3
+                    knowrl                           knowrl_v1                 knowrl_v2
+    correctness     rules, judge (correctness.py)    the judge alone           the judge alone
+    right           2                                2                         2
+    refused         1                                -1 + fact                 1
+    wrong           -1 + fact                        -1 + fact                 -1 + fact
+    fact            (supported - refuted) / (n + 3)  min(supported / 15, 1)    share supported x length penalty
+    supported if    entailment >= 0.3, and more      entailment >= 0.3         entailment >= 0.3
                     than contradiction
-    n counts        facts of the text, each once       all that are listed
+    n counts        facts of the text, each once     all that are listed       all that are listed
 
-fact lies in [0, 1], so a wrong answer never beats a refusal. Each version brings the reward `format` (+1 / -1, weight
-1) along: together they are KnowRL's total. Where facts decide nothing, nothing is looked up and no model is asked.
+fact lies in [0, 1], so a wrong answer never beats a refusal that is paid. Each version brings the reward `format` (+1 /
+-1, weight 1) along: together they are KnowRL's total. Where facts decide nothing, nothing is looked up and no model is
+asked.
 """
 
 import math
@@ -19,18 +20,19 @@ from dataclasses import replace
 
 from grpo.base.schema import Score
 from rewards.knowrl.fact_checker import FactChecker, Formula
-from rewards.outcome.correctness import WRONG, grader
+from rewards.outcome.correctness import KNOWRL, WRONG, grader
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward, Rows, Say
 
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
-# knowrl is this project's. No facts give 0, one supported fact 1/4, three 1/2, ten 10/13. What the base contradicts
-# cancels a supported fact, what it does not know dilutes. Unlike v2, a false statement is worse than one that cannot be
-# checked, and going from three facts to ten does not multiply the value. The prior keeps a single safe statement from
-# full credit.
+# knowrl is this project's. No facts give 0, one supported fact 1/4, three 1/2, ten 10/13. Unlike v1, volume does not
+# pay: what the base contradicts cancels a supported fact, what it does not know dilutes. Unlike v2, a false statement
+# is worse than one that cannot be checked, and going from three facts to ten does not multiply the value. The prior
+# keeps a single safe statement from full credit.
 FORMULAS: dict[str, Formula] = {
     "knowrl": lambda supported, refuted, n: max(0, supported - refuted) / (n + PRIOR_FACTS),
-    "knowrl_v2": lambda supported, refuted, n: supported / n * _penalty(n) if n else 0.0,
+    "knowrl_v1": lambda supported, refuted, n: min(supported / 15, 1.0),  # KnowRL's guide
+    "knowrl_v2": lambda supported, refuted, n: supported / n * _penalty(n) if n else 0.0,  # since October 2025
     "binary_rar": lambda supported, refuted, n: float(not refuted),  # 2510.17733: silence is true
 }
 
@@ -42,14 +44,15 @@ def _penalty(n: int) -> float:
 
 def build(name: str, options: Options) -> Reward:
     """Build a version of KnowRL's reward."""
-    is_original = name == "knowrl_v2"
+    is_original = name != "knowrl"
     judge = build_judge(options)
-    grade_answer = grader(judge, is_strict=not is_original)
+    values = KNOWRL | {"refused": WRONG} if name == "knowrl_v1" else KNOWRL
+    grade_answer = grader(judge, values, is_strict=not is_original)
     checker = FactChecker(options, FORMULAS[name], is_original)
 
     async def grade(completion: str, columns: Columns) -> Score:
         answer = await grade_answer(completion, columns)
-        if answer.value != WRONG:  # right, declined or unscorable
+        if answer.value != WRONG:  # right, unscorable, or a refusal that is paid
             return answer
         found = await checker.check(completion, columns)
         return replace(

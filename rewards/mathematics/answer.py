@@ -17,10 +17,8 @@ from rewards.mathematics.names import Label, is_phrase, mark_applications
 from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
-    DETERMINANT,
     EMPTY,
     INFINITY,
-    MATRIX,
     MINUS_INFINITY,
     REALS,
     Bag,
@@ -158,17 +156,18 @@ class _AnswerReader:
 
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
-        parts, _ = split(tokens, ("to",))
-        if len(parts) == 2 and all(expression_or_none(part, self.points) for part in parts):
-            return _proportion(list(map(self.side, parts)))
-        parts, _ = split(tokens, (":",))
-        if len(parts) == 1 or not all(parts):
+        parts, found = split(tokens, (":", "to"))
+        if (
+            not found
+            or not all(parts)
+            or ("to" in found and not all(expression_or_none(part, self.points) for part in parts))
+        ):
             return None
         if any(_PADDED.match(part[0].text) for part in parts):
             return Text(text_key(tokens))
         items = list(map(self.side, parts))
         ratio = _proportion(items)
-        if len(items) > 2 or not all(map(_is_nonzero, items)) or _TIME.fullmatch(" ".join(texts_of(tokens))):
+        if found != [":"] or not all(map(_is_nonzero, items)) or _TIME.fullmatch(" ".join(texts_of(tokens))):
             return ratio
         share = items[0].value / items[1].value
         is_bare = not (items[0].unit or items[1].unit or share.is_whole)
@@ -191,17 +190,9 @@ class _AnswerReader:
         if not semicolons:
             parts, _ = split(inner, (",",))
         if len(parts) > 1 and all(parts) and opener in _ROW_OPENERS and closer in _ROW_CLOSERS:
-            return self.row(opener, closer, parts)
+            return Row(opener, closer, tuple(map(self.part, parts)))
         value = self.part(inner) if opener + closer in ("()", "[]") else None
         return None if isinstance(value, Text) else value
-
-    def row(self, opener: str, closer: str, parts: list[Tokens]) -> Shape:
-        """Read a tuple or an interval; [[1,2],[3,4]] is a matrix."""
-        row = Row(opener, closer, tuple(map(self.part, parts)))
-        rows = [item.items for item in row.items if isinstance(item, Row) and item.opener == opener == "["]
-        if len(rows) == len(parts) and len(set(map(len, rows))) == 1:
-            return matrix(rows)
-        return row
 
     def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
@@ -222,8 +213,8 @@ class _AnswerReader:
 
     def matrix(self, environment: str, inner: Tokens) -> Shape:
         rows = [split(row, "&")[0] for row in split(inner, (r"\\",))[0] if row]
-        brackets = DETERMINANT if environment in ("vmatrix", "Vmatrix") else MATRIX
-        return matrix([list(map(self.side, row)) for row in rows], brackets)
+        entries = [list(map(self.side, row)) for row in rows]
+        return matrix(entries, "||" if environment in ("vmatrix", "Vmatrix") else "[]")
 
     def system(self, inner: Tokens) -> Bag | None:
         """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
@@ -237,7 +228,7 @@ class _AnswerReader:
         factor = expression_or_none(tokens[:start], self.points)
         found = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
         found = found.readings[0] if isinstance(found, Either) else found
-        if factor is None or not isinstance(found, Row) or (found.opener, found.closer) != MATRIX:
+        if factor is None or not isinstance(found, Row) or found.brackets != "[]":
             return None
         rows = [row.items for row in found.items]
         if not all(isinstance(entry, Scalar) and entry.unit is None for entry in chain(*rows)):

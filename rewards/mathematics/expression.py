@@ -37,7 +37,8 @@ CONSTANTS = {"π": mp.pi * 1, "e": mp.e * 1, "i": mp.mpc(0, 1)}
 _END = Token("end of text", "")
 _GROUPS = frozenset(("{", "(", "["))
 _MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
-_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom", r"\derivative")) | symbols.ACCENTS | symbols.BIG_OPERATORS
+_SYMBOLS = symbols.ACCENTS | {r"\derivative"}  # together with the group behind them
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | _SYMBOLS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, points: Points) -> Value:
@@ -211,22 +212,13 @@ class _ExpressionReader:
             return self.argument() / self.argument()
         if token.text in symbols.BIG_OPERATORS:
             return self.big_operator(token.text)
-        if token.text == r"\derivative":
-            return self.derivative()
         if token.text == r"\binom":
             return binomial(self.argument(), self.argument())
         if token.text == r"\sqrt":
             return self.radical()
-        if token.text in symbols.ACCENTS:
+        if token.text in _SYMBOLS:
             return self.points.variable(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
-
-    def derivative(self) -> Value:
-        r"""Read `\frac{dy}{dx}` as one symbol; `\frac{d}{dx}` has no value."""
-        above, below = self.label(), self.label()
-        if above in ("d", r"\partial"):
-            raise Unreadable("an operator")
-        return self.points.variable(f"{above}/{below}")
 
     def big_operator(self, name: str) -> Value:
         r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""

@@ -9,6 +9,7 @@ where f is being defined, and `f(2)`. Any other left side is one half of an equa
 y = x + C.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,15 +18,12 @@ from rewards.mathematics.key import segment, text_key
 from rewards.mathematics.tokens import (
     Token,
     Tokens,
-    are_letters,
     closing_bracket,
-    enclosed,
     is_letter,
     is_mark,
     is_sum,
     split,
     texts_of,
-    unwrapped,
 )
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
@@ -34,6 +32,15 @@ _FACTORS = frozenset("abcdeghkmnpqrstvwxyzAMPRλμρ")  # before a sum, unless t
 _FUNCTIONS_OF = {**dict.fromkeys("abcm", "nt"), **dict.fromkeys("dknte", "")}
 _VARIABLES = "nstxz"
 _CONSTANTS = frozenset("πi")  # e is an eccentricity, too
+# one thing, as texts of tokens with spaces between them: x_1, the segment AB, \angle ABC, \vec{v}, |AB|, \cos\theta
+_LETTER = rf"(?:[A-Za-z{''.join(symbols.GREEK.values())}]|\\mathbb[A-Z])"
+_LETTERS = rf"{_LETTER}(?: {_LETTER})*"
+_NAME = rf"{_LETTER}(?: ')*(?: _ (?:\{{[^{{}}]*\}}|\S+))?"
+_ACCENT = rf"(?:m (?=\\angle))?(?:{'|'.join(map(re.escape, symbols.ACCENTS))})"
+_ACCENTED = rf"{_ACCENT} (?:\S+|\{{ \S+ \}}|{_LETTERS}|[({{] {_LETTERS} [)}}])"
+_ONE = rf"(?![πi]$)(?:{_NAME}|[A-Z](?: [A-Z])+|{_ACCENTED})"
+_OF_ANGLE = rf"(?:{'|'.join(symbols.OF_ANGLES)}) (?:[0-9.]+ )?(?![a-z]$)"  # \sin x = 1 is an equation for x
+_THING = re.compile(rf"(?:{_OF_ANGLE})?{_ONE}|\| (?!\S+ \|){_ONE} \|")
 _NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
 
 
@@ -109,7 +116,7 @@ def read_label(tokens: Tokens) -> Label | None:
     if tokens[0].kind == "applied":
         return _application(tokens)
     parts, _ = split(tokens, ":")
-    if all(part and _is_thing(part) for part in parts):
+    if all(_THING.fullmatch(" ".join(texts_of(part))) for part in parts):
         return Label(text_key(segment(tokens) or tokens))
     is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
     return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None
@@ -133,7 +140,7 @@ def _application(tokens: Tokens) -> Label | None:
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
         return None
     argument = tokens[opening + 1 : -1]
-    if are_letters(argument, ","):
+    if all(is_letter(token) or token.text == "," for token in argument):
         return Label(text_key(tokens), function=text_key(tokens[:opening]))
     return None if any(map(_is_variable, argument)) else Label(text_key(tokens))
 
@@ -143,23 +150,3 @@ def _is_variable(token: Token) -> bool:
     if token.kind == "name":
         return not token.text.isupper() and token.text not in _CONSTANTS
     return token.kind in ("applied", "function")
-
-
-def _is_thing(tokens: Tokens) -> bool:
-    r"""Tell whether the tokens name one thing: x_1, the segment AB, \angle ABC, \vec{v}, |AB|, \cos\theta."""
-    texts = texts_of(tokens)
-    if texts[:2] == ["m", r"\angle"]:
-        return _is_thing(tokens[1:])
-    if texts[0] in symbols.OF_ANGLES and tokens[0].kind == "function":
-        angle = tokens[2:] if tokens[1:] and tokens[1].kind == "number" else tokens[1:]  # \sin 2\theta
-        is_variable = len(angle) == 1 and angle[0].text.isascii() and angle[0].text.islower()  # \sin x = 1 for x
-        return bool(angle) and not is_variable and _is_thing(angle)
-    if len(texts) > 3 and texts[0] == texts[-1] == "|":
-        tokens = tokens[1:-1]
-    if tokens[0].text in symbols.ACCENTS:
-        letters = unwrapped(tokens[1:])
-        letters = letters[1:-1] if enclosed(letters) else letters
-        return len(letters) == 1 or (len(letters) > 1 and all(map(is_letter, letters)))
-    if is_letter(tokens[0]) and end_of_name(tokens, 0) == len(tokens):
-        return len(tokens) > 1 or tokens[0].text not in _CONSTANTS
-    return len(tokens) > 1 and all(is_letter(token) and token.text.isupper() for token in tokens)

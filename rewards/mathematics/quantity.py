@@ -16,18 +16,24 @@ from itertools import product
 
 from rewards.mathematics import units
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.names import end_of_exponent
 from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
 from rewards.mathematics.value import Points, Unreadable, Value
 
 MAX_UNIT_WORDS = 8
 _PLAIN_UNITS = frozenset(("square", "sq", "cubic", "unit", "units", "degree", "degrees"))
 # tokens as characters, see _shape: what may follow a number, and what letters alone may be (`20 m/s^2`)
+_START = re.compile(r"[({/*^]*u")  # of the tail: 5 / (kg m), 5^{th}
 _POWER = r"\^(?:\{-?n\}|-?n)"
 _TAIL = re.compile(rf"(?:\^(?=\{{?u))?(?:u|-(?=[uc])|[/*](?=[({{]*[uc])|[(){{}}.]|{_POWER}|(?<=[-/*u])c)*")
 _PAIR = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
 _CODE = re.compile("[0-9]+(?:(?: - [0-9]+){2,}|(?: / [0-9]+){2,})")
 _NUMERAL = re.compile("([0-9][0-9A-Z]*)(?:_|base)([0-9]{1,2})", re.IGNORECASE)
+_SILENT = tuple("(){}.")
+_MEASURE = re.compile(  # one word of a unit, as texts of tokens with spaces between them
+    rf"(?<!\S)(?:(?P<before>/|per|-|\*) )?(?:(?P<square>{'|'.join(units.POWER_WORDS)}) )?(?!per |in [^\W\d])"
+    rf"(?P<word>{'|'.join(units.OF_TWO_WORDS)}|[^\W\d]\S*|[{''.join(units.UNIT_MARKS)}])"
+    r"(?: \^ (?P<exponent>(?:- )?[0-9]{1,2}))?(?!\S)(?: (?=(?P<after>[-*])))?"
+)
 _COMPOUND = re.compile("(?:n[uc]){2,}")  # 5 h 30 min
 _LETTERS = re.compile(rf"c(?:{_POWER})?(?:[/*]c(?:{_POWER})?|c\^(?:\{{-n\}}|-n))*")
 
@@ -49,20 +55,16 @@ class Scalar:
         if units.are_opposed(self.noun, other.noun):
             return True
         if self.unit and other.unit:
-            return self.unit.contradicts(other.unit) or self._is_of_something_else(other)
-        return self._counts_against(other) or other._counts_against(self)
+            pairs = list(product(self.things, other.things))
+            are_others = bool(pairs) and not any(one in noun or noun in one for one, noun in pairs)
+            return are_others or self.unit.contradicts(other.unit)
+        unit = (self.things and other.unit) or (other.things and self.unit)
+        return bool(unit) and unit.excludes_counts
 
     @property
     def things(self) -> frozenset[str]:
         """Return the nouns without those that only say in which direction."""
         return self.noun.difference(*units.OPPOSITES)
-
-    def _is_of_something_else(self, other: "Scalar") -> bool:
-        pairs = list(product(self.things, other.things))
-        return bool(pairs) and not any(one in noun or noun in one for one, noun in pairs)
-
-    def _counts_against(self, other: "Scalar") -> bool:
-        return bool(self.things and other.unit) and other.unit.excludes_counts
 
     def in_unit_of(self, other: "Scalar") -> Value:
         """Return the value in the other's unit: 1000 for 1 km and 5 m."""
@@ -177,17 +179,18 @@ def _without_lead(tokens: Tokens) -> tuple[list[Token], units.Factors]:
 
 def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """Split off what follows an expression, from the first unit or noun on; no tail if something in it has meaning."""
-    first = next((at for at in range(1, len(tokens)) if _is_unit(tokens[at])), 0)
-    if not first or (tokens[first].text == "°" and _holds_function(tokens)):  # sin 30°
+    shape = _shape(tokens)
+    found = _START.search(shape, 1)
+    if found is None:
         return tokens, []
-    joints = "({/*^" if tokens[first].word in units.ORDINAL_ENDINGS else "({/*"
-    start = first
-    while start > 1 and tokens[start - 1].text in joints:  # 5 / (kg m)
-        start -= 1
-    tail = [token for token in tokens[start:first] if token.text == "/"] + tokens[first:]
-    shape = _shape(tokens[start:])
-    is_balanced = shape.count("(") == shape.count(")") and shape.count("{") == shape.count("}")
-    if not is_balanced or not _TAIL.fullmatch(shape) or not _is_harmless(tail):
+    start, first = found.start(), tokens[found.end() - 1]
+    is_angle = first.text == "°" and _holds_function(tokens)  # sin 30°
+    is_exponent = tokens[start].text == "^" and first.word not in units.ORDINAL_ENDINGS
+    if is_angle or is_exponent:
+        return tokens, []
+    tail = [token for token in tokens[start:] if token.text not in _SILENT]
+    is_balanced = all(shape.count(one, start) == shape.count(other, start) for one, other in ("()", "{}"))
+    if not is_balanced or not _TAIL.fullmatch(shape, start) or not _is_harmless(tail):
         return tokens, []
     letter = tokens[start - 1]
     if letter.text in units.UNIT_LETTERS and letter.spaced and tokens[start - 2].kind == "number":  # 5 m of rope
@@ -263,7 +266,7 @@ def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Un
         temperature = units.TEMPERATURES.get(word)
         if temperature and factors[-1:] == [("degree", 1)]:
             factors.pop()
-        name = temperature or units.unit_named(word)
+        name = temperature or units.UNIT_MARKS.get(word) or units.unit_named(word)
         if name or is_part:
             factor = (name or units.stem(word), power)
             if factor not in currency:  # $5 dollars
@@ -275,32 +278,8 @@ def _unit_and_noun(tail: Tokens, currency: units.Factors = ()) -> tuple[units.Un
 
 def _measures(tail: Tokens) -> Iterator[tuple[str, int, bool]]:
     """Yield each word, its power, and whether it is part of a compound: kg, m and s^-2 of "kg m per s^2"."""
-    sign, power, is_part, at = 1, 1, False, 0
-    while at < len(tail):
-        token, word = tail[at], tail[at].text.casefold()
-        at += 1
-        if word in units.POWER_WORDS:
-            power = units.POWER_WORDS[word]
-        elif word in ("/", "per"):
-            sign, is_part = -1, True
-        elif word in ("-", "*"):
-            is_part = True
-        elif token.kind in ("word", "name") or token.text in units.UNIT_MARKS:
-            next_word = tail[at].word if at < len(tail) else ""
-            if word == "in" and next_word:  # "5 in total" are no inches
-                continue
-            if next_word and units.unit_named(f"{word} {next_word}"):  # light years
-                word, at = f"{word} {next_word}", at + 1
-            times, at = _exponent(tail, at)
-            is_part |= at < len(tail) and tail[at].text in ("-", "*")
-            yield units.UNIT_MARKS.get(word, word), sign * power * times, is_part
-            sign, power, is_part = 1, 1, False
-
-
-def _exponent(tail: Tokens, at: int) -> tuple[int, int]:
-    """Return the complete exponent that may start here, 1 if there is none, and where the tokens go on."""
-    end = end_of_exponent(tail, at)
-    texts = texts_of(tail[at:end])
-    figures = "".join(text for text in texts if text not in ("^", "{", "}"))
-    is_power = figures.removeprefix("-").isdigit() and len(figures) < 4
-    return (int(figures), end) if is_power else (1, at)
+    text = " ".join(token.text.casefold() for token in tail if token.text not in _SILENT)
+    for found in _MEASURE.finditer(text):
+        power = units.POWER_WORDS.get(found["square"], 1) * int((found["exponent"] or "1").replace(" ", ""))
+        is_part = bool(found["before"] or found["after"])
+        yield found["word"], -power if found["before"] in ("/", "per") else power, is_part

@@ -27,7 +27,7 @@ class Choice:
 class Row:
     """Items in order, with their brackets: a tuple, an interval ("(1, 2)" is both), a difference "∖", a ratio ":".
 
-    A matrix is a row of rows in MATRIX brackets.
+    A matrix is a row of rows in square brackets.
     """
 
     opener: str
@@ -97,11 +97,10 @@ Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Chain
 
 EMPTY, INFINITY, MINUS_INFINITY = Text("∅"), Text("∞"), Text("-∞")
 REALS = Row("(", ")", (MINUS_INFINITY, INFINITY))
-MATRIX, DETERMINANT = ("[[", "]]"), ("||", "||")
 
 
-def matrix(rows: Sequence[Sequence[Shape]], brackets: tuple[str, str] = MATRIX) -> Shape:
-    """Return a matrix or a determinant. A matrix of a single row or column is a tuple as well."""
+def matrix(rows: Sequence[Sequence[Shape]], brackets: str = "[]") -> Shape:
+    """Return a matrix or, in bars, a determinant. A matrix of a single row or column is a tuple as well."""
     whole = Row(*brackets, tuple(Row("[", "]", tuple(row)) for row in rows))
-    is_vector = brackets == MATRIX and (len(rows) == 1 or all(len(row) == 1 for row in rows))
+    is_vector = brackets == "[]" and (len(rows) == 1 or all(len(row) == 1 for row in rows))
     return Either((whole, Row("(", ")", tuple(chain(*rows))))) if is_vector else whole

@@ -14,6 +14,7 @@ from rewards.mathematics.number_words import in_figures
 _SCRIPTS = {"<super>": "^", "<sub>": "_"}
 _DOTS = r"(?:\.\.\.+|\\[lc]?dots(?![A-Za-z])) ?"
 _VECTOR = r"\\(?:vec|overrightarrow|mathbf|boldsymbol|hat) ?(?:[A-Za-z](?![A-Za-z])|\{ ?[A-Za-z]{1,2} ?\})"
+_D = r"(?:d|\\partial)"
 _DIGITS = r"(?:\{ ?([0-9]+) ?\}|([0-9]))"
 _REWRITES = [
     (re.compile(pattern), new)
@@ -68,7 +69,8 @@ _REWRITES = [
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"(\\\\) ?\[[0-9.]+ ?[a-z]{2}\]", r"\1"),
         (rf"({_VECTOR}) ?\\times(?= ?{_VECTOR})", r"\1 \\cross "),  # no product of numbers
-        (r"\\frac ?(?=\{ ?(?:d|\\partial)(?![a-z]{2})[^{}]*\} ?\{ ?(?:d|\\partial) ?[a-z])", r"\\derivative "),
+        (rf"\\frac ?\{{ ?{_D} ?\}} ?(?=\{{ ?{_D} ?[a-z])", r"\\differentiate "),  # an operator without a value
+        (rf"\\frac ?\{{ ?({_D}(?![a-z]{{2}})[^{{}}]*)\}} ?\{{ ?({_D} ?[a-z][^{{}}]*)\}}", r"\\derivative{\1/\2}"),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
     )
 ]

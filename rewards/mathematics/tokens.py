@@ -162,11 +162,6 @@ def is_mark(token: Token, texts: str) -> bool:
     return token.kind == "mark" and token.text in texts
 
 
-def are_letters(tokens: Tokens, marks: str) -> bool:
-    """Tell whether the tokens are letters and these marks, nothing else."""
-    return all(is_letter(token) or is_mark(token, marks) for token in tokens)
-
-
 def texts_of(tokens: Tokens) -> list[str]:
     """Return what each of the tokens says."""
     return [token.text for token in tokens]

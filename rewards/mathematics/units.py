@@ -102,6 +102,7 @@ def _read_table() -> tuple[dict[str, Unit], dict[str, str]]:
 
 
 _KNOWN, SPELLINGS = _read_table()
+OF_TWO_WORDS = [f"{spelling}s?" for spelling in SPELLINGS if " " in spelling]
 
 # words of one meaning; the first of a line stands for all of them
 FIRST_ALIKE = spellings("""

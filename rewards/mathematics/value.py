@@ -25,28 +25,16 @@ from mpmath import MPContext
 
 PRECISION = 1024
 AGREEING = 500
+AGREEING_DIGITS = 150
 MAX_BITS = 2048  # of the numerator or denominator of a rational number: 616 digits
 MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, or has a sine
 MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
-SCALES = (
-    0.8,
-    0.06,
-    0.3,
-    1.4,
-    2.4,
-    3.4,
-    5.5,
-    11.0,
-    40.0,
-    1e9,
-)  # of the variables, at the first point and after the flips
+SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11, 40, 1e9)  # of the variables, at the first point and after the flips
 
 mp = MPContext()
 mp.prec = PRECISION  # never changed again: threads share it
-_coarse = MPContext()
-_coarse.prec = AGREEING
 NOT_REAL = mp.mpc("nan")  # the logarithm of a negative number, for one
 _TOLERANCE = mp.mpf(2) ** -AGREEING
 
@@ -170,7 +158,8 @@ class Points:
         """Return a function of which nothing is known: a random number for each name and arguments."""
 
         def number(*numbers: Number) -> Number:
-            rng = random.Random(f"{name}{list(map(_key, numbers))}")
+            written = [mp.nstr(rounded(number), AGREEING_DIGITS) for number in numbers]  # the same if they agree
+            rng = random.Random(f"{name}{written}")
             return rng.choice((1, 1, 1, -1)) * _random(rng, 2.0)
 
         return self.apply(number, *arguments)
@@ -280,12 +269,6 @@ def _same_at(place: int, one: Number | None, other: Number | None) -> bool:
 
 def _is_real(number: Number) -> bool:
     return not isinstance(number, mp.mpc)
-
-
-def _key(number: Number) -> str:
-    """Return the same text for numbers that agree."""
-    parts = (number.real, number.imag) if isinstance(number, mp.mpc) else (rounded(number),)
-    return str([_coarse.mpf(part)._mpf_ for part in parts])
 
 
 # --- arithmetic of two numbers --------------------------------------------------------------------------------------

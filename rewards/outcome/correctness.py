@@ -1,26 +1,26 @@
 """Grade the answer: by rules, then by a judge. The values are KnowRL's.
 
-                         this project's rules                     knowrl_v2, as KnowRL's code
+                         this project's rules                     knowrl_v1, knowrl_v2
     no answer block      -1 (as for anything but one              -1
                          pair of each tag)
     before the judge     no letter or digit, or nothing but       nothing
-                         alternatives: -1; a refusal: 1
+                         alternatives or candidates of the
+                         question: -1; a refusal: 1
     judge: correct       2                                        2
     judge: wrong         -1                                       -1
-    judge: no attempt    1                                        1
+    judge: no attempt    1                                        1 (knowrl_v1: -1)
     judge fails          unscorable                               unscorable
 
 The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a
 wrong answer; and 2 for any reply that holds the article "a".)
 """
 
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from grpo.base.schema import Outcome, Score
-from knowledge.facts.replies import num_words
 from rewards.exact import equals_one, truths
 from rewards.format import Parsed, final_text, parse
+from rewards.outcome.choices import lists_alternatives, num_candidates
 from rewards.outcome.judge import Judge, Judgement
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Columns
@@ -31,13 +31,6 @@ NO_ANSWER = "This question has no known answer."
 Values = Mapping[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
-MAX_ALTERNATIVE_WORDS = 12
-_ALTERNATIVES = {  # how answers list alternatives: what separates them, and how often at least
-    "or": (re.compile(r"\bor\b|或者|还是", re.IGNORECASE), 1),
-    "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),  # "km/h" and "AC/DC" list none
-    "semicolon": (re.compile(r"[;；|](?=\s*\w)"), 1),
-    "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2),
-}
 
 
 def grader(judge: Judge, values: Values = KNOWRL, is_strict: bool = True, needs_block: bool = True) -> GradeAnswer:
@@ -57,7 +50,7 @@ def grader(judge: Judge, values: Values = KNOWRL, is_strict: bool = True, needs_
         accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable
         if not question or not accepted:
             return Score(None, "the row has no answer to compare with" if question else "the row has no question")
-        judgement, asked = judge_by_rules(parsed, accepted) if is_strict else None, {}
+        judgement, asked = judge_by_rules(parsed, question, accepted) if is_strict else None, {}
         if judgement is None:
             judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
             asked = {"judge": judgement.outcome is not None}
@@ -68,7 +61,7 @@ def grader(judge: Judge, values: Values = KNOWRL, is_strict: bool = True, needs_
     return grade
 
 
-def judge_by_rules(parsed: Parsed, accepted: Sequence[str]) -> Judgement | None:
+def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
         return Judgement("wrong", "not exactly one think block and one answer block")
@@ -79,19 +72,9 @@ def judge_by_rules(parsed: Parsed, accepted: Sequence[str]) -> Judgement | None:
     if is_refusal(parsed.answer):
         return Judgement("refused", "declines to answer")
     kind = lists_alternatives(parsed.answer, accepted)
-    return Judgement("wrong", f"lists alternatives ({kind})") if kind else None
-
-
-def lists_alternatives(answer: str, accepted: Sequence[str]) -> str:
-    """Say in which way an answer consists of alternatives, unless a truth lists some in that way; "" if it does not.
-
-    All parts must be short: in a longer text an "or" or a list is nearly always incidental, and the judge grades
-    alternatives.
-    """
-    for kind, (separator, min_separators) in _ALTERNATIVES.items():
-        parts = separator.split(answer)
-        if len(parts) <= min_separators or any(separator.search(truth) for truth in accepted):
-            continue
-        if all(num_words(part) <= MAX_ALTERNATIVE_WORDS for part in parts):
-            return kind
-    return ""
+    if kind:
+        return Judgement("wrong", f"lists alternatives ({kind})")
+    num_right = max(num_candidates(question, truth) for truth in accepted)
+    if num_candidates(question, parsed.answer) > max(num_right, 1):
+        return Judgement("wrong", "lists candidates of the question")
+    return None

@@ -56,6 +56,8 @@ def refuses_or(read, codes):
     try:
         return read()
     except UserError as error:
-        assert error.exit_code in codes and error.what and len(str(error)) < 100_000
+        assert error.exit_code in codes
+        assert error.what
+        assert len(str(error)) < 100_000
         str(error).encode("utf-8", "backslashreplace")
         return None

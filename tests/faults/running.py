@@ -25,6 +25,8 @@ from commands import ROOT, run_module
 from making import free_port, read_lines, write_rows
 from safetensors.torch import load_file
 
+from grpo.run.checkpoint import problem_with
+
 HERE = Path(__file__).resolve().parent
 PATHS = [str(ROOT), str(HERE), str(HERE.parent), str(HERE.parent / "rewards")]
 SHARED = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # of any process
@@ -153,6 +155,15 @@ class Run:
 
     def checkpoint(self, step: int) -> Path:
         return self.folder / f"checkpoint-{step}"
+
+    def saved_step(self, **told) -> int:
+        """The step at which the run has ended and saved, by its record, which says this too; the checkpoint is
+        valid."""
+        state = self.state
+        step = state["step"]
+        assert state == state | told | {"last_checkpoint": f"checkpoint-{step}"}
+        assert not problem_with(self.checkpoint(step))
+        return step
 
     def rows(self, step: int) -> list[dict]:
         """The completions of a step."""

@@ -4,8 +4,6 @@ import pytest
 from api_server import ApiServer, fails, says
 from making import build_base
 
-from grpo.run import checkpoint
-
 FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
 
 
@@ -40,8 +38,10 @@ def test_a_dead_decomposer_is_announced_in_its_first_step_and_ends_the_run(train
     """64 completions ask it at once; after 32 without a usable reply the run ends, with its work saved."""
     with ApiServer(says("A"), default=says("B")) as judge, ApiServer(says(FACTS), default=failure) as decomposer:
         run, child = train(judge, decomposer, 64, code=4)
-    assert "the decomposer at" in child.stderr and "gives no usable reply" in child.stderr
-    assert run.state["exit_code"] == 4 and run.state["step"] == 0
+    assert "the decomposer at" in child.stderr
+    assert "gives no usable reply" in child.stderr
+    assert run.state["exit_code"] == 4
+    assert run.state["step"] == 0
 
 
 def test_a_decomposer_that_few_completions_need_ends_the_run_after_three_steps(train):
@@ -54,8 +54,8 @@ def test_a_decomposer_that_few_completions_need_ends_the_run_after_three_steps(t
     with ApiServer(default=judges) as judge, ApiServer(says(FACTS), default=says("")) as decomposer:
         run, child = train(judge, decomposer, 16, code=4)
     assert "unscored_frac" in child.stderr
-    assert run.steps == [1, 2, 3] and run.state["last_checkpoint"] == "checkpoint-3"
-    assert not checkpoint.problem_with(run.checkpoint(3))
+    assert run.steps == [1, 2, 3]
+    assert run.saved_step(exit_code=4) == 3
 
 
 def test_a_knowledge_base_that_is_damaged_in_mid_run_ends_it_with_exit_3(train, tmp_path, base):
@@ -75,4 +75,4 @@ def test_a_knowledge_base_that_is_damaged_in_mid_run_ends_it_with_exit_3(train, 
     with ApiServer(default=judges) as judge, ApiServer(default=says(FACTS)) as decomposer:
         run, child = train(judge, decomposer, 16, code=3)
     assert "was changed while it was open" in child.stderr
-    assert not checkpoint.problem_with(run.folder / run.state["last_checkpoint"])
+    assert run.saved_step(exit_code=3) > 0

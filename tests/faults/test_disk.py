@@ -34,7 +34,8 @@ def test_a_full_disk_during_a_save(make_run, undisturbed, part):
         assert word in full.stderr
     assert sorted(run.folder.iterdir()) == before
     assert not checkpoint.problem_with(run.checkpoint(1))
-    assert run.state["exit_code"] == 6 and run.state["last_checkpoint"] == "checkpoint-1"
+    assert run.state["exit_code"] == 6
+    assert run.state["last_checkpoint"] == "checkpoint-1"
     run.resume()
     assert run.equals(undisturbed)
 
@@ -62,7 +63,8 @@ def test_a_full_disk_under_the_logs_warns_once_and_training_goes_on(make_run, un
     shutil.rmtree(run.folder / "completions")
     (run.folder / "completions").write_text("a file is in the way")
     child = run.resume(setup="full_logs", limit_bytes=20_000_000)
-    assert run.state["step"] == 4 and (run.folder / "debug.log").stat().st_size == size
+    assert run.state["step"] == 4
+    assert (run.folder / "debug.log").stat().st_size == size
     warnings = [line for line in child.stderr.splitlines() if line.startswith("warning:")]
     for name in ("metrics.jsonl", "debug.log", "completions/", "tensorboard"):
         assert sum(name in line for line in warnings) == 1, (name, child.stderr)
@@ -76,7 +78,8 @@ def test_a_full_disk_under_what_is_printed(make_run, name, code):
     """Every step is trained. The results on stdout are missed at the end, with exit 6; messages are not."""
     run = make_run(logging_steps=2)
     run.train(setup=f"full_disk_under_{name}", code=code)
-    assert run.steps == [1, 2, 3, 4] and (run.folder / "final").exists()
+    assert run.steps == [1, 2, 3, 4]
+    assert (run.folder / "final").exists()
 
 
 def test_a_full_disk_under_run_state_does_not_stop_training(make_run):
@@ -114,7 +117,8 @@ def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
     for damaged in tried:
         path.write_bytes(damaged)
         found, notices = resume.find_checkpoint(copy.folder, True)
-        assert found.name == "checkpoint-3" and notices[0].startswith(f"checkpoint-4 is not used: {name} ")
+        assert found.name == "checkpoint-3"
+        assert notices[0].startswith(f"checkpoint-4 is not used: {name} ")
 
 
 def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(copy, undisturbed):
@@ -124,7 +128,8 @@ def test_automatic_resume_falls_back_says_so_and_ends_in_the_same_weights(copy, 
     child = copy.resume("save_total_limit=1")
     assert "checkpoint-4 is not used: state.safetensors has 0 bytes" in child.stderr
     assert "checkpoint-3 is not used: manifest.json is missing" in child.stderr
-    assert "resuming from" in child.stderr and "checkpoint-2 at step 2" in child.stderr
+    assert "resuming from" in child.stderr
+    assert "checkpoint-2 at step 2" in child.stderr
     assert copy.equals(undisturbed)
     assert checkpoint.checkpoints(copy.folder) == [copy.checkpoint(4)]
     assert not checkpoint.problem_with(copy.checkpoint(4))  # the damaged one was replaced
@@ -163,7 +168,8 @@ def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_cr
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert not folders.problem_with(folder)
     child = copy.resume(code=code)
-    assert "checkpoint-4" in child.stderr and ("checkpoint-3 at step 3" in child.stderr) == (code == 0)
+    assert "checkpoint-4" in child.stderr
+    assert ("checkpoint-3 at step 3" in child.stderr) == (code == 0)
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/file", "./state.safetensors"])
@@ -200,8 +206,10 @@ def test_an_input_that_has_changed_stops_the_resume_unless_it_is_allowed(make_ru
     run.train("max_steps=1")
     CHANGED_INPUTS[name](tmp_path, model)
     child = run.resume(code=2)
-    assert f"another {name.replace('_', ' ')}" in child.stderr and f"allow_changes={name}" in child.stderr
-    assert run.steps == [1] and run.state["exit_code"] == 2
+    assert f"another {name.replace('_', ' ')}" in child.stderr
+    assert f"allow_changes={name}" in child.stderr
+    assert run.steps == [1]
+    assert run.state["exit_code"] == 2
     others = [other for other in CHANGED_INPUTS if other != name]
     run.resume(f"allow_changes={','.join(others)}", code=2)
     run.resume(f"allow_changes={name}")

@@ -77,9 +77,12 @@ def test_tag_scanner(text):
     assert (score.value == 1.0) == (parsed.problem == "")
     whole = text if "<think>" in text else "<think>" + text
     if score.value == 1.0:
-        assert [whole.count(tag) for tag in TAGS] == [1] * 4 and thoughts(whole)[0] and parsed.answer
+        assert [whole.count(tag) for tag in TAGS] == [1] * 4
+        assert thoughts(whole)[0]
+        assert parsed.answer
         assert sorted(whole.index(tag) for tag in TAGS) == [whole.index(tag) for tag in TAGS]
-        assert not whole[: whole.index("<think>")].strip() and whole.endswith(("</answer>", "</answer>\n"))
+        assert not whole[: whole.index("<think>")].strip()
+        assert whole.endswith(("</answer>", "</answer>\n"))
     for part in (thoughts(text)[0], parsed.answer):
         assert part is None or part in text
 
@@ -96,7 +99,8 @@ mathematics = st.lists(st.one_of(symbols, texts), max_size=10).map("".join)
 @given(answer=mathematics, truth=mathematics)
 def test_math_verifier(answer, truth):
     kind, reason = verdict("\\boxed{" + answer + "}", truth)
-    assert kind in ("correct", "wrong", "no_answer", "unscorable") and isinstance(reason, str)
+    assert kind in ("correct", "wrong", "no_answer", "unscorable")
+    assert isinstance(reason, str)
 
 
 grades = st.sampled_from(["A", "B", "C", "CORRECT", "Wrong", "NOT_ATTEMPTED", "正确"])
@@ -119,7 +123,8 @@ BODY = b'{"choices": [{"finish_reason": "stop", "message": {"content": "A"}}], "
 @given(body=st.one_of(st.binary(max_size=80), json_values.map(lambda v: to_bytes(json.dumps(v))), damaged(BODY)))
 def test_api_body_reader(body):
     outcome, usage = read_body(body)
-    assert not isinstance(outcome, int | float) and min(usage) >= 0
+    assert not isinstance(outcome, int | float)
+    assert min(usage) >= 0
     assert getattr(outcome, "text", "") is not False
 
 
@@ -161,9 +166,11 @@ def fuzz_source(tmp, data: bytes) -> None:
     (tmp / "source").write_bytes(data)
     found = refuses_or(lambda: list(read_source(tmp / "source")), {3})
     for row in found or []:
-        assert isinstance(row, (Document, Skip)) and row.number >= 1
+        assert isinstance(row, (Document, Skip))
+        assert row.number >= 1
         if isinstance(row, Document):
-            assert row.title.strip() and "\0" not in row.title + row.text
+            assert row.title.strip()
+            assert "\0" not in row.title + row.text
             (row.title + row.text).encode()
         else:
             assert row.reason
@@ -193,7 +200,8 @@ def read_data(tmp, data: bytes) -> None:
     (tmp / "data").write_bytes(data)
     rows = refuses_or(lambda: read_rows(tmp / "data"), {3})
     for row in rows or []:
-        assert row.question.strip() and all(isinstance(name, str) for name in row.columns)
+        assert row.question.strip()
+        assert all(isinstance(name, str) for name in row.columns)
         row.question.encode()
     assert rows is None or len(fingerprint(rows)) == 64
 

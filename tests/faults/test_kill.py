@@ -5,8 +5,8 @@ from signal import SIGKILL
 
 import pytest
 from api_server import ApiServer, replies_with
+from commands import source_files
 from making import write_rows
-from running import ROOT
 
 from grpo.run import checkpoint
 from grpo.run.run_dir import RunDir
@@ -45,13 +45,11 @@ def test_killed_and_resumed_equals_undisturbed(make_run, undisturbed, place):
 
 def test_every_failpoint_of_the_program_is_killed_at():
     """A boundary that is added has to be added to a matrix as well."""
-    text = "\n".join(
-        path.read_text() for package in ("grpo", "rewards", "knowledge") for path in (ROOT / package).rglob("*.py")
-    )
-    places = set(re.findall(r'failpoint\("([\w-]+)"\)', text))
+    program = "\n".join(path.read_text() for path in source_files("grpo", "rewards", "knowledge"))
+    tests = "\n".join(path.read_text() for path in source_files("tests"))
+    places = set(re.findall(r'failpoint\("([\w-]+)"\)', program))
     assert len(places) >= 12
-    tested = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    assert places <= set(re.findall(r"[\"\s]([\w-]+):\d", tested))
+    assert places <= set(re.findall(r"[\"\s]([\w-]+):\d", tests))
 
 
 def candidate(request) -> str:

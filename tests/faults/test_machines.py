@@ -56,17 +56,20 @@ def test_two_machines_train_what_one_process_trains_though_a_rank_is_killed(make
     one.train()
     two = replace(make_run("two", reward_funcs=["fakes:dies_once"], **keys), folder=tmp_path / "storage" / "run")
     said = run_agents(two.config, views, tmp_path, max_restarts=1, DIED=str(tmp_path / "died"))
-    assert (tmp_path / "died").exists() and sum(text.count("resuming from") for text in said) == 1
+    assert (tmp_path / "died").exists()
+    assert sum(text.count("resuming from") for text in said) == 1
     assert one.differs_by_rounding(two)
     for a, b in zip(one.lines, two.lines, strict=True):
         for name in ("step", "loss", "grad_norm", "reward", "kl", "num_tokens"):
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
-    assert two.state["exit_code"] == 0 and two.state["step"] == 3
+    assert two.state["exit_code"] == 0
+    assert two.state["step"] == 3
 
 
-@pytest.mark.parametrize(("end", "code", "out", "error"), [
-    ("raise UserError('a', 'b', 'c', 3)", 3, "", "error: a"), ("print('done')", 0, "done\n", "")
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "code", "out", "error"),
+    [("raise UserError('a', 'b', 'c', 3)", 3, "", "error: a"), ("print('done')", 0, "done\n", "")],
+)
 def test_a_rank_ends_without_pythons_own_end(end, code, out, error):
     """There a thread of gloo that still holds a tensor may abort the process; os.abort stands for it."""
     set_up = "import atexit, os\nfrom grpo.base.errors import UserError, run_main\natexit.register(os.abort)"
@@ -103,7 +106,8 @@ def test_machines_that_do_not_agree_are_told_before_the_first_step(make_run, cha
     own = [override.format(tmp_path) for override in overrides]
     for child in run.train_ranks(of_rank_1=own, setup=setup, code=2):
         assert told in child.stderr
-        assert child.stderr.count("on rank 1") == 1 and f"on rank 1 ({socket.gethostname()})" in child.stderr
+        assert child.stderr.count("on rank 1") == 1
+        assert f"on rank 1 ({socket.gethostname()})" in child.stderr
     assert not run.lines
 
 

@@ -13,8 +13,6 @@ from making import build_base, free_port
 from running import SHARED, TIMEOUT_S
 from safetensors.torch import load_file
 
-from grpo.run import checkpoint
-
 METRICS = ("loss", "grad_norm", "reward", "reward_std", "entropy", "kl", "num_tokens", "completions/mean_length")
 SENTENCES = {
     "credit": "sentence",
@@ -25,9 +23,11 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize(("keys", "setup"), [
-    ({}, ""), ({"loss_type": "grpo", "scale_rewards": "batch"}, ""), (SENTENCES, "judged")
-], ids=["dapo", "grpo", "credit"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "setup"),
+    [({}, ""), ({"loss_type": "grpo", "scale_rewards": "batch"}, ""), (SENTENCES, "judged")],
+    ids=["dapo", "grpo", "credit"],
+)
 def test_two_ranks_train_what_one_trains(make_run, tmp_path, keys, setup):
     """The same global batch gives the same completions, and weights that differ by rounding: the order of the sums is
     another."""
@@ -61,9 +61,7 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(make_run):
     children[1].signal(SIGTERM)  # not to rank 0, which owns the checkpoint
     for child in children:
         child.ends(143)
-    step = run.state["step"]
-    assert step > 0 and run.state["last_checkpoint"] == f"checkpoint-{step}"
-    assert not checkpoint.problem_with(run.checkpoint(step))
+    assert run.saved_step(exit_code=143) > 0
 
 
 def test_two_ranks_drop_an_endless_rollout_together(make_run, tmp_path):
@@ -75,7 +73,7 @@ def test_two_ranks_drop_an_endless_rollout_together(make_run, tmp_path):
         child.signal(SIGTERM)
     for child in children:
         child.ends(143)
-    assert run.state["last_checkpoint"] == "checkpoint-3"
+    assert run.saved_step(exit_code=143) == 3
     run.train_ranks("resume_from_checkpoint=true")
     whole.train_ranks()
     assert run.equals(whole)
@@ -100,8 +98,7 @@ def test_when_a_rank_is_killed_the_other_ends_and_says_so(make_run):
     second.ends(-SIGKILL)
     first.ends(1, 600)  # and does not wait for the 30 minutes of a process group
     assert "error: another process of this run has ended" in first.stderr
-    assert run.state["exit_code"] == 1 and run.state["last_checkpoint"] == "checkpoint-2"
-    assert not checkpoint.problem_with(run.checkpoint(2))
+    assert run.saved_step(exit_code=1) == 2
     run.train_ranks("resume_from_checkpoint=true")
 
 
@@ -110,7 +107,8 @@ def test_a_rank_that_fails_alone_leaves_its_reason(make_run):
     run = make_run(reward_funcs=["fakes:fails_on_rank_1"])
     run.train_ranks(code=1)
     note = json.loads((run.folder / "run_state.rank1.json").read_text())
-    assert note["exit_code"] == 1 and "boom on rank 1" in note["reason"]
+    assert note["exit_code"] == 1
+    assert "boom on rank 1" in note["reason"]
     assert "another process of this run has ended" in run.state["reason"]
 
 
@@ -136,4 +134,4 @@ def test_torchrun_ends_all_ranks_on_sigterm(make_run, tmp_path):
         time.sleep(0.1)
     child.terminate()
     assert child.wait(TIMEOUT_S) != 0
-    assert run.state["exit_code"] == 143 and run.state["last_checkpoint"] == f"checkpoint-{run.state['step']}"
+    assert run.saved_step(exit_code=143) > 0

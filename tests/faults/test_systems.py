@@ -8,11 +8,10 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+from commands import ROOT, source_files
 from making import write_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 HIDE = '''
 import asyncio, builtins, io, logging, os, shutil, signal, subprocess, sys, tempfile, types
 import matplotlib.pyplot, numpy, openai, psutil, mpmath, tokenizers, torch, transformers, yaml
@@ -142,8 +141,7 @@ ONLY_UNIX = {"fcntl", "resource", "termios", "tty", "pty", "pwd", "grp", "syslog
 
 def test_no_file_imports_what_only_unix_has():
     """Outside of a `try`, that is."""
-    rooms = ("grpo", "rewards", "knowledge", "kernels", "bench")
-    for path in [path for room in rooms for path in (ROOT / room).rglob("*.py")]:
+    for path in source_files("grpo", "rewards", "knowledge", "kernels", "bench"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):
                 assert not ONLY_UNIX & {alias.name for alias in node.names}, path

@@ -10,7 +10,7 @@ from making import make_answers
 
 from grpo.base.schema import Prompt
 from grpo.config.options import TrainConfig
-from grpo.evaluation.boundary import AFTER, AT_ONCE, auroc, encode, examine, interval, logit, verdict
+from grpo.evaluation.boundary import AFTER, AT_ONCE, auroc, encode, examine, logit, verdict
 from grpo.model.policy import load_for_inference
 from grpo.sampling.sampler import Sampler
 
@@ -20,16 +20,6 @@ def test_auroc_counts_pairs_and_half_of_the_ties():
     assert auroc(scores, wrong) == (1 + 1 + 0.5 + 1) / 4
     assert auroc(-scores, wrong) == 1 - auroc(scores, wrong)
     assert math.isnan(auroc(scores, np.ones(4, bool)))
-
-
-def test_an_interval_holds_the_mean_and_narrows_with_more_facts():
-    widths = []
-    for count in (25, 400):
-        values = np.arange(count) % 2
-        low, high = interval(lambda chosen, values=values: values[chosen].mean(), count)
-        assert low < 0.5 < high
-        widths.append(high - low)
-    assert widths[0] / widths[1] == pytest.approx(4, rel=0.2)
 
 
 def test_a_log_prob_becomes_a_logit():

@@ -91,20 +91,18 @@ def test_a_toy_world_replaces_nobodys_files(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [REMAINDERS, PLAIN], ids=["arithmetic", "sums"])
-def test_sums_are_answered_right_in_a_box_and_none_is_held_out_that_was_seen(tmp_path, kind):
-    conversations = make_sums(tmp_path, 1, kind)
-    questions = [question for question, _ in conversations]
-    for question, answer in conversations[:200]:
+def test_sums_are_answered_right_in_a_box_and_none_is_held_out_that_was_seen(kind):
+    made = make_sums(1, kind)
+    questions = [question for question, _ in made.conversations]
+    for question, answer in made.conversations[:200]:
         terms = [int(digit) for digit in re.findall(r"\d+", question)][: kind.num_terms]
         right = sum(terms) % kind.modulus if kind.modulus else sum(terms)
         assert answer.endswith(f"\\boxed{{{right}}}")
         assert answer.count("+") in (0, kind.num_terms - 1)
-    share = np.mean(["+" in answer for _, answer in conversations])
+    share = np.mean(["+" in answer for _, answer in made.conversations])
     assert share == pytest.approx(kind.share_worked_out, abs=0.06)
-    for name, count in (("questions", kind.num_questions), ("held_out", kind.num_held_out)):
-        rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        questions += [row["question"] for row in rows]
-        assert len(rows) == count
+    assert (len(made.questions), len(made.held_out)) == (kind.num_questions, kind.num_held_out)
+    questions += [row["question"] for row in made.questions + made.held_out]
     assert len(set(questions)) == len(questions)
 
 
@@ -196,7 +194,7 @@ def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
 
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     few = replace(REMAINDERS, num_cold_start=40, num_questions=20, num_held_out=8)
-    monkeypatch.setattr(toy, "REMAINDERS", few)
+    monkeypatch.setitem(toy.KINDS_OF_SUMS, "arithmetic", few)
     world = {"toy_world": "arithmetic", "output_dir": "unused"}
     cold = {**QUIET, **world, "max_steps": 1, "per_device_train_batch_size": 4}
     (tmp_path / "cold.yaml").write_text(json.dumps(cold))

@@ -123,7 +123,6 @@ MISTAKES = [
     ("grpo.export /no/model {tmp}", 2, "is not empty"),
     ("grpo.report {tmp} --output {tmp}/in.jsonl/x.html", 2, "fix: give --output the path of a file"),
     ("grpo.report {tmp} --output {tmp}", 2, "fix: give --output the path of a file"),
-    ("knowledge.build {tmp}/in.jsonl {tmp}/kb.db --skipped {tmp}", 2, "give --skipped the path"),
 ]
 
 

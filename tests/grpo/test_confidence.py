@@ -4,7 +4,7 @@ import pytest
 from making import make_answers
 
 from grpo.base.schema import Score
-from grpo.evaluation.confidence import brier, calibration, ece
+from grpo.evaluation.confidence import aurc, brier, calibration, ece, risk_coverage
 
 STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]
 
@@ -20,10 +20,23 @@ def test_expected_calibration_error():
     assert ece([(1.0, False), (0.9, True)]) == pytest.approx(abs((1.9 - 1) / 2))  # one bin, also for 1
 
 
+def test_risk_coverage_curve():
+    assert risk_coverage(STATED[::-1]) == [(0.2, 0), (0.4, 1 / 2), (0.6, 1 / 3), (0.8, 2 / 4), (1, 3 / 5)]
+    assert aurc(STATED) == pytest.approx((0 + 1 / 2 + 1 / 3 + 2 / 4 + 3 / 5) / 5)
+
+
+def test_equal_confidences_enter_together_in_any_order():
+    same = [(0.7, True), (0.7, False), (0.2, False)]
+    assert risk_coverage(same) == risk_coverage([same[1], same[0], same[2]]) == [(2 / 3, 1 / 2), (1.0, 2 / 3)]
+    assert aurc(same) == pytest.approx((2 * 1 / 2 + 2 / 3) / 3)
+    assert aurc([(0.5, True), (0.5, False)]) == 0.5  # without order: the error rate
+
+
 def test_only_attempts_with_a_known_outcome_count():
     group = make_answers({}, *[f"<confidence>{c}</confidence>" for c in (0.9, 0.2, 0.3, 0.4)], "no confidence")
     for completion, outcome in zip(group.completions, ["correct", "wrong", "refused", None, "wrong"], strict=True):
         completion.scores = {"r": Score(1.0, "", outcome)}
     found = calibration([group])
     assert found["confidence_frac"] == pytest.approx(2 / 3) and found["brier"] == pytest.approx((0.01 + 0.04) / 2)
+    assert found["aurc"] == pytest.approx((0 + 1 / 2) / 2)
     assert calibration([make_answers({}, "x")]) == {}

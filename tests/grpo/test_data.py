@@ -26,7 +26,7 @@ def test_fields_are_found_or_named(tmp_path):
     path = write_rows(tmp_path / "e.jsonl", [{"q": "x?", "a": "1", "t": "T"}])
     (row,) = read_rows(path, "q", "a", "t")
     assert (row.question, row.columns["answer"], row.columns["title"]) == ("x?", "1", "T")
-    refused(lambda: read_rows(path), "no column holds the question", "columns: q, a, t", "question_field")
+    refused(lambda: read_rows(path), "no column for the question", "columns: q, a, t", "question_field")
     refused(lambda: read_rows(path, "q", "b"), "no column b", "answer_field")
 
 

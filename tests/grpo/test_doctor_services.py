@@ -76,6 +76,7 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, capsys):
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
     assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
     assert "1 of 4" not in text["titles"] and "; 2 single titles missing, such as Tane, Nowhere" in text["titles"]
+    assert "1 are repetitions" not in text["data"] and "2 are repetitions" in text["data"]
     assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
     assert text["sample"].startswith("8 tokens: ")
     assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
@@ -141,7 +142,7 @@ def test_a_config_of_stage_1_alone(stage1, tmp_path, capsys):
         *("steps", "time"),
     ]
     assert "s a step: training" in found["time"]["text"]
-    assert "4 answers" in found["data"]["text"]
+    assert "4 answers" in found["data"]["text"] and "1 are repetitions" in found["data"]["text"]
     assert found["steps"]["text"].startswith("6 steps of 2 answers") and "1?" in found["prompt"]["text"]
 
 

@@ -263,8 +263,8 @@ def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpo
     monkeypatch.setattr(grpo.evaluate, "generate_groups", sure)
     data = write_rows(Path("q.jsonl"), QUESTIONS)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", SHORT)
-    squares = [0.1**2, 0.2**2, 0.3**2, 0.4**2, 0.5**2, 0.4**2]
-    assert found["confidence_frac"] == 1 and found["brier"] == pytest.approx(sum(squares) / 6) and "brier" in text
+    assert found["confidence_frac"] == 1 and found["risk_coverage"][-1] == [1.0, pytest.approx(1 / 6)]
+    assert found["aurc"] == pytest.approx(1 / 6 / 6) and "aurc" in text
 
 
 @pytest.mark.parametrize("name", ["o.jsonl", "."])

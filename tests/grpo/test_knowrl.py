@@ -1,7 +1,6 @@
 """KnowRL on real data: stage 1 on its cold-start conversations, stage 2 on its questions, with a knowledge base and two
 chat endpoints."""
 
-import itertools
 import json
 
 import pytest
@@ -19,12 +18,10 @@ QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4, "save_steps":
 
 @pytest.fixture(scope="module")
 def xquad_base(tmp_path_factory):
-    """XQuAD's paragraphs, under the titles of KnowRL's first questions, as a knowledge base."""
+    """XQuAD's paragraphs as a knowledge base."""
     articles = json.loads(real_data("xquad/xquad.en.json").read_text())["data"]
-    texts = [[paragraph["context"] for paragraph in article["paragraphs"]] for article in articles]
-    rows = json.loads(real_data("knowrl/knowrl_RLdata.json").read_text())
-    titles = [title for row in rows[:40] for title in row["title"].split(";")]
-    return build_base(tmp_path_factory.mktemp("xquad"), dict(zip(titles, itertools.cycle(texts))))
+    texts = {article["title"]: [paragraph["context"] for paragraph in article["paragraphs"]] for article in articles}
+    return build_base(tmp_path_factory.mktemp("xquad"), texts)
 
 
 def facts_of(request):
@@ -68,6 +65,7 @@ def stage2(tmp_path, chat_checkpoint, base, **keys):
         "reward_funcs": ["knowrl_v2"],
         "knowledge_base": str(base),
         "verifier": "lexical",
+        "missing_title_policy": "search",
         "max_prompt_length": 600,
         "num_generations": 4,
         "per_device_train_batch_size": 8,

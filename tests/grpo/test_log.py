@@ -1,4 +1,5 @@
-"""What a run records of its steps: every one in metrics.jsonl and in trackers, which never end it."""
+"""What a run records of its steps: every one in metrics.jsonl, means on the terminal and in trackers, which never end
+it."""
 
 import io
 import json
@@ -13,6 +14,7 @@ from making import configured
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Prompt, Score
 from grpo.run.log import Log, completion_record, describe
+from grpo.run.metrics import Window
 from grpo.run.run import Run
 from grpo.run.run_dir import RunDir
 from grpo.run.trackers import TensorBoard
@@ -65,10 +67,14 @@ def test_every_step_is_in_metrics_and_the_first_and_the_last_in_completions(tmp_
     assert written == ["step-000001.jsonl", "step-000010.jsonl", "step-000012.jsonl"]
 
 
-def test_the_first_the_last_and_every_third_step_have_a_line(tmp_path, capsys):
+def test_a_printed_line_of_several_steps_is_their_mean(tmp_path, capsys):
     steps(configured(tmp_path), 8)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
-    assert lines == [f"step {step} of 8: reward +{step}.00" for step in (1, 3, 6, 8)]
+    assert lines == [
+        "step 3 of 8, mean of 3: reward +2.00",
+        "step 6 of 8, mean of 3: reward +5.00",
+        "step 8 of 8, mean of 2: reward +7.50",
+    ]
 
 
 def test_without_a_terminal_each_step_has_a_line_unless_there_is_to_be_no_progress(tmp_path, capsys):
@@ -77,13 +83,30 @@ def test_without_a_terminal_each_step_has_a_line_unless_there_is_to_be_no_progre
         assert capsys.readouterr().err.count(" of 2: reward +") == number
 
 
-def test_a_bad_step_is_on_record_with_its_completions(tmp_path):
+def test_a_run_that_is_stopped_prints_the_steps_of_an_unfinished_line(tmp_path, capsys):
+    steps(configured(tmp_path, logging_steps=10), 20, stop=2)
+    assert "step 2 of 20, mean of 2: reward +1.50" in capsys.readouterr().err
+
+
+def test_a_bad_step_is_on_record_and_in_no_mean(tmp_path, capsys):
     def metrics(step):
         return {"reward": 1.0, "grad_norm": math.nan if step == 2 else 3.0}
 
     lines = steps(configured(tmp_path, logging_steps=4, log_completions="false"), 4, metrics)
     assert [line["grad_norm"] for line in lines] == [3.0, None, 3.0, 3.0]
+    assert "grad 3.000" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "run" / "completions").iterdir()] == ["step-000002.jsonl"]
+
+
+def test_what_counts_since_the_start_is_taken_as_it_is():
+    window = Window()
+    for step in (1, 2, 3):
+        window.add({"num_tokens": 10.0 * step, "judge/calls": step, "reward": float(step), "epoch": step / 10})
+    since_start = {"skipped_steps": 2, "peak_memory_gb": 5.0, "learning_rate": 0.1}
+    window.add({"skipped_steps": 1, "peak_memory_gb": 3.0, "learning_rate": 0.3})
+    window.add({"num_tokens": 40.0, "judge/calls": 4, "epoch": 0.4, "reward": math.nan, **since_start})
+    assert window.take() == {"num_tokens": 40, "judge/calls": 4, "reward": 2, "epoch": 0.4, **since_start}
+    assert window.number == 0 and window.take() == {}
 
 
 class Terminal(io.StringIO):
@@ -118,13 +141,13 @@ def test_the_texts_about_a_step():
 # --- trackers ------------------------------------------------------------------------------------------------------
 
 
-def test_trackers_get_every_step_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
+def test_trackers_get_the_means_and_the_names_that_the_user_chose(tmp_path, modules, monkeypatch):
     """They go before the services' own variables."""
     monkeypatch.setenv("WANDB_PROJECT", "b")
     steps(configured(tmp_path, report_to="wandb,swanlab,trackio", project="0123", run_name="1e5"), 4)
     for module in modules.values():
-        assert [(step, metrics["reward"]) for step, metrics in module.scalars()] == [(n, float(n)) for n in range(1, 5)]
-        assert [name for name, *_ in module.told] == ["init", *["log"] * 4, "finish"]
+        assert [(step, metrics["reward"]) for step, metrics in module.scalars()] == [(3, 2.0), (4, 4.0)]
+        assert [name for name, *_ in module.told] == ["init", "log", "log", "finish"]
     started = {name: dict(module.told[0][2]) for name, module in modules.items()}
     assert all(place.pop("config")["output_dir"] == str(tmp_path / "run") for place in started.values())
     id = json.loads((tmp_path / "run" / "run_state.json").read_text())["id"]
@@ -157,7 +180,10 @@ def test_trackers_get_evaluations_as_they_come(tmp_path, modules):
     with Run(configured(tmp_path, report_to="trackio")) as run:
         run.start_log(9, 0)
         run.report_evaluation(0, {"eval/reward": 0.5})
-    assert modules["trackio"].scalars() == [(0, {"eval/reward": 0.5})]
+        run.report_step(1, {"step_time": 1.0, "reward": 1.0})
+        run.report_evaluation(1, {"eval/reward": 0.75})
+    told = modules["trackio"].scalars()
+    assert told[:2] == [(0, {"eval/reward": 0.5}), (1, {"eval/reward": 0.75})]
 
 
 @pytest.mark.parametrize("failing", ["init", "log", "finish"])

@@ -40,6 +40,7 @@ def test_every_question_counts_the_same():
     assert found["correct_given_attempted"] == pytest.approx(right / (right + wrong))
     assert found["incorrect_given_attempted"] == pytest.approx(wrong / (right + wrong))
     assert found["truthfulness"] == pytest.approx(right - wrong)
+    assert found["omniscience_index"] == pytest.approx(100 * (right - wrong))
     assert found["mean_length"] == pytest.approx((4 * 3 + 2 * 6 + 3 * 9) / 9)
     assert found["reward"] == pytest.approx((2 - 1 + 1 + 3 + 0) / 5)
     assert "supported_frac" not in found

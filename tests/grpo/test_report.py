@@ -218,14 +218,15 @@ def test_without_two_measurements_there_is_no_headline(tmp_path, step):
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
-    steps = [{"step": n, "loss": n % 3, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
+    steps = [{"step": n, "loss": n / 8, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
     loss, answers = draw_charts(Record(tmp_path, steps=steps))
-    (path,), x, y = loss.paths, loss.x, loss.y
-    assert (
-        loss.title == "Loss"
-        and path == f"M{x.place(1)} {y.place(1)}L{x.place(2)} {y.place(2)}L{x.place(4)} {y.place(1)}"
-    )
-    assert x.start < x.place(1) < x.place(4) < x.end and y.start > y.place(1) > y.place(2) > y.end
+    (line,), x, y = loss.lines, loss.x, loss.y
+    places = [(x.place(n), y.place(n / 8)) for n in (1, 2, 4)]
+    assert loss.title == "Loss" and line.path == "M" + "L".join(f"{right} {down}" for right, down in places)
+    texts = ["step 1: 0.125", "step 2: 0.25", "step 4: 0.5"]
+    assert line.spots == [(*place, text) for place, text in zip(places, texts, strict=True)]
+    assert x.start < places[0][0] < places[-1][0] < x.end and y.start > places[0][1] > places[-1][1] > y.end
+    assert answers.lines[0].spots[-1][2] == "step 4: 100.0%"
     shown = [show_tick(tick, answers.is_percent) for tick in answers.y.ticks]
     assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 

@@ -34,7 +34,7 @@ HEALTHY = {
 
 def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object]:
     """The alarms, by rule, of a run whose reward rises. changes: metric -> a function of the step, or a value."""
-    diagnosis = Diagnosis(History(config=config or {}))
+    diagnosis = Diagnosis(config=config or {})
     for step in range(1, num_steps + 1):
         metrics = {**HEALTHY, "reward": step / num_steps + 0.02 * (-1) ** step}
         for name, change in changes.items():
@@ -122,7 +122,7 @@ def test_what_helps_fits_the_reason():
     """Where most completions are cut off, it is the limit."""
 
     def told(**changes):
-        diagnosis = Diagnosis(History(config={"max_completion_length": 48}))
+        diagnosis = Diagnosis(config={"max_completion_length": 48})
         for step in range(1, 4):
             diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
         return diagnosis

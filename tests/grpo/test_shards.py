@@ -149,7 +149,7 @@ def test_a_signal_stops_all_shards_in_the_middle_of_a_rollout(finished, make_run
     children[0].until(generating.exists)
     children[1].signal(SIGTERM)
     finish(children, 143)
-    assert run.state["last_checkpoint"] == "checkpoint-3"
+    assert run.saved_step(exit_code=143) == 3
     finish(start(run, 1, 1, "resume_from_checkpoint=true"))
     assert_same_files(finished["lora"], run)
 

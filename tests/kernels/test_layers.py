@@ -20,40 +20,49 @@ def relative(got, wanted):
     return float((got.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
 
 
-def gradients(outputs, weights, inputs):
-    return torch.autograd.grad(
-        [sum((y.double() * w.double()).sum() for y, w in zip(outputs, weights, strict=True))], inputs
-    )
+def results_of(function, inputs, used, gap):
+    """Its outputs, and the gradients of the inputs that take one, by those outputs that are used."""
+    outputs = function(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    arriving = []
+    for place, y in enumerate(outputs[used]):
+        wide = random(*y.shape[:-1], y.shape[-1] + gap, seed=place, dtype=y.dtype, device=y.device)
+        arriving.append(wide[..., : y.shape[-1]])
+    return outputs, torch.autograd.grad(outputs[used], [x for x in inputs if x.requires_grad], arriving)
 
 
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 100), (33, 128), (700, 64), (3, 3584), (2, 5000)])
+def assert_equals_twin(function, twin, *inputs, used=slice(None), gap=0):
+    """gap: between the rows of gradients that arrive, as from a product that holds an adapter's columns too."""
+    ours, slow = (results_of(one, inputs, used, gap) for one in (function, twin))
+    for found, wanted, bound in zip(ours, slow, (1e-6, 2e-6), strict=True):
+        assert all(relative(got, exact) <= bound for got, exact in zip(found, wanted, strict=True))
+
+
+def assert_norm_equals_twin(*inputs, **options):
+    norms = [lambda x, w, *residual, norm=norm: norm(x, w, 1e-6, *residual) for norm in (rms_norm, reference.rms_norm)]
+    assert_equals_twin(*norms, *inputs, **options)
+
+
+def leaves(*shapes, device):
+    return [random(*shape, seed=number, device=device).requires_grad_() for number, shape in enumerate(shapes)]
+
+
+SHAPES = [(1, 1), (5, 100), (33, 128), (700, 64), (3, 3584), (2, 5000)]
+
+
+@pytest.mark.parametrize(("rows", "width", "residual"), [
+    *((*shape, residual) for shape in SHAPES for residual in (False, True)),
+    (MAX_PROGRAMS + 3, 4096, False),  # a program takes several tiles, of one row each
+])  # fmt: skip
 def test_rms_norm(device, rows, width, residual):
-    x, w, dy, dh = (
-        random(*shape, seed=i, device=device)
-        for i, shape in enumerate([(rows, width), (width,), (rows, width), (rows, width)])
-    )
-    inputs = [x.requires_grad_(), w.requires_grad_()] + (
-        [random(rows, width, seed=9, device=device).requires_grad_()] if residual else []
-    )
-    outputs = {
-        name: function(inputs[0], inputs[1], 1e-6, *inputs[2:])
-        for name, function in (("ours", rms_norm), ("slow", reference.rms_norm))
-    }
-    assert all(relative(got, wanted) <= 1e-6 for got, wanted in zip(outputs["ours"], outputs["slow"], strict=True))
-    ours, slow = (gradients(outputs[name], (dy, dh), inputs) for name in ("ours", "slow"))
-    assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
+    shapes = [(rows, width), (width,), (rows, width)]
+    assert_norm_equals_twin(*leaves(*shapes[: 2 + residual], device=device))
 
 
-def test_the_weights_gradient_is_over_all_rows(device):
-    """Also where a program takes several tiles of them."""
-    width, rows = 4096, MAX_PROGRAMS + 3  # one row to a tile
-    x, w, dy = (
-        random(*shape, seed=i, device=device) for i, shape in enumerate([(rows, width), (width,), (rows, width)])
-    )
-    inputs = [x.requires_grad_(), w.requires_grad_()]
-    ours, slow = (gradients([function(x, w, 1e-6)[0]], [dy], inputs) for function in (rms_norm, reference.rms_norm))
-    assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
+@pytest.mark.parametrize("used", [slice(0, 1), slice(1, 2)])
+def test_rms_norm_with_a_frozen_weight_and_one_output_used(device, used):
+    x, w, residual = leaves((4, 96), (96,), (4, 96), device=device)
+    assert_norm_equals_twin(x, w.detach(), residual, used=used)
 
 
 def test_rms_norm_in_bfloat16_rounds_as_the_model_does(device, bf16_step):
@@ -66,36 +75,16 @@ def test_rms_norm_in_bfloat16_rounds_as_the_model_does(device, bf16_step):
     assert relative(y, wanted.double()) <= 2 * bf16_step and (device == "cpu" or (y != wanted).float().mean() <= 0.01)
 
 
-def test_rms_norm_with_a_frozen_weight_and_one_output_used(device):
-    x, residual, w = (
-        random(4, 96, device=device).requires_grad_(),
-        random(4, 96, seed=1, device=device).requires_grad_(),
-        random(96, seed=2, device=device),
-    )
-    for used in (0, 1):
-        ours = torch.autograd.grad(rms_norm(x, w, 1e-6, residual)[used].square().sum(), (x, residual))
-        slow = torch.autograd.grad(reference.rms_norm(x, w, 1e-6, residual)[used].square().sum(), (x, residual))
-        assert all(relative(got, wanted) <= 2e-6 for got, wanted in zip(ours, slow, strict=True))
-
-
 def test_rms_norm_of_heads(device):
     """The norm of Qwen3's queries: rows are heads, in a view of a joint product."""
-    joint, w = random(6, 5 * 16, device=device), random(16, seed=1, device=device)
-    heads = joint[:, 16:64].unflatten(-1, (-1, 16))
-    assert relative(rms_norm(heads, w, 1e-6)[0], reference.rms_norm(heads, w, 1e-6)[0]) <= 1e-6
+    joint, w = leaves((6, 5 * 16), (16,), device=device)
+    assert_norm_equals_twin(joint[:, 16:64].unflatten(-1, (-1, 16)), w)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, TILE - 1), (2, TILE), (5, 2 * TILE + 9)])
 def test_swiglu(device, rows, width):
-    joint = random(rows, 2 * width, device=device)
-    gate, up = (x.requires_grad_() for x in joint.split(width, dim=-1))  # views of one product
-    dy = random(rows, width, seed=1, device=device)
-    ours, slow = (function(gate, up) for function in (swiglu, reference.swiglu))
-    assert relative(ours, slow) <= 1e-6
-    assert all(
-        relative(a, b) <= 2e-6
-        for a, b in zip(gradients([ours], [dy], (gate, up)), gradients([slow], [dy], (gate, up)), strict=True)
-    )
+    (joint,) = leaves((rows, 2 * width), device=device)
+    assert_equals_twin(swiglu, reference.swiglu, *joint.split(width, dim=-1))  # views of one product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
@@ -120,16 +109,9 @@ def test_room_for_the_next_product_in_norm_and_swiglu(device, dtype):
 
 
 def test_gradients_that_arrive_with_gaps_between_rows(device):
-    """As they do from a product that holds the adapter's columns, too."""
-    x, w = random(6, 40, device=device).requires_grad_(), random(40, seed=1, device=device).requires_grad_()
-    gate = random(6, 40, seed=2, device=device).requires_grad_()
-    dy, dh = random(2, 6, 56, seed=3, device=device)[..., :40]
-    assert not dy.is_contiguous()
-    mine = torch.autograd.grad(rms_norm(x, w, 1e-6, gate), (x, w, gate), (dy, dh))
-    wanted = gradients(reference.rms_norm(x, w, 1e-6, gate), (dy, dh), (x, w, gate))
-    mine += torch.autograd.grad(swiglu(gate, x), (gate, x), dy)
-    wanted += gradients([reference.swiglu(gate, x)], [dy], (gate, x))
-    assert all(relative(a, b) <= 2e-6 for a, b in zip(mine, wanted, strict=True))
+    x, w, residual = leaves((6, 40), (40,), (6, 40), device=device)
+    assert_norm_equals_twin(x, w, residual, gap=16)
+    assert_equals_twin(swiglu, reference.swiglu, x, residual, gap=16)
 
 
 def test_swiglu_of_large_gates(device):
@@ -151,13 +133,9 @@ def angles(rows, width, device, dtype=torch.float32):
 
 @pytest.mark.parametrize(("rows", "heads", "width"), [(1, 1, 2), (7, 3, 24), (4, 28, 128)])
 def test_rotate(device, rows, heads, width):
-    joint = random(rows, (heads + 2) * width, device=device)
-    x = joint[:, width:-width].unflatten(-1, (-1, width)).requires_grad_()
-    cos, sin = angles(rows, width, device)
-    dy = random(rows, heads, width, seed=1, device=device)
-    ours, slow = rotate(x, cos, sin), reference.rotate(x, cos, sin)
-    assert relative(ours, slow) <= 1e-6
-    assert relative(gradients([ours], [dy], (x,))[0], gradients([slow], [dy], (x,))[0]) <= 1e-6
+    (joint,) = leaves((rows, (heads + 2) * width), device=device)
+    x = joint[:, width:-width].unflatten(-1, (-1, width))
+    assert_equals_twin(rotate, reference.rotate, x, *angles(rows, width, device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
@@ -184,10 +162,6 @@ def test_rotate_into_cache(device, heads, kv_heads, width, dtype):
 
 def test_same_bits_again(device):
     """Gradients of the weight, too: summed over programs in a fixed order."""
-    x, w, dy = (
-        random(3000, 40, device=device).requires_grad_(),
-        random(40, seed=1, device=device).requires_grad_(),
-        random(3000, 40, seed=2, device=device),
-    )
-    first, again = (gradients([rms_norm(x, w, 1e-6)[0]], [dy], (x, w)) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    inputs = leaves((3000, 40), (40,), device=device)
+    first, again = (results_of(lambda x, w: rms_norm(x, w, 1e-6), inputs, slice(1), 0)[1] for _ in range(2))
+    assert all(map(torch.equal, first, again))

@@ -5,30 +5,13 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from cells import cells
+from cells import HOSTILE, cells
 
 from knowledge.facts.claims import MAX_FACTS, MAX_TEXT_CHARS, Claim, admissible
 from knowledge.facts.model_decomposer import by_model, prompt
 from knowledge.facts.replies import num_words, parse_reply, without_thoughts
 
 MIRA = "Mira Tolan"
-HOSTILE = [
-    "\0",
-    "\ud800 lone half",
-    'title:x AND NEAR("a" OR b*) C++ "',
-    "x" * 100_000,
-    "born in Velda " * 8_000,
-    "and " * 30_000,
-    "?!. " * 30_000,
-    "no, " * 30_000,
-    "is a " + " " * 100_000 + "b.",
-    "He is. " * 15_000,
-    "，" * 50_000,
-    "是" * 50_000,
-    "🙂" * 1000,
-    "- - - -",
-    "\n" * 50_000,
-]
 
 
 @dataclass
@@ -51,7 +34,7 @@ def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options)
     calls: list = []
 
     async def complete(messages, *, max_tokens, prompt_version, accept):
-        calls.append((messages, max_tokens, prompt_version))
+        calls.append((messages, max_tokens, prompt_version, accept))
         return FakeReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
 
     decompose = by_model(complete, **options)
@@ -220,6 +203,9 @@ def test_a_reply_that_is_no_list_is_asked_for_once_more():
     assert texts(ask("She was born in Velda.", "", MIRA).facts) == ["Mira Tolan was born in Velda."]
     first, second = (messages for messages, *_ in calls)
     assert second[:2] == first and second[2] == {"role": "assistant", "content": "Sure! Here you go."}
+    worth_keeping = {"- Mira was born.": True, "NON_FACTUAL: thanks": True, "I am sorry, I cannot do that.": False}
+    accept = calls[0][3]
+    assert {text: accept(text) for text in worth_keeping} == worth_keeping  # or the cache would give it for ever
 
 
 def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
@@ -302,17 +288,3 @@ def test_hostile_texts(text):
     parse_reply(text)
     "".join(message["content"] for message in prompt(text, text, text)).encode()
     assert time.process_time() - start < 10  # linear: 20 ms on a quiet machine
-
-
-def test_only_a_list_of_facts_is_worth_keeping():
-    """A reply that is none would come from the cache for ever."""
-    seen = []
-
-    async def complete(messages, *, accept, **_):
-        seen.append(accept)
-        return FakeReply("- Mira Tolan was born in Velda.")
-
-    asyncio.run(by_model(complete)("She was born in Velda.", "", "Mira Tolan"))
-    assert [
-        seen[0](text) for text in ("- Mira was born.", "NON_FACTUAL: thanks", "I am sorry, I cannot do that.", "")
-    ] == [True, True, False, False]

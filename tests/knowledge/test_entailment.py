@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cells import cells
+from cells import HOSTILE, cells
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, label_columns
@@ -284,9 +284,7 @@ def test_threads_share_one_model(verifier):
         assert list(pool.map(verifier.probabilities, pairs)) == [verifier.probabilities(part) for part in pairs]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\0", "\ud800 lone", 'NEAR("a" OR b*', "x" * 100_000, "born " * 20_000, "🙂" * 50, "[SEP] [CLS]"]
-)
+@pytest.mark.parametrize("text", ["", "[SEP] [CLS]", *HOSTILE[:6]], ids=range(8))
 def test_hostile_texts(verifier, text):
     texts = passages("Mira Tolan was born in Velda.", text)
     assert len(verifier.verify([(text, texts), ("Mira Tolan was born in Velda.", texts)])) == 2

@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import sqlite3
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from knowledge.store.atomic_database import atomic_database
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.verify import verify
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_rows(path, number: int, words: int = 100):
@@ -94,15 +91,13 @@ def test_the_list_of_skipped_rows_is_a_new_file_and_so_never_the_source(run, tmp
     assert json.loads((tmp_path / "new.jsonl").read_text())["row"] == 2
 
 
-@pytest.mark.parametrize(
-    "content, what", [("", "holds no rows"), ("{broken", "no usable row"), ("[]", "holds no rows")]
-)
-def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content, what):
+@pytest.mark.parametrize("content", ["", "{broken", "[]"])
+def test_a_source_without_rows_leaves_the_old_file(run, tmp_path, content):
     source, out = tmp_path / "source.jsonl", tmp_path / "out.db"
     source.write_text(content)
     out.write_bytes(b"old")
     done = run("knowledge.build", source, out)
-    assert done.returncode == 3 and what in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
+    assert done.returncode == 3 and "no usable row" in done.stderr and out.read_bytes() == b"old" and not leftovers(out)
 
 
 def test_command_line_mistakes(run, tmp_path):

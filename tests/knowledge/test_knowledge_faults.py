@@ -24,7 +24,7 @@ def opening(path) -> UserError:
     """The error that opening this file gives."""
     with pytest.raises(UserError) as error:
         KnowledgeBase.open(path).close()
-    assert error.value.exit_code == 3 and error.value.why.startswith("wanted ") and error.value.fix
+    assert error.value.exit_code == 3 and error.value.why and error.value.fix
     return error.value
 
 
@@ -39,18 +39,17 @@ def database(path, *statements: str):
 
 def test_a_missing_file_is_not_created(tmp_path):
     error = opening(tmp_path / "none.db")
-    assert "no such file" in error.what and "python -m knowledge.build" in error.fix
-    assert os.listdir(tmp_path) == [] and "a directory" in opening(tmp_path).what
+    assert "No such file" in error.why and "python -m knowledge.build" in error.fix
+    assert os.listdir(tmp_path) == [] and "directory" in opening(tmp_path).why
 
 
 @pytest.mark.parametrize(
     "content, found",
     [
-        (b"", "an empty file"),
-        (b"hello, world", "not an SQLite database"),
-        (b"SQLite format 3\0", "SQLite says"),
-        (b'{"title": "a", "text": "b"}', "not an SQLite database"),
-        (b"\x1f\x8b\x08", "not an SQLite database"),
+        (b"", "no table at all"),
+        (b"hello, world", "not a database"),
+        (b"SQLite format 3\0", "not a database"),
+        (b"\x1f\x8b\x08", "not a database"),
     ],
 )
 def test_files_that_are_no_databases(tmp_path, content, found):
@@ -77,23 +76,15 @@ def test_wrong_schemas(tmp_path, statements, found):
     assert found in opening(path).what
 
 
-def test_an_index_of_another_version(ours, tmp_path):
+@pytest.mark.parametrize(
+    ("key", "value", "versions"),
+    [("tokens_version", 99, f"version ({FORMAT_VERSION}, 99)"), ("format_version", 3, "version (3, ")],
+)
+def test_an_index_of_another_version_says_how_to_build_it_anew(ours, tmp_path, key, value, versions):
     path = tmp_path / "copy.db"
     shutil.copy(ours, path)
-    database(path, "UPDATE knowledge_meta SET value = '99' WHERE key = 'tokens_version'")
-    assert f"version ({FORMAT_VERSION}, 99)" in opening(path).what
-
-
-def test_a_base_of_the_format_before_says_how_to_build_it_anew(ours, tmp_path):
-    """Format 3 also had a table of tokens."""
-    before = [
-        "DROP TABLE knowledge_terms",
-        "UPDATE knowledge_meta SET value = '3' WHERE key = 'format_version'",
-    ]
-    path = tmp_path / "copy.db"
-    shutil.copy(ours, path)
-    error = opening(database(path, *before))
-    assert "version (3, " in error.what and f"knowledge.build SOURCE.jsonl {path}" in error.fix
+    error = opening(database(path, f"UPDATE knowledge_meta SET value = '{value}' WHERE key = '{key}'"))
+    assert versions in error.what and f"knowledge.build SOURCE.jsonl {path}" in error.fix
 
 
 def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
@@ -110,13 +101,6 @@ def test_documents_without_a_title_or_a_text_do_no_harm(ready_made, tmp_path):
         ready_made(tmp_path / "base.db", {"Alex": "He was born.", "": "Nobody.", "Ż": " ", "Ź": "A letter."})
     )
     assert (found.documents, found.passages) == (4, 3)
-
-
-def looks_up(path) -> list:
-    """What a reward would see of this file."""
-    with KnowledgeBase.open(path) as base:
-        found = [base.lookup(f"Title {number}") for number in range(0, 60, 7)]
-        return [*found, *base.search("word7 word100", 5), *base.search("word7", 5, ["Title 3", "Title 50"])]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from cells import cells
+from cells import HOSTILE, cells
 
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.store.answers import Passage
@@ -99,11 +99,7 @@ def test_each_fact_knows_its_sentences_and_counts_once():
     assert not facts_of("Mira Tolan was born.", "Where was Mira Tolan born?")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["\0", "\ud800 lone", "x" * 100_000, "born in Velda " * 8_000, "is a " + " " * 100_000 + "b.", "a is " * 20_000]
-    + ["is in the " * 9_000, "He is. " * 15_000, "?!. " * 30_000, "是" * 50_000, "🙂" * 1000, "\n" * 50_000],
-)
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_texts(text):
     start = time.process_time()
     for fact in facts_of(text, text, text):

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 from api_server import ApiServer
 
-from rewards.api.client import ApiClient
+from rewards.api.client import ApiClient, Limits
 from rewards.api.endpoint import Endpoint
 from rewards.api.reply import ChatReply
-from rewards.api.session import Limits
 from rewards.outcome.judge import Judgement, ModelJudge
 
 KEY = "canary-5e2b-key"

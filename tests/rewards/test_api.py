@@ -13,8 +13,8 @@ from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says
 from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, complete_all, until
 
 from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
+from rewards.api.client import Limits
 from rewards.api.reply import ChatReply
-from rewards.api.session import Limits
 
 PERMANENT = {
     "401": fails(401),

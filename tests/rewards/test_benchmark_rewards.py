@@ -117,8 +117,3 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
 def test_to_decline_is_declined_where_there_is_one(monkeypatch, flag):
     score, _ = graded(monkeypatch, "refused", "I don't know", ROW | {"unanswerable": flag})
     assert (score.value, score.outcome) == (0.0, "refused")
-
-
-def test_both_are_built_by_name_and_need_an_answer_in_the_data():
-    built = build_rewards(["choice", "simpleqa"], {"judge": "offline"})
-    assert [(reward.name, reward.needs) for reward in built] == [("choice", ("answer",)), ("simpleqa", ("answer",))]

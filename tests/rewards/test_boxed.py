@@ -99,9 +99,8 @@ def test_verdict(completion, truth, kind, reason):
     ],
 )
 def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
-    grade = math_reward.build(
-        {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
-    ).grade
+    values = {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
+    grade = math_reward.build("math", values).grade
     for answers, value in ((right, 1.0), (wrong, 0.0)):
         assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
 

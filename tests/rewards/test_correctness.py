@@ -3,20 +3,17 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 
 import pytest
-from api_server import ApiServer, replies_with, says
-from asking import SetJudge, at_any_pace, judge_of
+from asking import SetJudge
 from cells import cells
-from making import make_answers, real_data
+from making import real_data
 
 from grpo.base.schema import Score
 from rewards.format import parse
-from rewards.outcome.correctness import grader, lists_alternatives
-from rewards.outcome.judge import ModelJudge, OfflineJudge
-from rewards.registry import Reward
-from rewards.scorer import Scorer
+from rewards.outcome.choices import lists_alternatives, num_candidates
+from rewards.outcome.correctness import grader
+from rewards.outcome.judge import OfflineJudge
 
 ROW = {
     "question": "What is the capital of France?",
@@ -76,10 +73,10 @@ def test_truth_table(answer, truth, outcome, wanted):
 NO_TEXT = [*cells("… ¦ : ¦ ?! ¦ 。 ¦ — ¦ *"), "\n\n", "\u200b", "\u3164\u2800", "\u0301"]
 
 
-@pytest.mark.parametrize("answer", NO_TEXT)
-def test_an_answer_without_a_letter_or_digit_earns_nothing_even_from_a_generous_judge(answer):
-    score, asked = grade(knowrl, "correct", block(answer))
-    assert (score.value, asked) == (-1.0, 0)
+def test_an_answer_without_a_letter_or_digit_earns_nothing_even_from_a_generous_judge():
+    for answer in NO_TEXT:
+        score, asked = grade(knowrl, "correct", block(answer))
+        assert (score.value, asked) == (-1.0, 0), answer
 
 
 @pytest.mark.parametrize("make", [knowrl_v2, knowrl])
@@ -107,17 +104,14 @@ def test_tags_that_are_not_one_pair_of_each_get_no_credit_in_the_default_alone(c
     assert grade(knowrl_v2, "correct", completion)[0].value == 2
 
 
-def test_the_first_answer_block_counts():
-    judge = SetJudge("correct")
-    asyncio.run(knowrl_v2(judge)("<answer> Paris </answer><answer>London</answer>", ROW))
-    assert judge.asked[0][1] == "Paris"
-
-
-@pytest.mark.parametrize("make", [knowrl_v2, knowrl])
-def test_the_judge_sees_the_rows_question_and_not_the_rendered_prompt(make):
+@pytest.mark.parametrize(
+    ("make", "completion"),
+    [(knowrl_v2, block("Paris")), (knowrl, block("Paris")), (knowrl_v2, "<answer> Paris </answer><answer>x</answer>")],
+)
+def test_the_judge_sees_the_first_answer_block_and_the_rows_question_but_not_the_rendered_prompt(make, completion):
     """The original misspells a parameter, and shows the judge the whole templated prompt."""
     judge = SetJudge("correct")
-    asyncio.run(make(judge)(block("Paris"), ROW | {"answer": ["Paris", "City of Light"]}))
+    asyncio.run(make(judge)(completion, ROW | {"answer": ["Paris", "City of Light"]}))
     assert judge.asked == [("What is the capital of France?", "Paris", ["Paris", "City of Light"], [])]
 
 
@@ -145,6 +139,43 @@ def test_an_answer_that_lists_alternatives():
     assert not any(lists_alternatives(answer, ["something"]) for answer in NONE_LISTED)
 
 
+CANDIDATES = [
+    ("Which of Paris, Rome and Berlin is the largest?", "Paris, Rome and Berlin", "Berlin", 3),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin; and Paris", "Berlin", 2),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin Paris", "Berlin", 2),
+    ("Who came first, Bob or Alice?", "Bob, Alice", "Alice", 2),
+    ("Who came first, Bob or Alice?", "Both Alice & Bob.", "Alice", 2),
+    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks Brad Pitt", "Tom Hanks", 2),
+    ("Is it the red, the green, or the blue one?", "the green the red", "green", 2),
+    ("甲还是乙先到？", "甲乙", "甲", 2),
+    ("甲、乙和丙中谁先到？", "甲，丙", "甲", 2),
+    ("Which of Paris, Rome and Berlin is the largest?", "Berlin", "Berlin", 1),
+    ("Who came first, Tom Hanks or Brad Pitt?", "Tom Hanks", "Tom Hanks", 1),
+    ("甲还是乙先到？", "乙先", "乙", 1),
+    ("Who came first, Bob or Alice?", "Bob, before Alice", "Bob", 0),
+    ("Which is larger, the Pacific Ocean or the Atlantic Ocean?", "The Pacific Ocean is larger", "Pacific Ocean", 0),
+    ("Is Paris or Rome the capital of France?", "Paris, the capital of France", "Paris", 0),
+    ("What is the capital of France?", "Paris, France", "Paris", 0),
+    ("", "", "x", 0),
+]
+
+
+@pytest.mark.parametrize(("question", "answer", "truth", "number"), CANDIDATES)
+def test_an_answer_that_lists_candidates_of_the_question_earns_nothing_even_from_a_generous_judge(
+    question, answer, truth, number
+):
+    assert num_candidates(question, answer) == number
+    if question:
+        score, asked = grade(knowrl, "correct", block(answer), {"question": question, "answer": truth})
+        assert (score.value, asked) == ((-1.0, 0) if number > 1 else (2.0, 1))
+
+
+def test_as_many_candidates_as_a_truth_has_are_left_to_the_judge():
+    row = {"question": "Which two of Paris, Rome and Berlin lie on a river?", "answer": "Rome and Paris"}
+    assert grade(knowrl, "correct", block("Paris, Rome"), row)[0].value == 2
+    assert grade(knowrl, "correct", block("Paris, Berlin, Rome"), row)[0].value == -1
+
+
 def test_an_alternative_has_twelve_words_at_most():
     twelve = "the town in the north where the old court sat last year"
     assert lists_alternatives(f"{twelve} or Paris", ["Paris"]) == "or"
@@ -159,51 +190,9 @@ def test_hardly_any_real_answer_lists_alternatives():
     assert len(answers) > 1700 and sum(bool(lists_alternatives(answer, [])) for answer in answers) < len(answers) / 200
 
 
-# --- offline -------------------------------------------------------------------------------------------------------
-
-
-def test_offline_the_presets_pay_the_same_values():
-    for answer, wanted in (("Paris", 2.0), ("London", -1.0), ("I don't know", 1.0)):
-        assert asyncio.run(knowrl(OfflineJudge())(block(answer), ROW)).value == wanted
-        assert asyncio.run(knowrl_v2(OfflineJudge())(block(answer), ROW)).value == wanted
-
-
 @pytest.mark.parametrize("piece", ["a ", "1,", ", ", "Paris ", "or ", "-\n", "'", "1,234"])
 def test_the_rules_take_linear_time(piece):
     start = time.process_time()
     for answer in (piece * 100_000, piece * (1000 // len(piece))):
         asyncio.run(knowrl(OfflineJudge())(block(answer), ROW))
     assert time.process_time() - start < 10
-
-
-# --- with a real client --------------------------------------------------------------------------------------------
-
-
-def run_in_scorer(judge: ModelJudge, make, completions: Sequence[str]) -> list[Score]:
-    """As in training: each completion is handed to the scorer, whose event loop lives in a daemon thread."""
-    scorer = Scorer([Reward("correctness", make(judge), slow=True)])
-    group = make_answers(ROW, *completions, prompt="the rendered prompt")
-    try:
-        scorer.grade([group])
-    finally:
-        judge.close()
-        scorer.close()
-    return [completion.scores["correctness"] for completion in group.completions]
-
-
-def test_grades_belong_to_their_completions_where_the_original_took_them_as_they_came():
-    def verdict(request) -> str:
-        return "ABC"[int(json.loads(request.text.split("\n")[-4]).split()[-1]) % 3]
-
-    slow_first = [replies_with(verdict, after_s=0.02 * (12 - i)) for i in range(12)]
-    with ApiServer(*slow_first) as server:
-        scores = run_in_scorer(judge_of(server), knowrl_v2, [block(f"Paris {i}") for i in range(12)])
-        assert [score.value for score in scores] == [2.0, -1.0, 1.0] * 4
-
-
-@at_any_pace
-def test_judge_calls_run_together_where_the_original_made_one_after_the_other(pace):
-    with ApiServer(default=says("A", after_s=0.3 * pace)) as server:
-        start = time.perf_counter()
-        run_in_scorer(judge_of(server), knowrl_v2, [block(f"Paris {i}") for i in range(24)])
-        assert time.perf_counter() - start < 24 * 0.3 * pace / 4

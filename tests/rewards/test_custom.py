@@ -61,7 +61,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "helper.py").write_text("WEIGHT = 2.0\n")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "of_mine.py").write_text("def f(completions, **_): return [3.0] * len(completions)")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "package")])
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -89,7 +89,7 @@ def rewards_of(function, **options) -> list:
         ("rewards.py:Weighted", [2.0, 6.0]),
         ("rewards.py:Weighted.static", [7.0, 7.0]),
         ("{folder}/rewards.py:brevity", [-1.0, -3.0]),
-        ("package.of_mine:f", [3.0, 3.0]),
+        ("of_mine:f", [3.0, 3.0]),
     ],
 )
 def test_a_name_is_a_function_of_a_module_or_of_a_file(folder, name, wanted):
@@ -135,13 +135,6 @@ def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch
             find_function(name)
     assert why.replace("{folder}", str(tmp_path)) in error.value.why and error.value.exit_code == 2
     assert "path/to/file.py:function" in error.value.fix
-
-
-def test_a_file_may_import_from_its_own_folder_wherever_the_run_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "beside_my_reward.py").write_text("WEIGHT = 2.0\n")
-    (tmp_path / "mine.py").write_text("from beside_my_reward import WEIGHT\ndef f(completions, **_): return [WEIGHT]\n")
-    assert find_function(f"{tmp_path}/mine.py:f")(["a"]) == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -352,16 +345,6 @@ def test_names_that_a_function_logs_hold_no_secret(monkeypatch):
     assert metrics["log/of [MY_API_KEY]"] == 1.0
 
 
-@pytest.mark.parametrize("values", [[math.inf], [1e308, 1e308], [math.nan, 1.0]])
-def test_a_logged_number_that_is_not_finite_leaves_no_mean(values):
-    def f(completions, log_metric, **columns):
-        for value in values:
-            log_metric("x", value)
-        return [1.0] * len(completions)
-
-    assert math.isnan(grade_groups([Reward("m:f", function=f)], make_answers({}, "a"))["log/x"])
-
-
 def test_a_function_logs_columns_and_numbers():
     """What cannot be written as JSON is written as text."""
 
@@ -371,6 +354,8 @@ def test_a_function_logs_columns_and_numbers():
         log_extra("facts", torch.tensor([0.5, 1.5]))
         for text in completions:
             log_metric("math/length", len(text))
+        for number in (math.inf, 1e308, math.nan, 1.0):
+            log_metric("no mean", number)
         return [1.0] * len(completions)
 
     columns = {"log_extra": "a column of this name is left out"}
@@ -381,7 +366,7 @@ def test_a_function_logs_columns_and_numbers():
         {"extra": {"length": 4, "note": "nan", "facts": 0.5}},
         {"extra": {"length": 4, "note": "?", "facts": 1.5}},
     ]
-    assert metrics["log/math/length"] == 2.5
+    assert metrics["log/math/length"] == 2.5 and math.isnan(metrics["log/no mean"])
 
 
 @pytest.mark.parametrize(
@@ -454,20 +439,6 @@ def test_a_coroutine_past_its_deadline_is_cancelled():
     scorer.close()
 
 
-def test_no_function_keeps_the_program_from_ending():
-    """At its end Python waits for all threads but daemons."""
-    seen = []
-
-    def f(completions, **columns):
-        seen.append(threading.current_thread().daemon)
-        return [1.0] * len(completions)
-
-    async def g(completions, **columns):
-        return f(completions)
-
-    assert rewards_of(f) == rewards_of(g) == [1.0, 1.0] and seen == [True, True]
-
-
 @at_any_pace
 def test_a_coroutine_that_blocks_holds_up_nobody_else(pace):
     """Its own groups are unscorable once their time is over; the judge answers meanwhile."""
@@ -494,20 +465,23 @@ def test_a_coroutine_that_blocks_holds_up_nobody_else(pace):
         assert group.completions[0].scores["m:f"].reason == f"no answer within {pace:g} s (reward_timeout_s)"
 
 
-@at_any_pace
-def test_an_async_function_keeps_its_event_loop(pace):
-    """So that it may keep a session open from call to call."""
-    loops = set()
+def test_functions_run_on_daemon_threads_and_an_async_one_keeps_its_event_loop():
+    """At its end Python waits for all threads but daemons. A function may keep a session open from call to call."""
+    daemons, loops = [], set()
 
-    async def f(completions, **columns):
-        loops.add(asyncio.get_running_loop())
+    def plain(completions, **columns):
+        daemons.append(threading.current_thread().daemon)
         return [1.0] * len(completions)
 
-    scorer = Scorer([Reward("m:f", function=f)])
-    scorer.grade([make_answers({}, "a")])
-    scorer.grade([make_answers({}, "a")])
+    async def waits(completions, **columns):
+        loops.add(asyncio.get_running_loop())
+        return plain(completions)
+
+    scorer = Scorer([Reward("m:f", function=plain), Reward("m:g", function=waits)])
+    for _ in range(2):
+        scorer.grade([make_answers({}, "a")])
     scorer.close()
-    assert len(loops) == 1
+    assert daemons == [True] * 4 and len(loops) == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "deaf"])

@@ -26,16 +26,11 @@ OPTIONS = dict.fromkeys([*KEYS, "api_cache"]) | {
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def environment(monkeypatch, keys):
     """No settings but the keys."""
-    for name in [name for name in os.environ if name.startswith("OPENAI_")] + [
-        "FACTSCORE_MODEL",
-        "LLM_EVAL_MODEL",
-        "REWARD_MODEL_NAME",
-    ]:
+    of_openai = {name for name in os.environ if name.startswith("OPENAI_")} - {KEY_NAME, FACTS_KEY_NAME}
+    for name in (*of_openai, "FACTSCORE_MODEL", "LLM_EVAL_MODEL", "REWARD_MODEL_NAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(KEY_NAME, KEY)
-    monkeypatch.setenv(FACTS_KEY_NAME, KEY)
 
 
 def test_without_its_own_key_the_client_refuses_and_never_takes_openai_api_key(monkeypatch):
@@ -88,18 +83,15 @@ def test_a_key_that_the_server_repeats_does_not_reach_messages_logs_or_reasons(c
     assert KEY not in caplog.text and KEY not in repr(client_of(server).endpoint)
 
 
-@pytest.mark.parametrize("name", ["sk-1234567890", "gsk_abcdef", "my key", "", "abc"])
-def test_a_literal_key_in_the_configuration_is_refused_and_not_repeated(name):
-    with pytest.raises(UserError) as caught:
-        Endpoint("judge", "https://example.org/v1", name, "m")
-    assert caught.value.exit_code == CONFIG and (not name or name not in str(caught.value))
-
-
-def test_a_malformed_key_is_refused(monkeypatch):
-    for key in ("two words", "ключ", "line\nbreak"):
-        monkeypatch.setenv("OPENAI_API_KEY_JUDGE", key)
+def test_a_literal_key_in_the_configuration_and_a_malformed_one_are_refused_and_not_repeated(monkeypatch):
+    for name in ("sk-1234567890", "gsk_abcdef", "my key", "", "abc"):
         with pytest.raises(UserError) as caught:
-            read_key("judge", "OPENAI_API_KEY_JUDGE")
+            Endpoint("judge", "https://example.org/v1", name, "m")
+        assert caught.value.exit_code == CONFIG and (not name or name not in str(caught.value))
+    for key in ("two words", "ключ", "line\nbreak"):
+        monkeypatch.setenv(KEY_NAME, key)
+        with pytest.raises(UserError) as caught:
+            read_key("judge", KEY_NAME)
         assert key not in str(caught.value)
 
 
@@ -136,12 +128,11 @@ def test_which_urls_are_allowed_and_which_need_the_key_that_the_message_names(ur
         assert caught.value.exit_code == CONFIG and ("api_plain_http=true" in caught.value.fix) >= any(allowed)
 
 
-@pytest.mark.parametrize("name", ["judge", "decomposer"])
-def test_the_key_is_that_of_the_configuration(name):
-    options = OPTIONS | {f"{name}_model": "m", f"{name}_base_url": "http://10.0.0.5/v1"}
+def test_the_key_is_that_of_the_configuration():
+    options = OPTIONS | {"judge_model": "m", "judge_base_url": "http://10.0.0.5/v1"}
     with pytest.raises(UserError, match="not allowed"):
-        read_endpoint(name, options)
-    assert read_endpoint(name, options | {"api_plain_http": True}).base_url == "http://10.0.0.5/v1"
+        read_endpoint("judge", options)
+    assert read_endpoint("judge", options | {"api_plain_http": True}).base_url == "http://10.0.0.5/v1"
 
 
 def names(monkeypatch, **addresses: list[str]) -> None:
@@ -178,49 +169,26 @@ def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_
 
 
 def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first(monkeypatch, tmp_path):
-    for name, value in {
-        "OPENAI_API_BASE_JUDGE": "https://judge.example/v1",
-        "LLM_EVAL_MODEL": "judge-model",
-        "FACTSCORE_MODEL": "fact-model",
-        "OPENAI_BASE_URL_FACTSCORE": "https://facts.example/v1",
-        "OPENAI_API_KEY_FACTSCORE": "another",
-    }.items():
-        monkeypatch.setenv(name, value)
-    judge, decomposer = read_endpoint("judge", OPTIONS), read_endpoint("decomposer", OPTIONS)
-    assert (judge.base_url, judge.model, judge.api_key_env) == (
-        "https://judge.example/v1",
-        "judge-model",
-        "OPENAI_API_KEY_JUDGE",
-    )
-    assert (decomposer.base_url, decomposer.model, read_key("decomposer", decomposer.api_key_env)) == (
-        "https://facts.example/v1",
-        "fact-model",
-        "another",
-    )
+    for name, url, model in (
+        ("judge", "OPENAI_API_BASE_JUDGE", "LLM_EVAL_MODEL"),
+        ("decomposer", "OPENAI_BASE_URL_FACTSCORE", "FACTSCORE_MODEL"),
+    ):
+        with pytest.raises(UserError, match=f"{name}_model") as caught:
+            read_endpoint(name, OPTIONS)
+        assert caught.value.exit_code == CONFIG and f"{model} or REWARD_MODEL_NAME" in str(caught.value)
+        monkeypatch.setenv("REWARD_MODEL_NAME", "common")
+        assert read_endpoint(name, OPTIONS).model == "common"
+        monkeypatch.setenv(model, "own")
+        monkeypatch.setenv(url, f"https://{name}.example/v1")
+        found = read_endpoint(name, OPTIONS)
+        assert (found.base_url, found.model) == (f"https://{name}.example/v1", "own")
+        assert found.api_key_env == OPTIONS[f"{name}_api_key_env"]
+        monkeypatch.delenv("REWARD_MODEL_NAME")
     ours = read_endpoint("judge", OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours"})
     assert (ours.base_url, ours.model) == ("https://ours.example/v1", "ours")
     client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_max_concurrency": 7})
     assert client.limits.max_concurrency == 7 and client.cache is not None
     assert client_for("decomposer", OPTIONS).metrics()["decomposer/calls"] == 0
-
-
-def test_both_models_fall_back_to_reward_model_name_and_without_one_the_error_names_the_variables(monkeypatch):
-    for name, variable in (
-        ("judge", "LLM_EVAL_MODEL"),
-        ("decomposer", "FACTSCORE_MODEL"),
-    ):
-        with pytest.raises(UserError) as caught:
-            read_endpoint(name, OPTIONS)
-        assert (
-            caught.value.exit_code == CONFIG
-            and f"{name}_model" in str(caught.value)
-            and f"{variable} or REWARD_MODEL_NAME" in str(caught.value)
-        )
-        with monkeypatch.context() as patch:
-            patch.setenv("REWARD_MODEL_NAME", "common")
-            assert read_endpoint(name, OPTIONS).model == "common"
-            patch.setenv(variable, "own")
-            assert read_endpoint(name, OPTIONS).model == "own"
 
 
 def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):

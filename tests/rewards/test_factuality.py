@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from making import build_base
 
+from grpo.base.errors import UserError
 from grpo.base.schema import Score
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.verdict import Verdict
@@ -41,9 +42,9 @@ def make(path):
     """make() -> a checker with the documents above, closed at the end."""
     made = []
 
-    def make_checker(is_original=False, base_path=path, **parts) -> FactChecker:
+    def make_checker(policy="zero", is_original=False, base_path=path, **parts) -> FactChecker:
         options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
-        checker = FactChecker(options, FORMULAS["knowrl"], is_original)
+        checker = FactChecker(options | {"missing_title_policy": policy}, FORMULAS["knowrl"], is_original)
         for name, part in parts.items():
             setattr(checker, name, part)
         made.append(checker)
@@ -114,7 +115,16 @@ def test_a_missing_title_concerns_its_sample_alone(make):
     ]
     found = judge_all(make(), *rows)
     assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
-    assert "no title" in found[3].reason and found[1].asked == found[4].asked == {"knowledge base": True}
+    found = judge_all(make("unscored"), *rows)
+    assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
+
+
+@pytest.mark.parametrize(("policy", "has_answered"), [("zero", True), ("unscored", False)])
+@pytest.mark.parametrize("title", ["Nobody Known", ""])
+def test_a_base_without_the_title_has_answered_where_that_is_a_value(make, policy, has_answered, title):
+    """The share of its failures is what ends a run that trains on too little."""
+    [found] = judge_all(make(policy), (GOOD, "", title))
+    assert found.asked == {"knowledge base": has_answered} and (found.value is not None) == has_answered
 
 
 def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(make):
@@ -130,6 +140,18 @@ def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(mak
         Second.evidence = evidence
         [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
         assert [(fact["passage"], fact["text"]) for fact in found.facts] == [shown]
+
+
+def test_search_as_the_policy_for_missing_titles(make, tmp_path):
+    found = judge_all(make("search"), (GOOD, "", "Mira of Tolan"), (GOOD, "", "Zzz Qqq"))
+    assert found[0].value == 1 / 4 and "search guessed Mira Tolan" in found[0].reason
+    assert found[1].value is None
+    with sqlite3.connect(tmp_path / "knowrl.db") as foreign:
+        foreign.execute("CREATE TABLE documents (title PRIMARY KEY, text)")
+        foreign.executemany("INSERT INTO documents VALUES (?, ?)", DOCUMENTS.items())
+    assert judge_all(make(base_path=tmp_path / "knowrl.db"), (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
+    with pytest.raises(UserError, match="no full-text index"):
+        make("search", base_path=tmp_path / "knowrl.db")
 
 
 def test_titles_by_parts(make):
@@ -164,15 +186,12 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
     assert judge_all(judge, (GOOD, "", "Mira Tolan"))[0].value == 1 / 4
 
 
-def test_a_text_without_facts_scores_zero(make):
-    found = judge_all(make(), ("I am not sure.", "", "Mira Tolan"), ("", "", "Mira Tolan"))
-    assert [(one.value, one.facts, one.reason) for one in found] == [(0.0, [], "no facts stated")] * 2
-
-
-def test_repeating_the_question_or_a_fact_does_not_pay(make):
+def test_a_text_without_facts_scores_zero_and_repeating_the_question_or_a_fact_does_not_pay(make):
     question = "Was Mira Tolan born in Velda?"
-    found = judge_all(make(), (GOOD * 5, "", "Mira Tolan"), (GOOD, question, "Mira Tolan"))
-    assert [len(one.facts) for one in found] == [1, 0]
+    texts = ("I am not sure.", ""), ("", ""), (GOOD, question), (GOOD * 5, "")
+    *found, once = judge_all(make(), *((*text, "Mira Tolan") for text in texts))
+    assert [(one.value, one.facts, one.reason) for one in found] == [(0.0, [], "no facts stated")] * 3
+    assert len(once.facts) == 1
 
 
 class Contains:
@@ -276,7 +295,7 @@ def test_several_loops_may_use_one_judge(make):
 
 
 def test_metrics_are_of_the_completions_since_the_last_call(make):
-    judge = make()
+    judge = make("unscored")
     judge_all(
         judge,
         (GOOD + " Mira Tolan works as a cook. Mira Tolan lived in Orun.", "", "Mira Tolan"),
@@ -289,8 +308,9 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
     assert metrics == {
         "kb/lookups_exact": 2,
         "kb/lookups_parts": 1,
+        "kb/lookups_search": 0,
         "kb/lookups_missing": 2,
-        "kb/unscored": 0,
+        "kb/unscored": 2,
         "kb/facts_per_completion": pytest.approx(4 / 3),
         "kb/supported_frac": 3 / 4,
         "kb/refuted_frac": 1 / 4,
@@ -307,6 +327,7 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         (["Mira Tolan"], "exact", "Mira Tolan"),
         ("Alex;AleX", "exact", ""),  # one document of that name; "she" may stand for either
         ("Alex;AleX", "parts", ""),
+        ("Mira", "search", ""),  # a guess
     ],
 )
 def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, titles, how, subject):
@@ -316,7 +337,7 @@ def test_pronouns_stand_for_the_title_only_where_it_is_one_that_is_known(make, t
         asked.append((text, question, subject))
         return Claims(())
 
-    judge = make(decompose=decompose)
+    judge = make("search", decompose=decompose)
     judge.base.lookup = lambda title, guess: Lookup(title, (title,), how)
     judge_all(judge, ("a text", "a question?", titles))
     assert asked == [("a text", "a question?", subject)]

@@ -1,4 +1,4 @@
-"""What the facts of a text are worth: KnowRL's formula, the default one, and the binary one."""
+"""What the facts of a text are worth: KnowRL's two formulas, the default one, and the binary one."""
 
 import math
 
@@ -6,7 +6,11 @@ import pytest
 
 from rewards.knowrl.reward import FORMULAS
 
-knowrl, knowrl_v2, binary_rar = FORMULAS.values()
+knowrl, knowrl_v1, knowrl_v2, binary_rar = FORMULAS.values()
+
+
+def test_the_formula_of_version_1():
+    assert [knowrl_v1(n, 1, n + 2) for n in range(40)] == [min(n / 15, 1) for n in range(40)]
 
 
 def test_the_formula_of_version_2():

@@ -74,6 +74,9 @@ def v2(supported, n):
         ("knowrl", None, SUPPORTED, "I don't know", 1.0),
         ("knowrl", "refused", SUPPORTED, "that escapes me", 1.0),
         ("knowrl", None, SUPPORTED, "Quent", None),
+        ("knowrl_v1", "correct", REFUTED, "Velda", 2.0),
+        ("knowrl_v1", "wrong", SUPPORTED, "Quent", -1 + 1 / 15),
+        ("knowrl_v1", "refused", SUPPORTED, "no idea", -1 + 1 / 15),
         ("knowrl_v2", "correct", REFUTED, "Quent", 2.0),
         ("knowrl_v2", "wrong", SUPPORTED, "Quent", -1 + v2(1, 1)),
         ("knowrl_v2", "wrong", f"{SUPPORTED} {REFUTED}", "Quent", -1 + v2(1, 2)),
@@ -114,7 +117,8 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
 
 
 @pytest.mark.parametrize(
-    ("name", "weighs"), [("knowrl", True), ("knowrl_v2", False), ("factuality", True), ("binary_rar", True)]
+    ("name", "weighs"),
+    [("knowrl", True), ("knowrl_v1", False), ("knowrl_v2", False), ("factuality", True), ("binary_rar", True)],
 )
 def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, name, weighs):
     loaded = []
@@ -134,8 +138,8 @@ def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, 
 LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "Mira Tolan was born."]
 
 
-@pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v2", 4), ("factuality", 1)])
-def test_knowrls_version_counts_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
+@pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
+def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: SetJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
@@ -148,21 +152,6 @@ def test_knowrls_version_counts_every_fact_that_the_decomposer_lists(base, monke
     assert score.details["facts"] == n, score.reason
     if version == "knowrl_v2":
         assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
-
-
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        *[(name, ("answer", "title")) for name in ("knowrl", "knowrl_v2")],
-        *[(name, ("title",)) for name in ("factuality", "binary_rar")],
-        *[(name, ("answer",)) for name in ("correctness", "simpleqa", "truthrl", "abstention", "rlcr")],
-    ],
-)
-def test_the_columns_that_data_must_have_for_a_reward(base, name, columns):
-    """check_columns of grpo/data/questions.py refuses other data before the first step."""
-    reward = build_rewards([name], options(base))[-1]
-    reward.close()
-    assert reward.needs == columns
 
 
 def test_a_reward_is_slow_if_it_waits_for_a_model(base):
@@ -187,6 +176,10 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
     assert all(fact["fact"] in score.reason and fact["passage"] in (None, "Mira Tolan#0") for fact in score.facts)
     assert score.value == pytest.approx(-1 + 1 / 7)
     assert grade("knowrl", "correct", SUPPORTED, "Velda")[0].details == {}  # nothing was looked up
+    assert (
+        grade("knowrl", "wrong", SUPPORTED, "Quent", ("missing_title_policy=unscored",), title="Nobody")[0].details
+        == {}
+    )
 
 
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
@@ -227,10 +220,12 @@ def test_the_knowledge_base_of_the_configuration_goes_before_that_of_the_environ
 
 
 NOBODY = ROW | {"title": "Nobody At All"}
-COVERAGE = [  # titles, what is said of their coverage, and the warning
-    ([ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
-    ([ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
+COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
+    ("zero", [ROW, NOBODY, ROW | {"title": "No One"}], "33.3% of 3 titles", "67% of the titles are not in"),
+    ("zero", [ROW, ROW, NOBODY], "50.0% of 2 titles", ""),
+    ("unscored", [ROW, ROW, NOBODY], "50.0% of 2 titles", "ends a run above max_unscored"),
     (
+        "zero",
         [ROW | {"title": title} for title in (["Mira Tolan", "Oriel Vance"], ["Mira Tolan"], 1984)],
         "66.7% of 3 titles found (1 exact, 1 by parts)",
         "",
@@ -238,11 +233,11 @@ COVERAGE = [  # titles, what is said of their coverage, and the warning
 ]
 
 
-@pytest.mark.parametrize(("rows", "told", "warning"), COVERAGE)
-def test_the_coverage_of_titles_is_told_before_the_first_step(base, rows, told, warning):
-    """With a warning where so many are missing that the reward means little."""
+@pytest.mark.parametrize(("policy", "rows", "told", "warning"), COVERAGE)
+def test_the_coverage_of_titles_is_told_before_the_first_step(base, policy, rows, told, warning):
+    """With a warning where so many are missing that the reward means little, or that the run would end."""
     said = []
-    reward = build_rewards(["knowrl"], options(base))[-1]
+    reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
     reward.prepare(rows, said.append)
     reward.close()
     assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]
@@ -304,25 +299,23 @@ def test_the_preflight_has_a_text_taken_apart(base, script):
         assert "Paris is the capital of France" in server.requests[0].text
 
 
-@pytest.mark.parametrize("name", ["factuality", "binary_rar"])
-def test_the_rewards_of_facts_alone_are_tried_before_the_first_step_too(base, name):
+OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"]
+TRIED = [*((name, "judge") for name in OF_JUDGE), ("factuality", "decomposer"), ("binary_rar", "decomposer")]
+
+
+@pytest.mark.parametrize(("name", "service"), TRIED)
+def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base, name, service):
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
-        reward = build_rewards([name], served(base, server))[-1]
-        with pytest.raises(UserError, match="does not work as a decomposer"):
+        settings = (f"{service}=api", f"{service}_model=m", f"{service}_base_url={server.url}")
+        reward = build_rewards([name], options(base, *settings))[-1]
+        with pytest.raises(UserError, match=f"does not work as a {service}"):
             reward.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
         reward.close()
-    assert said[0].startswith(f"knowledge base {base}: 50.0% of 2 titles")
-
-
-@pytest.mark.parametrize("name", ["correctness", "simpleqa", "truthrl", "abstention", "rlcr"])
-def test_the_rewards_that_ask_the_judge_alone_try_it_before_the_first_step_too(base, name):
-    with ApiServer(default=says("B")) as server:
-        settings = ("judge=api", "judge_model=m", f"judge_base_url={server.url}")
-        reward = build_rewards([name], options(base, *settings))[-1]
-        with pytest.raises(UserError, match="does not work as a judge"):
-            reward.prepare([ROW], lambda text: None)
-        reward.close()
+    assert [text.partition(",")[0] for text in said] == [
+        f"knowledge base {base}: 50.0% of 2 titles found (1 exact"
+    ] * len(said)
+    assert bool(said) == (service == "decomposer")
 
 
 def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base):

@@ -13,7 +13,7 @@ from making import grade_groups, make_answers, of_each
 from grpo.base.schema import Score
 from rewards import exact, format
 from rewards.registry import BUILT_IN, Reward, build_rewards, expand
-from rewards.scorer import NUM_THREADS, Scorer, combine
+from rewards.scorer import NUM_THREADS, Scorer
 from rewards.services import services_of
 
 BLANKS = ("\u200b", "\u2060\ufeff", "\x00", "\u0301", "\u3164", "\u115f", "\u2800", "\u00ad \n", "\U000e0041")
@@ -150,11 +150,6 @@ def test_overlong_is_daposs_ramp_over_the_tokens_of_a_completion():
     assert scores[3].reason == "90 of 100 tokens"
 
 
-def test_none_in_one_part_makes_the_sum_none_unless_its_weight_is_0():
-    for value, weight, wanted in ((0.5, 4, 4.0), (None, 1, None), (0.5, 0, 2.0), (None, 0, 2.0)):
-        assert combine({"a": Score(1.0), "b": Score(value)}, {"a": 2, "b": weight}) == wanted
-
-
 def test_math_reward_has_three_values_and_a_reason():
     (reward,) = build_rewards(
         ["math"], {"math_reward_correct": 1, "math_reward_wrong": -1, "math_reward_no_answer": -0.5}
@@ -200,12 +195,16 @@ def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thr
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_the_services_of_each_reward(name):
-    """A judge where an answer is graded in words; the knowledge base, and what asks it, where facts are checked."""
-    alone = ("format", "tag_count", "exact", "math", "choice", "soft_overlong_punishment")
-    of_judge = [] if name in (*alone, "factuality", "binary_rar") else ["judge"]
+def test_the_services_and_columns_that_each_reward_needs(name):
+    """A judge where an answer is graded in words; the knowledge base, and what asks it, where facts are checked.
+
+    check_columns of grpo/data/questions.py refuses data without the columns before the first step.
+    """
     has_facts = name in ("factuality", "binary_rar") or name.startswith("knowrl")
-    assert services_of([name]) == of_judge + (["knowledge base", "decomposer", "verifier"] if has_facts else [])
+    has_answers = name not in ("format", "tag_count", "soft_overlong_punishment", "factuality", "binary_rar")
+    has_judge = has_answers and name not in ("exact", "math", "choice")
+    assert services_of([name]) == ["judge"] * has_judge + ["knowledge base", "decomposer", "verifier"] * has_facts
+    assert BUILT_IN[name].needs == ("answer",) * has_answers + ("title",) * has_facts
 
 
 def _group(*texts):
@@ -343,12 +342,18 @@ def test_a_group_is_ready_when_all_its_grades_are_there(kind):
 
 
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
-    rewards = [Reward("a", grade=lambda text, row: Score(1.0)), Reward("b", grade=lambda text, row: Score(0.5))]
-    for weights, value in (([2, -4], 0.0), ([0, 1], 0.5), (None, 1.5)):
+    """None in one part makes the sum None, unless its weight is 0. Scores are not weighted."""
+    for score, weights, value in (
+        (0.5, [2, -4], 0.0),
+        (0.5, [0, 1], 0.5),
+        (0.5, None, 1.5),
+        (None, [2, 1], None),
+        (None, [2, 0], 2),
+    ):
+        rewards = [Reward("a", lambda text, row: Score(1.0)), Reward("b", lambda text, row, score=score: Score(score))]
         group = _group("a")
         grade_groups(rewards, group, weights=weights)
-        assert rewards_of(group) == [[value]]
-        assert group.completions[0].scores["b"].value == 0.5  # scores are not weighted
+        assert rewards_of(group) == [[value]] and group.completions[0].scores["b"].value == score
 
 
 def test_the_scorer_hands_on_to_each_reward_that_has_it():

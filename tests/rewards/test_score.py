@@ -13,7 +13,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import load_tokenizer
 from knowledge.build import main as build
 from rewards.registry import build_rewards
-from rewards.score import main, means_table, score_rows
+from rewards.score import main, score_rows
 from rewards.scorer import Scorer
 
 ROWS = [
@@ -80,6 +80,9 @@ def test_the_examples_of_knowrl_without_any_service(tmp_path, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["rewards"]["knowrl"] for line in lines] == [2, 1, -0.75, -1, -1, -1]
     assert [line["rewards"]["format"] for line in lines] == [1, 1, 1, 1, 1, -1]
+    (fact,) = lines[2]["facts"]["knowrl"]  # a row explains itself
+    assert fact["verdict"] == "supported" and fact["passage"].endswith("#0") and fact["fact"] in lines[2]["completion"]
+    assert fact["text"] and "facts supported" in lines[2]["reasons"]["knowrl"]
 
 
 @pytest.mark.parametrize("row", [{"answer": "x"}, {"completion": None}, {"completion": 3}])
@@ -108,26 +111,6 @@ def test_the_command_writes_a_file_or_stdout_and_tells_the_means(tmp_path, capsy
     assert [line["rewards"]["math"] for line in lines] == [-0.25, -0.25, -0.25, None]
 
 
-def test_the_table_says_where_nothing_could_be_scored():
-    assert "0 of 2 no scorable row" in " ".join(means_table([{"exact": None}, {"exact": None}]).split())
-
-
-def test_a_row_explains_itself(tmp_path):
-    """Its facts come with their verdicts and the passages that decided."""
-    source = tmp_path / "source.jsonl"
-    source.write_text(json.dumps({"title": "Mira", "text": "Mira was born in Velda. " + "She slept. " * 100}))
-    build([str(source), str(tmp_path / "kb.db")])
-    offline = ["judge=offline", "decomposer=rules", "verifier=lexical", f"knowledge_base={tmp_path / 'kb.db'}"]
-    row = {"completion": "<think>Mira was born in Velda.</think><answer>Orun</answer>", "title": "Mira"}
-    (tmp_path / "in.jsonl").write_text(json.dumps(row | {"question": "Where?", "answer": "Velda"}))
-    main(["--reward", "knowrl", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl"), *offline])
-    found = json.loads((tmp_path / "out.jsonl").read_text())
-    (fact,) = found["facts"]["knowrl"]
-    assert (fact["fact"], fact["verdict"], fact["passage"]) == ("Mira was born in Velda", "supported", "Mira#0")
-    assert fact["text"].startswith("Mira was born in Velda. She slept.") and len(fact["text"]) == 401
-    assert "is not 'Velda'" in found["reasons"]["knowrl"] and found["title"] == "Mira"
-
-
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(tmp_path, capsys):
     source = tmp_path / "in.jsonl"
     source.write_text('{"completion": "a", "answer": "a"}\n')
@@ -137,24 +120,17 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_graded(t
     assert (tmp_path / "new" / "out.jsonl").read_text().startswith('{"completion": "a"')
 
 
-def test_half_a_character_does_not_lose_the_grades(tmp_path, capsys):
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"completion": "\\ud800", "answer": "a"}\n')
-    main(["--reward", "exact", str(source)])
-    assert json.loads(capsys.readouterr().out)["rewards"] == {"exact": 0.0}
-
-
-def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null(tmp_path, capsys):
+def test_what_a_function_prints_is_no_row_and_what_json_cannot_hold_is_null_or_escaped(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "def f(completions, **columns):\n    print('a line')\n    return [float(text) for text in completions]\n"
     )
-    rows = [{"completion": text} for text in ("1.5", "nan", "inf")]
+    rows = [{"completion": text, "note": "\ud800"} for text in ("1.5", "nan", "inf")]
     main(["--reward", f"{tmp_path}/mine.py:f", str(write_rows(tmp_path / "in.jsonl", rows))])
     out, err = capsys.readouterr()
     graded = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
     assert [row["rewards"]["mine:f"] for row in graded] == [1.5, None, None]
     assert graded[1]["reasons"]["mine:f"].startswith("the reward returned nan: a reward is a number between")
-    assert err.count("a line") == 3 and "1 of 3" in err
+    assert err.count("a line") == 3 and "1 of 3" in err and {row["note"] for row in graded} == {"?"}
 
 
 def test_a_row_has_what_a_function_logged_and_an_empty_prompt_where_it_asks_nothing(tmp_path, capsys):
