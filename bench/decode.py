@@ -62,7 +62,7 @@ class Steps:
         self.slots.count_B.fill_(0)
         self.slots.limit_B.fill_(STEPS + 1)
         self.slots.ended_B.fill_(False)
-        with self.model.packed() as head_VD:
+        with self.model.prepacked() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 

@@ -117,8 +117,8 @@ class Optimizer:
     def _sum_gradient(self) -> torch.Tensor:
         """Sum the gradient of the part that is updated here, over replicas and shards, and return it.
 
-        All shards have computed the gradient of SAME parameters. Only the first shard's is used, so that the shards'
-        weights stay equal bit for bit.
+        All shards have computed the gradient of parameters that each has (SAME in model/slices.py). Only the
+        first shard's is used, so that the shards' weights stay equal bit for bit.
         """
         grad = self.grad[self.own]
         if self.replicas.world > 1:

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.005
 
 
 class Rollout:
-    """The prompts of a run, their order, the sampler and the scorer."""
+    """Sample the groups of each step, and turn their rewards into advantages."""
 
     def __init__(self, data: QuestionData, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         config = data.config
@@ -44,7 +44,7 @@ class Rollout:
         )
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
         self.sampler = Sampler(policy.model, policy.eos_ids)
-        self.sampler.between = run.signals.stop_with_shards
+        self.sampler.before_decoding = run.signals.stop_with_shards
         # Of the step that was sampled last:
         self.sampled_step = -1  # its number
         self.groups: list[Group] = []  # to train on
@@ -149,6 +149,7 @@ class Rollout:
     def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
         """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
         with self.clock.timed("time/reward"), self.run.signals.interruptible():
+            # The first shard chooses, so that all take the same one.
             batch = waiting.pop(self.shard.of_first(lambda: self._first_ready(waiting)))
             self._grade([part.group for part in batch.parts])
         return batch
@@ -164,7 +165,7 @@ class Rollout:
             time.sleep(POLL_SECONDS)
 
     def _grade(self, groups: Sequence[Group]) -> None:
-        """Wait for the rewards of these groups and set the advantages of their completions (Eq. 1, 2)."""
+        """Wait for these groups' rewards and set their advantages (Eq. 1, 2, 17, 20), with the bonus of each score."""
         if self._needs_all_rewards() and not self.has_shared:
             self._share_rewards()
         for group in groups:

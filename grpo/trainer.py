@@ -76,7 +76,7 @@ class Trainer:
         self.num_iterations = getattr(config, "num_iterations", 1)
         self.order, self.total_steps, self.longest = order, total_steps, longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
-        self.meter, self.has_said_nothing_counts = TokenMeter(), False
+        self.meter, self.has_warned_of_no_tokens = TokenMeter(), False
         self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None)) | hidden_values(config)
         self.ranks.agree(self.inputs)
         if warning := slow_dtype(self.model.build.dtype, run.device):
@@ -138,8 +138,8 @@ class Trainer:
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
-        elif not self.has_said_nothing_counts:
-            self.has_said_nothing_counts = True
+        elif not self.has_warned_of_no_tokens:
+            self.has_warned_of_no_tokens = True
             self.run.say(
                 f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
                 "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from grpo.attention import dense
 from grpo.device import ops
-from grpo.device.ops import Rope, rotate_into_cache
+from grpo.device.ops import CosSin, rotate_into_cache
 
 if TYPE_CHECKING:
     from grpo.sampling.cache import KVCache
@@ -54,10 +54,10 @@ class DecodeAttention:
         return cls(cache, positions_B, num_positions, _grouped(attend, mask_BX1S))
 
     def __call__(
-        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, rope: Rope
+        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, cos_sin: CosSin
     ) -> torch.Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
-        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, rope, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
+        q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, cos_sin, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         return self.kernel(q_BHE, k_BKSE, v_BKSE)
 
 

@@ -19,7 +19,7 @@ from itertools import accumulate
 import torch
 
 from grpo.base.schema import Layout
-from grpo.device.ops import Rope, merge_attention, rotate
+from grpo.device.ops import CosSin, merge_attention, rotate
 
 
 class FlashPackedAttention:
@@ -51,10 +51,10 @@ class FlashPackedAttention:
         )
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
     ) -> torch.Tensor:
-        """Rotate queries and keys (unless `rope` is None: they are rotated already), and attend."""
-        return _SharedPrompts.apply(rotate(q_THE, rope), rotate(k_TKE, rope), v_TKE, self)
+        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
+        return _SharedPrompts.apply(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE, self)
 
 
 def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from grpo.attention import dense
 from grpo.base.schema import Layout
-from grpo.device.ops import Rope, rotate
+from grpo.device.ops import CosSin, rotate
 
 
 class PackedAttention:
@@ -47,10 +47,10 @@ class PackedAttention:
         return places
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope | None = None
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
     ) -> torch.Tensor:
-        """Rotate queries and keys (unless `rope` is None: they are rotated already), and attend."""
-        q_THE, k_TKE = rotate(q_THE, rope), rotate(k_TKE, rope)
+        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
+        q_THE, k_TKE = rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin)
         (q_PSHE, q_NSHE), (k_PSKE, k_NSKE), (v_PSKE, v_NSKE) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
         out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:

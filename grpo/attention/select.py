@@ -128,7 +128,7 @@ def choose_decode_kernel(
 
 def decode_choice(model: "Decoder", num_rows: int, num_positions: int) -> KernelChoice:
     """Return the choice of decode attention for a model."""
-    c, build = model.part, model.build
+    c, build = model.shard_config, model.build
     sizes = c.num_heads, c.num_kv_heads, c.head_dim, num_rows, num_positions
     return choose_decode_kernel(*sizes, build.dtype, build.device)
 
@@ -177,7 +177,7 @@ def choose_packed(
 
 def packed_choice(model: "Decoder") -> KernelChoice:
     """Return the choice of attention inside the micro-batches of `model`."""
-    c, build = model.part, model.build
+    c, build = model.shard_config, model.build
     return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
 
 

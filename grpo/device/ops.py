@@ -15,7 +15,7 @@ from grpo.device.products import Room, linear
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
-Rope = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
+CosSin = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
 class Settings:
@@ -92,11 +92,11 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: Room | None = None)
     return F.silu(gate_TF) * up_TF
 
 
-def rotate(x_THE: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `rope`, return x."""
-    if rope is None:
+def rotate(x_THE: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `cos_sin`, return x."""
+    if cos_sin is None:
         return x_THE
-    cos_T1E, sin_T1E = rope
+    cos_T1E, sin_T1E = cos_sin
     if uses_kernels(x_THE):
         from grpo.kernels import rotary as kernel
 
@@ -109,7 +109,7 @@ def rotate_into_cache(
     q_BHE: torch.Tensor,
     k_BKE: torch.Tensor,
     v_BKE: torch.Tensor,
-    rope: Rope,
+    cos_sin: CosSin,
     k_BKSE: torch.Tensor,
     v_BKSE: torch.Tensor,
     row_B: torch.Tensor,
@@ -122,10 +122,10 @@ def rotate_into_cache(
     if uses_kernels(q_BHE):
         from grpo.kernels import rotary as kernel
 
-        return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *rope, k_BKSE, v_BKSE, position_B)
-    k_BKSE[row_B, :, position_B] = rotate(k_BKE, rope)
+        return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
+    k_BKSE[row_B, :, position_B] = rotate(k_BKE, cos_sin)
     v_BKSE[row_B, :, position_B] = v_BKE
-    return rotate(q_BHE, rope)
+    return rotate(q_BHE, cos_sin)
 
 
 def decode_attention(

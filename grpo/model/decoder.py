@@ -17,16 +17,16 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
-from grpo.device.ops import Rope
+from grpo.device.ops import CosSin
 from grpo.device.products import Room
 from grpo.model.int8_weight import share_scratch
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
-from grpo.model.rope import read_rope, rope_tables
+from grpo.model.rope import cos_sin_tables, read_rope
 
-# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, rope) to out_THE. It rotates queries and keys, and decides which
-# token sees which.
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Rope], torch.Tensor]
+# Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
+# values if it has a cache, and decides which token sees which.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, CosSin], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class ModelConfig:
     o_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    rope: dict[str, Any]
+    rope_settings: dict[str, Any]
     raw: dict[str, Any] = field(repr=False)
 
-    def part(self, num_shards: int) -> "ModelConfig":
+    def of_shard(self, num_shards: int) -> "ModelConfig":
         """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
         if num_shards == 1:
             return self
@@ -115,7 +115,7 @@ class ModelConfig:
             raise ValueError(
                 f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
             )
-        tables = rope_tables(self.rope, self.head_dim, 2, torch.float32, "cpu")
+        tables = cos_sin_tables(self.rope_settings, self.head_dim, 2, torch.float32, "cpu")
         if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
@@ -156,7 +156,7 @@ class ModelConfig:
             o_bias=attention_bias if kind.o_bias is None else kind.o_bias,
             mlp_bias=mlp_bias,
             qk_norm=kind.qk_norm,
-            rope=read_rope(raw),
+            rope_settings=read_rope(raw),
             raw=raw,
         )
 
@@ -190,7 +190,7 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Grouped-query attention (2305.13245). `attend` computes what lies between the projections.
 
-    A shard has some of the heads.
+    A shard has some of the heads. `spread` and `collect` return their argument if one process has them all.
     """
 
     def __init__(self, c: ModelConfig, build: Build):
@@ -206,10 +206,10 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
-    def forward(self, x_TD: torch.Tensor, layer: int, rope: Rope, attend: Attend, mode: Mode) -> torch.Tensor:
+    def forward(self, x_TD: torch.Tensor, layer: int, cos_sin: CosSin, attend: Attend, mode: Mode) -> torch.Tensor:
         q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(self.shard.spread(x_TD), mode))
         q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
-        out_THE = attend(layer, q_THE, k_TKE, v_TKE, rope)
+        out_THE = attend(layer, q_THE, k_TKE, v_TKE, cos_sin)
         return self.shard.collect(self.o(out_THE.flatten(1), mode))
 
 
@@ -229,7 +229,11 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer: attention and MLP, each on a norm of the residual stream."""
+    """A layer: attention and MLP, each on a norm of the residual stream.
+
+    In plain words x = x + attention(norm(x)), then x = x + mlp(norm(x)). The MLP's output is added by the next layer's
+    norm, because one kernel does both. room: on a GPU, norms leave columns free for x Aᵀ (lora.py).
+    """
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
@@ -242,7 +246,7 @@ class Block(nn.Module):
         x_TD: torch.Tensor,
         added_TD: torch.Tensor | None,
         layer: int,
-        rope: Rope,
+        cos_sin: CosSin,
         attend: Attend,
         mode: Mode,
         recompute: str,
@@ -252,7 +256,7 @@ class Block(nn.Module):
         x_TD, added_TD: the same two of the layer before.
         """
         normed_TD, x_TD = self.attention_norm.after_adding(x_TD, added_TD, self.attention.qkv.room)
-        attended_TD = self.attention(normed_TD, layer, rope, attend, mode)
+        attended_TD = self.attention(normed_TD, layer, cos_sin, attend, mode)
         if recompute == "mlp":
             x_TD = x_TD + attended_TD
             return x_TD, _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
@@ -282,19 +286,19 @@ class Decoder(nn.Module):
     """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
 
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
-    part: the shape of what this process computes; with `build.shard` alone, that is `config`.
+    shard_config: the shape of what this process computes; with `build.shard` alone, that is `config`.
     """
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
         self.config, self.build, self.recompute = config, build, "none"
-        self.part = part = config.part(build.shard.world)
+        self.shard_config = own = config.of_shard(build.shard.world)
         check_layers(build, config.num_layers)
-        self.embedding = build.weight(part.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(part, build.for_layer(number)) for number in range(config.num_layers))
+        self.embedding = build.weight(own.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(own, build.for_layer(number)) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else build.weight(part.vocab_size, config.hidden_size)
-        self.rope_tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.untied_head = None if config.tied_head else build.weight(own.vocab_size, config.hidden_size)
+        self.tables: tuple[torch.Tensor, torch.Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
         share_scratch(self)
@@ -305,13 +309,13 @@ class Decoder(nn.Module):
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         x_TD, added_TD = self._embed(ids_T), None
-        rope = tuple(table_SE[positions_T][:, None] for table_SE in self._rope())
+        cos_sin = tuple(table_SE[positions_T][:, None] for table_SE in self._cos_sin())
         for layer, block in enumerate(self.blocks):
             if recompute == "all":
-                x_TD, added_TD = _recomputed(block, x_TD, None, layer, rope, attend, mode, "none")
+                x_TD, added_TD = _recomputed(block, x_TD, None, layer, cos_sin, attend, mode, "none")
                 x_TD, added_TD = x_TD + added_TD, None  # so that one tensor per layer is kept
             else:
-                x_TD, added_TD = block(x_TD, added_TD, layer, rope, attend, mode, recompute)
+                x_TD, added_TD = block(x_TD, added_TD, layer, cos_sin, attend, mode, recompute)
         return self.norm.after_adding(x_TD, added_TD)[0]
 
     def head(self) -> torch.Tensor:
@@ -324,15 +328,15 @@ class Decoder(nn.Module):
         if shard.world == 1:
             return F.embedding(ids_T, self.embedding())
         own_T = ids_T - shard.part(self.config.vocab_size).start
-        is_here_T1 = ((own_T >= 0) & (own_T < self.part.vocab_size))[:, None]
-        found_TD = F.embedding(own_T.clamp(0, self.part.vocab_size - 1), self.embedding())
+        is_here_T1 = ((own_T >= 0) & (own_T < self.shard_config.vocab_size))[:, None]
+        found_TD = F.embedding(own_T.clamp(0, self.shard_config.vocab_size - 1), self.embedding())
         return shard.collect(found_TD.where(is_here_T1, 0.0))
 
     def linears(self) -> Iterator[Linear | LoraLinear]:
         return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
 
     @contextmanager
-    def packed(self) -> Iterator[torch.Tensor]:
+    def prepacked(self) -> Iterator[torch.Tensor]:
         """Pack all weights for the `with` block, in which they must not change. Yield the packed head.
 
         Frozen weights without an adapter stay packed afterwards. The others are packed anew each time; in float32 on
@@ -356,8 +360,8 @@ class Decoder(nn.Module):
             if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()
 
-    def _rope(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.rope_tables is None:
-            c = self.config
-            self.rope_tables = rope_tables(c.rope, c.head_dim, c.max_positions, self.build.dtype, self.build.device)
-        return self.rope_tables
+    def _cos_sin(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.tables is None:
+            c, build = self.config, self.build
+            self.tables = cos_sin_tables(c.rope_settings, c.head_dim, c.max_positions, build.dtype, build.device)
+        return self.tables

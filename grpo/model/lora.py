@@ -10,7 +10,7 @@ update while it is small. The price of the right-hand form is R more columns. Th
 Training uses the right-hand form. So does sampling, with one exception: in float32 on a CPU, it uses a merged copy,
 W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation
 if the layers are thin. Log-probs of sampler and trainer then differ by float32 rounding. The copy is made when sampling
-begins, and freed when it ends (`Decoder.packed`). Weights in 8 bits (`base_weights: int8`) are never merged.
+begins, and freed when it ends (`Decoder.prepacked`). Weights in 8 bits (`base_weights: int8`) are never merged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -114,7 +114,7 @@ class Linear(nn.Module):
         self.out_slices, self.inputs = _slices(sizes), build.sharing_inputs(sizes)
         self.weight = build.matrix(sum(sizes.values()), in_features, self.inputs)
         self.bias = build.weight(sum(sizes.values())) if bias else None
-        self.packed: torch.Tensor | Int8Rows | None = None  # see Decoder.packed
+        self.prepacked: torch.Tensor | Int8Rows | None = None  # see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
@@ -123,8 +123,8 @@ class Linear(nn.Module):
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         bias_O = None if self.bias is None or self.inputs.rank else self.bias()
-        if self.packed is not None:
-            return frozen_linear(x_TI, self.packed, bias_O)
+        if self.prepacked is not None:
+            return frozen_linear(x_TI, self.prepacked, bias_O)
         product = Int8Product if isinstance(self.weight, Int8Weight) else Product
         return product.apply(x_TI, self.weight(), bias_O)
 
@@ -133,10 +133,10 @@ class Linear(nn.Module):
         return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
 
     def prepack(self) -> None:
-        self.packed = self.weight.prepack()
+        self.prepacked = self.weight.prepack()
 
     def release(self) -> None:
-        self.packed = None
+        self.prepacked = None
         self.weight.release()
 
 
@@ -174,13 +174,13 @@ class LoraLinear(nn.Module):
             B_OR = torch.zeros(sizes[part], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
             self.B[part] = nn.Parameter(B_OR)
         self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
-        # A and the weight of each product; or no A, and W + s B A alone: see Decoder.packed
-        self.packed: tuple[torch.Tensor | None, list[torch.Tensor | Int8Rows]] | None = None
+        # A and the weight of each product; or no A, and W + s B A alone: see Decoder.prepacked
+        self.prepacked: tuple[torch.Tensor | None, list[torch.Tensor | Int8Rows]] | None = None
 
     @property
     def room(self) -> Room | None:
         """Return the room that its input should have while decoding, so that `append_product` copies nothing."""
-        appends = self.packed is not None and self.packed[0] is not None
+        appends = self.prepacked is not None and self.prepacked[0] is not None
         return (len(self.product_rows), self.num_columns) if appends else None
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -207,8 +207,8 @@ class LoraLinear(nn.Module):
     def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
             return (frozen_linear(x_TI, self.weight[:, : self.in_features], self._added_bias()),)
-        if self.packed is not None:
-            A_RI, weights = self.packed
+        if self.prepacked is not None:
+            A_RI, weights = self.prepacked
             if A_RI is None:
                 return (linear(x_TI, weights[0], self._added_bias()),)
             return self.multiply(append_product(x_TI, A_RI, len(self.product_rows)), weights)
@@ -254,10 +254,10 @@ class LoraLinear(nn.Module):
         weights = self.weights()
         if isinstance(self.weight, torch.Tensor):
             if self.weight.dtype == torch.float32 and self.weight.device.type == "cpu":
-                self.packed = None, [prepack(self._merge())]
+                self.prepacked = None, [prepack(self._merge())]
                 return
             weights = list(map(prepack, weights))
-        self.packed = prepack(self.A.value), weights
+        self.prepacked = prepack(self.A.value), weights
 
     def _merge(self) -> torch.Tensor:
         """Return W + s B A, [O, I], for all products together."""
@@ -268,7 +268,7 @@ class LoraLinear(nn.Module):
         return merged_OI
 
     def release(self) -> None:
-        self.packed = None
+        self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:

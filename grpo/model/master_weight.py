@@ -27,7 +27,7 @@ class MasterWeight(nn.Module):
         self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
         needs_copy = not trained or dtype != master_dtype(dtype)
         self.register_buffer("copy", torch.zeros(shape, dtype=dtype, device=device) if needs_copy else None)
-        self.packed: torch.Tensor | None = None  # see `prepack`
+        self.prepacked: torch.Tensor | None = None  # see `prepack`
 
     @property
     def value(self) -> torch.Tensor:
@@ -49,19 +49,19 @@ class MasterWeight(nn.Module):
 
     def prepack(self) -> torch.Tensor:
         """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
-        if self.packed is None:
-            self.packed = prepack(self.value)
-        return self.packed
+        if self.prepacked is None:
+            self.prepacked = prepack(self.value)
+        return self.prepacked
 
     def release(self) -> None:
         """Free the packed copy of a trained weight; that of a frozen one stays valid and is kept."""
         if self.master is not None:
-            self.packed = None
+            self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Update the copies after the master has changed."""
-        self.packed = None
+        self.prepacked = None
         if self.master is not None and self.copy is not None:
             self.copy.copy_(self.master)
 

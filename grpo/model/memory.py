@@ -139,7 +139,7 @@ def account(
 
 def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
     """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer."""
-    config, lora, item = model.part, model.build.lora, model.build.dtype.itemsize
+    config, lora, item = model.shard_config, model.build.lora, model.build.dtype.itemsize
     exact, width, mlp_width = max(item, 4), config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
     rank = lora.rank if lora else 0
@@ -160,7 +160,7 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
 
     Where shards share the model, their terms of a sum may take more than these gradients.
     """
-    config, item, num_shards = model.part, model.build.dtype.itemsize, model.build.shard.world
+    config, item, num_shards = model.shard_config, model.build.dtype.itemsize, model.build.shard.world
     attention, mlp, once = kept_bytes_per_token(model, fused)
     layer_input = item * config.hidden_size
     per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
@@ -173,12 +173,12 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
 def logits_bytes_per_row(model: Decoder) -> int:
     """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
     item, copies = model.build.dtype.itemsize, 2 if model.build.shard.world == 1 else 4
-    return model.part.vocab_size * (item + copies * max(item, 4))
+    return model.shard_config.vocab_size * (item + copies * max(item, 4))
 
 
 def kv_bytes_per_token(model: Decoder) -> int:
     """Count the keys and values of one token in all layers."""
-    config = model.part
+    config = model.shard_config
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.build.dtype.itemsize
 
 

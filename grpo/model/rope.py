@@ -34,7 +34,7 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def rope_tables(
+def cos_sin_tables(
     rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""

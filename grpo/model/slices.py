@@ -7,10 +7,9 @@ from grpo.device.shard import Split
 from grpo.model.decoder import Decoder
 from grpo.model.lora import ALL_PROJECTIONS, SPLIT_BY_INPUTS, Linear, LoraLinear
 
-SAME, PARTIAL = "same", "partial"
-Share = (
-    Split | str
-)  # SAME: every shard has it, and its gradient. PARTIAL: every shard has it, and a term of its gradient
+SAME = "same"  # every shard has the parameter, and its gradient
+PARTIAL = "partial"  # every shard has the parameter, and a term of its gradient
+Share = Split | str
 
 
 def split_of(model: Decoder, name: str, part: torch.Tensor) -> Split | None:

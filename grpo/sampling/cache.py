@@ -37,7 +37,7 @@ class KVCache:
     @classmethod
     def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
         """Make a cache for the sequences of a model."""
-        c, build = model.part, model.build
+        c, build = model.shard_config, model.build
         return cls(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
 
     @property

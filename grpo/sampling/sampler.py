@@ -18,7 +18,7 @@ from grpo.base.errors import NON_FINITE, UserError
 from grpo.base.schema import Completion, Layout
 from grpo.device.capture import CudaCapture
 from grpo.device.draw import SamplingParams
-from grpo.device.ops import Rope, rotate
+from grpo.device.ops import CosSin, rotate
 from grpo.model.decoder import Attend, Decoder
 from grpo.sampling.cache import KVCache
 from grpo.sampling.cuda_graph import DecodeGraphs
@@ -51,7 +51,7 @@ class Sampler:
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
-        self.between: Callable[[], None] = lambda: None  # called before each check
+        self.before_decoding: Callable[[], None] = lambda: None  # called before each check
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -96,11 +96,11 @@ class Sampler:
             _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
         )
         done: list[Completion | None] = [None] * total
-        with self.model.packed() as head_VD:
+        with self.model.prepacked() as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or running.live or finished:
-                self.between()
+                self.before_decoding()
                 running.admit(waiting)
                 running.decode(self.check_every)  # a GPU works on this while the callbacks run
                 for sequence, completion in finished:
@@ -113,7 +113,7 @@ class Sampler:
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
         """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
-        with self.model.packed() as head_VD:
+        with self.model.prepacked() as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):
@@ -255,11 +255,11 @@ class _RecordingAttention:
         self.attend, self.layers = attend, []
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, rope: Rope
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
     ) -> torch.Tensor:
-        k_TKE = rotate(k_TKE, rope)
+        k_TKE = rotate(k_TKE, cos_sin)
         self.layers.append(torch.stack([k_TKE, v_TKE]))
-        return self.attend(layer, rotate(q_THE, rope), k_TKE, v_TKE, None)
+        return self.attend(layer, rotate(q_THE, cos_sin), k_TKE, v_TKE, None)
 
     def split(self, lengths: list[int]) -> list[torch.Tensor]:
         """Return the keys and values of each prompt, [L, 2, K, S, E]."""

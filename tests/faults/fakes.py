@@ -159,7 +159,7 @@ def endless_decoding() -> None:
         while number > 3:
             Path(os.environ["GENERATING"]).touch()
             time.sleep(0.01)
-            sampler.between()
+            sampler.before_decoding()
         return sample()
 
     wrap(Sampler, "sample", endless)

@@ -5,7 +5,7 @@ import torch
 from making import refused
 
 from grpo.device.ops import rotate
-from grpo.model.rope import read_rope, rope_tables
+from grpo.model.rope import cos_sin_tables, read_rope
 
 HEAD, POSITIONS = 16, 512
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -39,7 +39,7 @@ def theirs(raw):
 def test_tables_are_the_cosines_and_sines_of_position_times_frequency(dtype):
     """Column e and e + E/2 turn by position / theta^(2e/E). In bfloat16 a table may be off by the rounding of its
     entries alone, half a step of 2^-8 below 1: the angles themselves are never rounded."""
-    cos, sin = rope_tables({"rope_type": "default", "rope_theta": 1e4}, HEAD, 4096, dtype, "cpu")
+    cos, sin = cos_sin_tables({"rope_type": "default", "rope_theta": 1e4}, HEAD, 4096, dtype, "cpu")
     angle = [[p / 1e4 ** (2 * (e % 8) / HEAD) for e in range(HEAD)] for p in range(4096)]
     angle = torch.tensor(angle, dtype=torch.float64)
     bound = {torch.float64: 1e-10, torch.float32: 1e-3, torch.bfloat16: 2**-8}[dtype]
@@ -86,7 +86,7 @@ OTHERS = [{"rope_type": "default", "rope_theta": 5e3}, {"rope_type": "linear", "
 def test_tables_equal_transformers(rope):
     """attention_factor comes before mscale, which needs its partner; a factor that is not given is the ratio of the
     contexts."""
-    tables = rope_tables(read_rope(config(rope_parameters=dict(rope))), HEAD, POSITIONS, torch.float32, "cpu")
+    tables = cos_sin_tables(read_rope(config(rope_parameters=dict(rope))), HEAD, POSITIONS, torch.float32, "cpu")
     for ours, wanted in zip(tables, theirs(config(rope_parameters=dict(rope))), strict=True):
         assert (ours - wanted).abs().max() <= 1e-4
 
@@ -106,7 +106,7 @@ def test_the_old_layout_finds_the_original_context_where_transformers_does(kind,
     assert rope["original_max_position_embeddings"] == (inside or beside or POSITIONS)
     if inside is None or beside is None:  # of two values that differ transformers' own choice has changed
         wanted = theirs(config(**{key: raw[key] for key in raw if key not in config()}))
-        for ours, other in zip(rope_tables(rope, HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
+        for ours, other in zip(cos_sin_tables(rope, HEAD, POSITIONS, torch.float32, "cpu"), wanted, strict=True):
             assert (ours - other).abs().max() <= 1e-4
 
 

@@ -297,7 +297,7 @@ def test_a_token_drawn_from_a_shared_vocabulary_is_that_of_one_process(temperatu
 
 def test_what_cannot_be_shared_is_refused(monkeypatch, checkpoint):
     config = read_model_config(checkpoint)  # 4 heads, 2 key-value heads
-    error = refused(lambda: config.part(4), "tensor_parallel_size is 4", "num_kv_heads 2")
+    error = refused(lambda: config.of_shard(4), "tensor_parallel_size is 4", "num_kv_heads 2")
     assert error.fix == "set tensor_parallel_size to one of 1, 2"
     for world, size in (("1", 2), ("4", 3)):
         monkeypatch.setenv("WORLD_SIZE", world)

@@ -238,16 +238,16 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
 def test_frozen_weights_are_packed_once_and_trained_ones_for_each_generation(tmp_path, train_weights, is_kept):
     model = load(write_checkpoint(tmp_path, tie_word_embeddings=True), train_weights=train_weights)
     weight = model.blocks[0].mlp.down.weight
-    with model.packed() as head_VD:
-        packed = weight.packed
-        assert packed is not None and head_VD is model.embedding.packed
-    assert (weight.packed is packed) == (model.embedding.packed is head_VD) == is_kept
-    with model.packed():
-        assert (weight.packed is packed) == is_kept
+    with model.prepacked() as head_VD:
+        packed = weight.prepacked
+        assert packed is not None and head_VD is model.embedding.prepacked
+    assert (weight.prepacked is packed) == (model.embedding.prepacked is head_VD) == is_kept
+    with model.prepacked():
+        assert (weight.prepacked is packed) == is_kept
     model.refresh()  # as after an update
-    assert (weight.packed is not None) == is_kept
+    assert (weight.prepacked is not None) == is_kept
     weight.refresh()
-    assert weight.packed is None
+    assert weight.prepacked is None
 
 
 def test_a_packed_weight_has_no_part_in_gradients(tmp_path):
@@ -260,6 +260,6 @@ def test_a_packed_weight_has_no_part_in_gradients(tmp_path):
         attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
         model(IDS, torch.arange(len(IDS)), attend).sum().backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
-        with model.packed():
+        with model.prepacked():
             pass
     assert gradients[0] and all(map(torch.equal, *gradients))

@@ -150,7 +150,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
-    with torch.inference_mode(), model.packed() as head, no_waiting():
+    with torch.inference_mode(), model.prepacked() as head, no_waiting():
         sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_batch(whole(*groups_of(prompts, done)), device="cuda")

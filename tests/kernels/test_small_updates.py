@@ -40,7 +40,7 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, int8):
     exact = layer.lora.scale * (x.double() @ A.double().T) @ B.double().T
     slope = float(((outputs() - before) * exact).sum() / exact.square().sum())
     assert 0.95 <= slope <= 1.05
-    assert (layer.packed is not None and layer.packed[0] is None) == (
+    assert (layer.prepacked is not None and layer.prepacked[0] is None) == (
         decoding and dtype == torch.float32 and device == "cpu"
     )
     weight, change = dense(layer.base("o_proj")[0]).bfloat16().double(), layer.lora.scale * B.double() @ A.double()
