@@ -6,8 +6,8 @@ are reported with their number and the reason; of equal titles the first wins. O
 and an older OUT.db stays until then.
 """
 
-import argparse
 import json
+import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from grpo.base.errors import PREFLIGHT, UserError, run_main
-from grpo.base.progress import command_parser, say_next
+from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
 from knowledge.store.atomic_database import atomic_database
 from knowledge.store.fulltext import IndexWriter
@@ -43,6 +43,8 @@ class Report:
             print(json.dumps({"row": skip.number, "reason": skip.reason}), file=file)
         if self.skipped[kind] <= MAX_SHOWN_PER_REASON:
             tqdm.write(f"{source}: row {skip.number} skipped: {skip.reason}", file=sys.stderr)
+        elif self.skipped[kind] == MAX_SHOWN_PER_REASON + 1:
+            tqdm.write(f"(further rows of the kind '{kind}' are only counted)", file=sys.stderr)
 
 
 def build(
@@ -90,10 +92,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the file to read")
     parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
-    skipped_help = "write number and reason of every skipped row to this new file"
-    parser.add_argument("--skipped", type=argparse.FileType("x", 1, "utf-8"), metavar="FILE", help=skipped_help)
+    skipped_help = "write number and reason of every skipped row to this file"
+    parser.add_argument("--skipped", type=Path, metavar="FILE", help=skipped_help)
     options = parser.parse_args(argv)
-    report = build(options.source, options.out, options.strict, options.skipped, progress=True)
+    if options.skipped:
+        check_output(options.skipped, "--skipped")
+        if any(_are_one(options.skipped, other) for other in (options.source, options.out)):
+            parser.error("--skipped names the source or the output")
+    with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
+        report = build(options.source, options.out, options.strict, file, progress=True)
     print(
         f"{options.out}: {report.documents:,} documents, {report.passages:,} passages, "
         f"{options.out.stat().st_size / 1e6:,.1f} MB"
@@ -101,6 +108,11 @@ def main(argv: list[str]) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
+
+
+def _are_one(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to one file, under whatever name."""
+    return path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other))
 
 
 if __name__ == "__main__":

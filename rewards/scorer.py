@@ -131,7 +131,7 @@ class Scorer:
             loop.call_soon_threadsafe(loop.stop)
 
     def _metrics(self) -> dict[str, float]:
-        metrics = {f"rewards/{name}/time": seconds for name, seconds in self.seconds.items()}
+        metrics = {f"rewards/{name}/time": seconds for name, seconds in dict(self.seconds).items()}
         metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
         self.logged.clear()
         self.seconds.clear()

@@ -100,6 +100,9 @@ _IGNORED = {  # what happens instead -> the keys
         "disable_dropout do_train inference_mode lora_task_type max_lora_rank model_code_revision peft_type "
         "peft_version task_type template trust_remote_code use_fast_tokenizer"
     ),
+    "api_max_concurrency bounds the questions under way, and the doctor counts calls and tokens without their price": (
+        "api_requests_per_minute decomposer_prices judge_prices verdict_cache"
+    ),
     "the reference is the policy of step 0, and other losses and terms of the loss are not available": (
         "entropy_coef_* entropy_target ref_model_* sapo_temperature_* vespo_*"
     ),

@@ -71,7 +71,7 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
         else:
             try:
                 given, trained = read_conversation(record)
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, LookupError) as error:
                 raise row_error(path, index + 1, "is not a conversation", str(error)) from None
             yield index, given, trained
 

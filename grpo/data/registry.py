@@ -37,7 +37,7 @@ class Source:
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
-        what = f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says"
+        what = f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}"
         with explained((KeyError, TypeError), what, f"correct columns and tags of its entry in {REGISTRY_FILE}"):
             turns = record[columns.get("messages", "conversations")]
             turns = [(turn[tags["role_tag"]], turn[tags["content_tag"]]) for turn in turns]

@@ -21,7 +21,7 @@ from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
-LIMIT_S = 60.0  # a larger step is made only if it is likely to end before this
+LIMIT_S = 60.0  # after the first two steps, a larger one is made only if it is likely to end before this
 FIRST_TOKENS = 16  # of prompts and completions
 GENERATING = "generating"
 PHASES = {"time/generate": GENERATING, "time/reference": "reference", "time/train": "training"}
@@ -68,8 +68,9 @@ class Rehearsal:
         limits = [FIRST_TOKENS]
         while limits[-1] < self.longest:
             limits.append(min(2 * limits[-1], self.longest))
-        self.make_step(FIRST_TOKENS)  # warms up
-        spent = 0.0
+        spent = sum(self.make_step(FIRST_TOKENS).values())  # warms up; on a slow machine it is all that is made
+        if spent > limit_s:
+            limits = limits[:1]
         for tokens, following in pairwise([*limits, limits[-1]]):
             phases = self.make_step(tokens)
             seconds = sum(phases.values())

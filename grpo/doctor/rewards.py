@@ -23,7 +23,7 @@ def reward_checks(case: Case) -> Iterator[tuple[str, Check]]:
 
 
 def reward(case: Case, name: str) -> str:
-    """Build a reward, unless that needs a service, and check that its columns are there."""
+    """Check that a reward's columns are there; build it first if only that tells which they are."""
     needs = built_in(name).needs
     if not needs:
         (built,) = build_rewards([name], case.options)

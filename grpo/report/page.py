@@ -1,6 +1,7 @@
 """What the page shows of a run."""
 
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from grpo.base.text import show_duration
 from grpo.config.options import as_yaml
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
+from grpo.evaluation.measures import Summary
 from grpo.evaluation.table import summary_table
 from grpo.explain import explain
 from grpo.report.answers import changes, examples, headline
@@ -38,7 +40,7 @@ def render(record: Record) -> str:
         headline=headline(record),
         overview=_overview(record),
         config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
-        held_out=summary_table(record.summaries, "all held-out questions") if record.summaries else "",
+        held_out=_held_out(record.summaries),
         charts=draw_charts(record),
         examples_step=step,
         examples=shown,
@@ -66,6 +68,7 @@ def _template() -> Template:
 def _overview(record: Record) -> list[tuple[str, str]]:
     """Return the main facts about a run, as labels and texts."""
     config, state = record.config, record.state
+    data = state["data"] if isinstance(state.get("data"), dict) else {}
     last, seconds = record.steps[-1] if record.steps else {}, [step["step_time"] for step in record.steps]
     tokens, memory = (last.get(name, math.nan) for name in ("num_tokens", "peak_memory_gb"))
     texts = {
@@ -74,7 +77,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "model": config.get("model_name_or_path"),
         "data": config.get("dataset_id_or_path"),
         "rewards": as_yaml(config["reward_funcs"]) if "reward_funcs" in config else None,
-        **(state["data"] if isinstance(state.get("data"), dict) else {}),
+        **{name: text for name, text in data.items() if isinstance(text, str)},  # older runs have more than texts
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
@@ -82,6 +85,14 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "started": str(state.get("started") or "").replace("T", " "),
     }
     return [(label, str(text)) for label, text in texts.items() if text]
+
+
+def _held_out(summaries: Mapping[str, Mapping[str, Summary]]) -> str:
+    """Return the table of a run's evaluations; a single one says before or after which moment it was."""
+    title = "all held-out questions"
+    if len(summaries) == 1:
+        title += f", {next(iter(summaries))}"
+    return summary_table(summaries, title) if summaries else ""
 
 
 def show_number(value: Any) -> str:

@@ -112,4 +112,9 @@ class ReadOnlyDatabase:
         """Return what to raise instead."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return KnowledgeBusy(str(self.path), self.busy_timeout_s)
-        return bad_file(self.path, f"SQLite says: {error}")
+        fix = ""
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            fix = (
+                f"if it is a source: python -m knowledge.build {self.path} OUT.db; if a compressed database: gunzip it"
+            )
+        return bad_file(self.path, f"SQLite says: {error}", fix=fix)

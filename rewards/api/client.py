@@ -51,7 +51,7 @@ class Limits:
 
     max_concurrency: questions under way.
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
-    the question's first request, so waiting for its turn does not count.
+    the question's first request, so waiting for a free place does not count.
     Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
     max_replies: how often a question is asked whose reply is empty or cut.
     preflight_tries: how often an endpoint is asked before the first step.

@@ -37,6 +37,7 @@ from rewards.mathematics.tokens import (
     enclosed,
     is_letter,
     is_mark,
+    nesting,
     split,
     stripped,
     texts_of,
@@ -97,8 +98,11 @@ class _AnswerReader:
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
-        is_list = tokens[0].text in (r"\{", "[") or tokens[-1].kind == "end"
-        if is_list or not any(is_mark(token, "±∓") for token in tokens):
+        depth, is_double = 0, False
+        for token in tokens:
+            depth += nesting(token) if token.text not in ("(", ")", "{", "}") else 0
+            is_double = is_double or (depth == 0 and is_mark(token, "±∓"))
+        if not is_double:
             return [self.item(tokens)]
         values = []
         for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"}):
@@ -110,6 +114,8 @@ class _AnswerReader:
     def item(self, tokens: Tokens) -> Shape:
         """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
         named, behind = _around_colon(tokens)
+        if named and named[-1].text in _EQUALS_WORDS:  # "the answer is: 5"
+            named = named[:-1]
         tokens = [*named, Token("mark", "="), *behind] if named else tokens
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
@@ -231,7 +237,7 @@ class _AnswerReader:
         if factor is None or not isinstance(found, Row) or found.brackets != "[]":
             return None
         rows = [row.items for row in found.items]
-        if not all(isinstance(entry, Scalar) and entry.unit is None for entry in chain(*rows)):
+        if not all(isinstance(entry, Scalar) and entry.unit is None and entry.base == 10 for entry in chain(*rows)):
             return None
         return matrix([[Scalar(factor * entry.value) for entry in row] for row in rows])
 

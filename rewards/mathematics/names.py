@@ -35,7 +35,7 @@ _CONSTANTS = frozenset("πi")  # e is an eccentricity, too
 # one thing, as texts of tokens with spaces between them: x_1, the segment AB, \angle ABC, \vec{v}, |AB|, \cos\theta
 _LETTER = rf"(?:[A-Za-z{''.join(symbols.GREEK.values())}]|\\mathbb[A-Z])"
 _LETTERS = rf"{_LETTER}(?: {_LETTER})*"
-_NAME = rf"{_LETTER}(?: ')*(?: _ (?:\{{[^{{}}]*\}}|\S+))?"
+_NAME = rf"{_LETTER}(?: ')*(?: _ (?:\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\S+))?"
 _ACCENT = rf"(?:m (?=\\angle))?(?:{'|'.join(map(re.escape, symbols.ACCENTS))})"
 _ACCENTED = rf"{_ACCENT} (?:\S+|\{{ \S+ \}}|{_LETTERS}|[({{] {_LETTERS} [)}}])"
 _ONE = rf"(?![πi]$)(?:{_NAME}|[A-Z](?: [A-Z])+|{_ACCENTED})"

@@ -109,9 +109,10 @@ def _numeral(tokens: Tokens, points: Points) -> Scalar | None:
     """Read a whole number in another base: `101_2`, `{20}_{5}`, `1A_{16}`, `101 base 2`; None if this is none."""
     kept = [token._replace(text=token.text.upper()) for token in tokens if token.text not in ("{", "}", "(", ")", "in")]
     found = _NUMERAL.fullmatch("".join(texts_of(kept)))
-    if found is None or any(int(digit, 36) >= int(found[2]) for digit in found[1]):
+    base = int(found[2]) if found else 0
+    if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in found[1]):
         return None
-    return Scalar(read_expression(kept[:-2], points), base=int(found[2]))
+    return Scalar(read_expression(kept[:-2], points), base=base)
 
 
 def _amount(tokens: Tokens, points: Points) -> Scalar:

@@ -84,7 +84,7 @@ def _place(bound: Shape) -> Fraction | float | None:
     """Return where a bound is on the number line, rounded if it is irrational; None if that is unknown."""
     if bound in (INFINITY, MINUS_INFINITY):
         return inf if bound == INFINITY else -inf
-    return bound.value.constant if isinstance(bound, Scalar) else None
+    return bound.value.constant if isinstance(bound, Scalar) and bound.base == 10 else None
 
 
 def _shape(cuts: Sequence[Cut]) -> Shape:

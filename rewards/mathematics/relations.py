@@ -115,6 +115,8 @@ class RelationReader:
         bound = self.side(other)
         if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.constant is None:
             return None
+        if bound.base != 10:
+            return None
         if len(variable) == 2:
             bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper
         if is_upper:
