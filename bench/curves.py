@@ -10,32 +10,30 @@ Prints the mean reward of each ten steps, and the median seconds of a step. The 
 with --save to bench/results/curves.
 """
 
-import argparse
 import json
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from bench.record import RESULTS, markdown_table, plain_parser
+from bench import peers
+from bench.record import experiment_parser, markdown_table
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
-from grpo.data.prompts import load_tokenizer, render
+from grpo.data.questions import QuestionData, Questions, load_prompts
+from grpo.device.distributed import choose_device
 from grpo.export import export
+from grpo.model.policy import load_for_inference
 from grpo.report.plot import line_plot
 from grpo.train import train
 from rewards.registry import build_rewards
 
 TOGETHER = 10  # steps in each mean of the table
-SHARED = (
-    "num_generations max_completion_length temperature beta loss_type scale_rewards learning_rate lr_scheduler_type "
-    "warmup_steps adam_beta1 adam_beta2 weight_decay max_grad_norm max_steps per_device_train_batch_size seed"
-)
 Curve = dict[str, list[float]]  # reward and seconds, of each step
 
 
@@ -46,58 +44,21 @@ def our_curve(config: TrainConfig, folder: Path) -> Curve:
 
 
 def their_curve(config: TrainConfig, folder: Path) -> Curve:
-    from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
-
-    arguments = GRPOConfig(
-        **{name: getattr(config, name) for name in SHARED.split()},
-        output_dir=str(folder),
-        use_cpu=config.device != "cuda",
-        bf16=config.device == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-        top_k=0,
-        gradient_checkpointing=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
-    lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    seconds = []
-
-    class Timer(TrainerCallback):
-        def on_step_begin(self, *_, **__) -> None:
-            self.start = time.perf_counter()
-
-        def on_step_end(self, *_, **__) -> None:
-            seconds.append(time.perf_counter() - self.start)
-
-    tokenizer = load_tokenizer(Path(config.model_name_or_path))
-    trainer = GRPOTrainer(
-        model=config.model_name_or_path,
-        reward_funcs=paid,
-        args=arguments,
-        train_dataset=Dataset.from_list(rows_of(config, tokenizer)),
-        processing_class=tokenizer,
-        peft_config=lora,
-        callbacks=[Timer()],
-    )
-    trainer.train()
+    tokenizer, rows = given(config)
+    autocast = config.device == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    arguments = {"output_dir": str(folder), "bf16": autocast, "logging_steps": 1}
+    trainer = peers.trl_trainer(config.model_name_or_path, tokenizer, rows, paid, config, **arguments)
+    seconds = peers.trl_seconds(trainer, config.device)
     rewards = [line["reward"] for line in trainer.state.log_history if "reward" in line]
     return {"reward": rewards, "seconds": seconds}
 
 
-def rows_of(config: TrainConfig, tokenizer) -> list[dict[str, str]]:
-    """Return the questions as TRL takes them, with the text of our prompts."""
-    rows = []
-    for row in read_records(Path(config.dataset_id_or_path)):
-        messages = [{"role": "user", "content": row["question"]}]
-        if config.system_prompt:
-            messages.insert(0, {"role": "system", "content": config.system_prompt})
-        rows.append({"prompt": render(tokenizer, messages), "answer": row["answer"]})
-    return rows
+def given(config: TrainConfig) -> tuple[Any, list[dict[str, str]]]:
+    """Return our tokenizer, and the prompts that we train on as TRL takes them."""
+    policy = load_for_inference(config, choose_device(config.device))
+    prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
+    rows = [{"prompt": prompt.text, "answer": prompt.columns["answer"]} for prompt in prompts]
+    return policy.tokenizer, rows
 
 
 def paid(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
@@ -141,7 +102,13 @@ def table(rows: Sequence[Mapping]) -> str:
 
 
 def main(argv: list[str] | None = None) -> list[dict]:
-    options = make_parser().parse_args(argv)
+    parser = experiment_parser("bench.curves", __doc__, "curves")
+    parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
+    parser.add_argument("keys", nargs="*", metavar="key=value", help="keys of both sides")
+    parser.add_argument("--steps", type=int, default=40, help="of each run (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each trains once on each side")
+    parser.add_argument("--peer", nargs="*", choices=["trl"], default=[], help="train with it as well")
+    options = parser.parse_args(argv)
     folder = options.run / "curves"
     config = config_of(options.run, options.steps, folder, options.keys)
     rows = []
@@ -150,25 +117,13 @@ def main(argv: list[str] | None = None) -> list[dict]:
             curve = CURVES[side](replace(config, seed=seed), folder / f"{side}-{seed}")
             rows.append({"side": side, "seed": seed} | curve)
             print(table(rows[-1:]), flush=True)
-    kept = RESULTS / "curves" if options.save else folder
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = options.save or folder
     write_lines(kept / "rows.jsonl", rows)
     named = {f"{row['side']}, seed {row['seed']}": row["reward"] for row in rows}
     line_plot(kept / "curves.png", named, "step", "mean reward")
     print(table(rows))
     print(json.dumps(rows))
     return rows
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = plain_parser("bench.curves", __doc__)
-    parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
-    parser.add_argument("keys", nargs="*", metavar="key=value", help="keys of both sides")
-    parser.add_argument("--steps", type=int, default=40, help="of each run (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each trains once on each side")
-    parser.add_argument("--peer", nargs="*", choices=["trl"], default=[], help="train with it as well")
-    parser.add_argument("--save", action="store_true", help="write rows and plot to bench/results/curves instead")
-    return parser
 
 
 if __name__ == "__main__":

@@ -90,8 +90,7 @@ def adapter_rows(batches: list[int]) -> int:
 
 def main(argv: list[str] | None = None) -> dict:
     options = parse("decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
-    part = " ".join([*options.models, f"top_p {options.top_p:g}"])
-    record = Record("decode", options, ceilings.peaks, part=part, kernels=describe(options.device))
+    record = Record("decode", options, ceilings.peaks, kernels=describe(options.device))
     print(record.about["kernels"], flush=True)
     for name in options.models:
         measure(name, options.rank or RANKS[name], adapter_rows(options.batches), record)

@@ -25,8 +25,10 @@ from knowledge.store.base import KnowledgeBase
 
 NUM_WORDS = 300_000
 FREQUENT_WORDS = 8000
-SENTENCES, WORDS = 10, 16  # of a document; of a sentence
-QUERY_WORDS, NUM_QUERIES = 12, 40
+SENTENCES = 10  # of a document
+WORDS = 16  # of a sentence
+QUERY_WORDS = 12
+NUM_QUERIES = 40
 K = 5  # results of a search
 SIZES = {
     "cpu": {"peer_documents": [7500]},
@@ -69,7 +71,7 @@ def build_here(rows: Sequence[Document], folder: Path) -> KnowledgeBase:
     source, out = folder / "rows.jsonl", folder / "rows.db"
     write_lines(source, [{"title": title, "text": text} for title, text in rows])
     build(source, out, max_tokens=4096)
-    return KnowledgeBase.open(out)
+    return KnowledgeBase(out)
 
 
 def search_ours(base: KnowledgeBase, words: str) -> set[str]:

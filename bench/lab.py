@@ -23,18 +23,19 @@ probability of being right on does the expected gradient teach to answer?
 
 import argparse
 import contextlib
+import itertools
 import json
-import shutil
-import statistics
+import sys
 from collections.abc import Mapping, Sequence
-from math import comb, sqrt
+from math import comb
 from pathlib import Path
 
 import numpy as np
 
-from bench.record import RESULTS, ROOT, markdown_table, plain_parser
-from bench.refusals import auroc_within, mean_risk, risk_at
+from bench.record import ROOT, experiment_parser, markdown_table
+from bench.refusals import auroc_within, mean_risk, over_seeds, risk_at
 from grpo.advantages import group_advantages
+from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.evaluation.boundary import (
@@ -51,8 +52,6 @@ from grpo.train import train
 
 COLD_START = "cold start"
 CONFIGS = {"neutral": "neutral", "encyclopedia": "tiny"}  # toy world -> configuration
-QUICK = "max_steps: 2\nper_device_train_batch_size: 32\n"  # of the cold start
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)  # quantiles of Student's t, of 1, 2, … degrees of freedom
 COLUMNS = {"people": "title", "said": "said", "declines": "declines", "right": "right", "sequence": "sequence"}
 Row = Mapping[str, object]
 
@@ -64,20 +63,15 @@ def run_arm(options: argparse.Namespace, seed: int, arm: str) -> dict[str, Row]:
     """Train an arm; return the rows of its cold start and of its result. What the run says goes to log.txt."""
     output = options.folder / f"{options.world}-{seed}" / (arm.replace("/", "_") or "GRPO")
     output.mkdir(parents=True, exist_ok=True)
-    name = CONFIGS[options.world]
-    keys = [f"seed={seed}", f"output_dir={output}", "disable_tqdm=true", *arm.split()]
-    if options.quick:
-        stage1 = options.folder / "quick_sft.yaml"
-        stage1.write_text(f"base: {ROOT / 'configs' / name}_sft.yaml\n{QUICK}", encoding="utf-8")
-        keys += [f"cold_start={stage1}", "max_steps=2", "per_device_train_batch_size=32", "eval_max_samples=16"]
-    else:
-        keys.append(f"cold_start={ROOT / 'configs' / name}_sft.yaml")
+    config = ROOT / "configs" / f"{CONFIGS[options.world]}.yaml"
+    keys = [f"seed={seed}", f"output_dir={output}", "disable_tqdm=true"]
+    keys += [f"cold_start={config.with_stem(config.stem + '_sft')}", *arm.split()]
     with (
         open(output / "log.txt", "w", encoding="utf-8") as log,
         contextlib.redirect_stdout(log),
         contextlib.redirect_stderr(log),
     ):
-        train(*load_config(ROOT / "configs" / f"{name}.yaml", keys))
+        train(*load_config(config, keys))
     files = sorted((output / "evaluation").glob("boundary-*.jsonl"))
     found = {}
     for side, file in ((COLD_START, files[0]), (arm or "GRPO", files[-1])):
@@ -87,25 +81,26 @@ def run_arm(options: argparse.Namespace, seed: int, arm: str) -> dict[str, Row]:
     return found
 
 
-def run_all(options: argparse.Namespace, path: Path) -> None:
-    """Make the runs that have no row yet."""
-    write_lines(path, stored(path))  # without a line that was cut
-    for seed in options.seeds:
-        for arm in options.arms:
-            if _has(path, options.world, seed, arm or "GRPO"):
-                continue
-            for side, row in run_arm(options, seed, arm).items():
-                if not _has(path, options.world, seed, side):
-                    with open(path, "a", encoding="utf-8") as file:
-                        print(json.dumps(row), file=file)
+def run_all(options: argparse.Namespace, path: Path) -> list[Row]:
+    """Make the runs that have no row yet, and return all rows. A run that fails stops no other."""
+    rows = stored(path)
+    write_lines(path, rows)  # without a line that was cut
+    for seed, arm in itertools.product(options.seeds, options.arms):
+        done = {row["arm"] for row in rows if (row["world"], row["seed"]) == (options.world, seed)}
+        if (arm or "GRPO") in done:
+            continue
+        try:
+            found = run_arm(options, seed, arm)
+        except UserError as error:
+            print(f"seed {seed}, arm {arm!r}: {error}", file=sys.stderr)
+            continue
+        new = [row for side, row in found.items() if side not in done]
+        rows = [*stored(path), *new]  # another process may have added some
+        write_lines(path, rows)
+    return rows
 
 
-def _has(path: Path, world: str, seed: int, arm: str) -> bool:
-    about = {"world": world, "seed": seed, "arm": arm}
-    return any(about.items() <= row.items() for row in stored(path))
-
-
-def stored(path: Path) -> list[dict]:
+def stored(path: Path) -> list[Row]:
     """Read the rows that are there, without a last line that was cut."""
     if not path.exists():
         return []
@@ -158,25 +153,12 @@ def table(rows: Sequence[Row]) -> str:
         intervals[key] = gain_interval(questions_of(start), questions_of(row))
     lines = []
     for key, of_seeds in found.items():
-        cells = {name: spread([values[name] for values in of_seeds]) for name in of_seeds[0]}
+        cells = {name: over_seeds([values[name] for values in of_seeds]) for name in of_seeds[0]}
         if len(of_seeds) == 1:
             low, high = intervals[key]
             cells["gain"] += f" ({low:.3f} to {high:.3f})"
         lines.append([*key, str(len(of_seeds)), *cells.values()])
     return markdown_table(["world", "arm", "seeds", *cells], lines)
-
-
-def spread(values: Sequence[float]) -> str:
-    """Write the mean over seeds with its 95 % interval, by Student's t.
-
-    >>> spread([0.2, 0.4])
-    '0.300 [-0.971, 1.571]'
-    """
-    mean = statistics.fmean(values)
-    if len(values) == 1:
-        return f"{mean:.3f}"
-    reach = T95[len(values) - 2] * statistics.stdev(values) / sqrt(len(values))
-    return f"{mean:.3f} [{mean - reach:.3f}, {mean + reach:.3f}]"
 
 
 def boundary_plot(path: Path, rows: Sequence[Row]) -> None:
@@ -252,37 +234,27 @@ def thresholds() -> str:
 
 
 def main(argv: list[str] | None = None) -> str:
-    options = make_parser().parse_args(argv)
+    parser = experiment_parser("bench.lab", __doc__, "lab")
+    parser.add_argument("--arms", nargs="+", metavar="KEYS", default=[""], help="keys of each, in quotes")
+    parser.add_argument("--world", choices=CONFIGS, default="neutral")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
+    parser.add_argument("--thresholds", action="store_true", help="compute where answering begins to pay; no training")
+    options = parser.parse_args(argv)
     text = thresholds() if options.thresholds else compare(options)
     print(text)
     return text
 
 
 def compare(options: argparse.Namespace) -> str:
-    """Make the runs, write table and plot, and return the table."""
-    path = options.folder / "rows.jsonl"
-    run_all(options, path)
-    rows = stored(path)
-    folder = RESULTS / "lab" if options.save else options.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    if options.save:
-        shutil.copyfile(path, folder / "rows.jsonl")
+    """Make the runs, write rows, table and plot, and return the table."""
+    rows = run_all(options, options.folder / "rows.jsonl")
+    folder = options.save or options.folder
+    write_lines(folder / "rows.jsonl", rows)
     text = table(rows)
     (folder / "table.md").write_text(text + "\n", encoding="utf-8")
     boundary_plot(folder / "boundary.png", rows)
     return text
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = plain_parser("bench.lab", __doc__)
-    parser.add_argument("--arms", nargs="+", metavar="KEYS", default=[""], help="keys of each, in quotes")
-    parser.add_argument("--world", choices=CONFIGS, default="neutral")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
-    parser.add_argument("--folder", type=Path, default=Path("runs/lab"), help="where the runs are written")
-    parser.add_argument("--quick", action="store_true", help="two steps a run and few questions: does the lab work?")
-    parser.add_argument("--save", action="store_true", help="write table and plot to bench/results/lab instead")
-    parser.add_argument("--thresholds", action="store_true", help="compute where answering begins to pay; no training")
-    return parser
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from grpo.base.schema import Layout
 from grpo.base.storage import write_json
 from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.model import policy
-from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
+from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import REFERENCE, Build, LoraSpec
-from grpo.model.weights import load_decoder, save_checkpoint
+from grpo.model.weights import load_decoder, named_tensors, save_checkpoint
 
 END, PAD = "<|end|>", "<|endoftext|>"
 END_ID = 0  # of END
@@ -151,16 +151,11 @@ def random_decoder(name: str, build: Build, mean_length: float | None = None) ->
     """Make our decoder of that shape, with random weights, where it will be used. mean_length: see `end_after`."""
     torch.manual_seed(0)
     model = Decoder(ModelConfig.from_hf(SHAPES[name]), build)
-    std = 0.8 / model.config.hidden_size**0.5
-    for layer in model.linears():
-        for part in layer.out_slices:
-            layer.base(part)[0].normal_(0, std)
-    model.embedding.source.normal_(0, std)
-    if model.untied_head:
-        model.untied_head.source.normal_(0, std)
-    for module in model.modules():
-        if isinstance(module, RMSNorm):
-            module.weight.source.fill_(1)
+    for name, tensor in named_tensors(model).items():
+        if name.endswith("norm.weight"):
+            tensor.fill_(1)
+        elif name.endswith(".weight"):
+            tensor.normal_(0, 0.8 / model.config.hidden_size**0.5)
     end_after(model, mean_length)
     return fill_adapters(model)
 
@@ -176,11 +171,3 @@ def fill_adapters(model: Decoder) -> Decoder:
             B.copy_(torch.randn(B.shape, generator=generator) * 0.01)
     model.refresh()
     return model
-
-
-def theirs(path: Path, build: Build):
-    """Load transformers' model of the same checkpoint, with its fastest attention and without an adapter."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=build.dtype, attn_implementation="sdpa")
-    return model.to(build.device).eval()

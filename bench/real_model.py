@@ -18,10 +18,9 @@ Arms:
 
 What the run has not asked itself is asked here, and kept in RUN/exam. Intervals: 95 %, bootstrap over facts. `gain` is
 against the cold start, paired; `within kinds` compares capitals with capitals, elements with elements, cities with
-cities. --save also prints the mean of all seeds that are stored.
+cities. --save also prints the mean of all seeds that are stored, with its interval by Student's t.
 """
 
-import argparse
 import json
 import math
 import re
@@ -31,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.record import RESULTS, ROOT, markdown_table, plain_parser
-from bench.refusals import auroc_within, mean_risk, risk_at
+from bench.record import ROOT, experiment_parser, markdown_table
+from bench.refusals import auroc_within, mean_risk, over_seeds, risk_at
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
@@ -43,7 +42,17 @@ from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
 from grpo.evaluation.answers import generate_groups
-from grpo.evaluation.boundary import auroc, completion_logprobs, encode, examine, interval, read_rows
+from grpo.evaluation.boundary import (
+    answered,
+    auroc,
+    completion_logprobs,
+    declining,
+    encode,
+    examine,
+    interval,
+    read_rows,
+)
+from grpo.evaluation.held_out import boundary_file
 from grpo.model.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
 from grpo.sampling.sampler import Sampler
@@ -62,16 +71,9 @@ Row = Mapping[str, object]
 # --- Measures -------------------------------------------------------------------------------------------------------
 
 
-def scores_of(rows: Sequence[Row], score: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores that rank the facts, the highest declined first, and whether each forced answer is right."""
-    sign = -1 if score == "sequence" else 1
-    return sign * np.array([row[score] for row in rows]), np.array([row["right"] for row in rows])
-
-
-def measures(rows: Sequence[Row], score: str, cold: Sequence[Row]) -> dict[str, object]:
-    """Return the measures of one arm. score: the column that ranks the facts. cold: the rows of the cold start."""
-    scores, right = scores_of(rows, score)
-    cold_scores, cold_right = scores_of(cold, "declines")
+def measures(rows: Sequence[Row], cold: Sequence[Row]) -> dict[str, object]:
+    """Return the measures of one arm. cold: the rows of the cold start."""
+    (scores, right), (cold_scores, cold_right) = declining(rows), declining(cold)
     kinds = np.array([row["familiarity"] for row in rows])
     found = {
         "forced": lambda chosen: right[chosen].mean(),
@@ -80,9 +82,7 @@ def measures(rows: Sequence[Row], score: str, cold: Sequence[Row]) -> dict[str, 
         "within_kinds": lambda chosen: auroc_within(scores[chosen], ~right[chosen], kinds[chosen]),
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }
-    result: dict[str, object] = {"declined": None}
-    if score == "declines":
-        result["declined"] = float((1 / (1 + np.exp(-scores))).mean())
+    result: dict[str, object] = {"declined": float(1 - answered(scores).mean())}
     for name, measure in found.items():
         result[name] = float(measure(np.arange(len(rows))))
         result[f"{name}_interval"] = interval(measure, len(rows))
@@ -99,30 +99,16 @@ def table_row(name: str, values: Mapping) -> list[str]:
     return cells + [f"{risk:.0%}" for risk in values["risk"].values()]
 
 
-def over_seeds(folder: Path) -> str:
-    """Make the table of all stored seeds: the mean of each measure, and its range over the seeds."""
+def table_of_seeds(folder: Path) -> str:
+    """Make the table of all stored seeds: the mean of each measure, with its interval over the seeds."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed-*.jsonl"))]
     lines = []
     for arm in rows[0]["arms"]:
-        of_seeds = [flat(row["arms"][arm]) for row in rows]
-        lines.append([arm, *(spread([values[name] for values in of_seeds]) for name in of_seeds[0])])
-    return f"{len(rows)} seeds: mean (lowest to highest)\n" + markdown_table(COLUMNS, lines)
-
-
-def flat(values: Mapping) -> dict[str, float | None]:
-    """Return the measures of one arm, in the order of the columns."""
-    return {name: values[name] for name in ("declined", *WITH_INTERVAL)} | values["risk"]
-
-
-def spread(values: Sequence[float | None]) -> str:
-    """Write the mean of the seeds, and their range.
-
-    >>> spread([0.5, 0.75])
-    '0.62 (0.50 to 0.75)'
-    """
-    if None in values:
-        return ""
-    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+        of_seeds = [row["arms"][arm] for row in rows]
+        columns = [[values[name] for values in of_seeds] for name in ("declined", *WITH_INTERVAL)]
+        columns += zip(*(values["risk"].values() for values in of_seeds), strict=True)
+        lines.append([arm, *("" if None in column else over_seeds(column) for column in columns)])
+    return f"{len(rows)} seeds\n" + markdown_table(COLUMNS, lines)
 
 
 WITH_INTERVAL = ("forced", "auroc", "gain", "within_kinds", "mean_risk")
@@ -136,30 +122,22 @@ COLUMNS = ["arm", "declines", "forced", "AUROC", "gain", "within kinds", "AURC",
 class Exam:
     """The models of one run, and what they answer, which is asked for only once."""
 
-    def __init__(self, run: Path, quick: bool):
-        self.run, self.quick = run, quick
-        config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
-        self.config: TrainConfig = replace(config, eval_max_samples=16 if quick else 0)
+    def __init__(self, run: Path):
+        self.run = run
+        self.config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
+        start = read_mapping(run / "cold_start" / "final" / "adapter_config.json")
+        self.base: str = start["base_model_name_or_path"]
 
-    def of_run(self, step: int, model: Path) -> list[Row]:
-        """Return what the run has asked its model at this step."""
-        return self.rows(self.run / "evaluation" / f"boundary-{step:06d}.jsonl", model)
-
-    def of_model(self, name: str, model: Path | str) -> list[Row]:
-        return self.rows(self.run / "exam" / f"{name}.jsonl", model)
-
-    def rows(self, path: Path, model: Path | str) -> list[Row]:
+    def rows(self, name: str, model: Path | str) -> list[Row]:
+        """Return what a model answers. name: of the file in the run's folder that has it, or will have it."""
+        path = self.run / name
         if not path.exists():
             config = replace(self.config, model_name_or_path=str(model))
             policy = load_for_inference(config, choose_device(config.device))
             prompts = load_prompts(QuestionData(config), policy, Questions.held_out(config)).prompts
-            is_trained = str(model) != self.base()
-            write_lines(path, ask(policy, prompts, config) if is_trained else ask_untrained(policy, prompts, config))
+            asked = ask_untrained if model == self.base else ask
+            write_lines(path, asked(policy, prompts, config))
         return read_rows(path)
-
-    def base(self) -> str:
-        """Return the name of the model that the cold start began with."""
-        return read_mapping(self.run / "cold_start" / "final" / "adapter_config.json")["base_model_name_or_path"]
 
     def r_tuning(self) -> Path:
         """Go on with the cold start, with refusals where the model is wrong; return the folder of the result."""
@@ -174,7 +152,7 @@ class Exam:
         keys.append(f"lora_layers_to_transform={json.dumps(grpo.lora_layers_to_transform)}")
         config, notices = load_config(SFT_CONFIG, keys, SftConfig)
         questions = grpo.max_steps * grpo.per_device_train_batch_size // grpo.num_generations
-        steps = 1 if self.quick else math.ceil(questions / config.per_device_train_batch_size)
+        steps = math.ceil(questions / config.per_device_train_batch_size)
         sft(replace(config, max_steps=steps), notices)
         return output / "final"
 
@@ -212,40 +190,35 @@ def supervised(cold_start: Path, questions: Path) -> list[dict]:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    options = make_parser().parse_args(argv)
+    parser = experiment_parser("bench.real_model", __doc__, "smollm2")
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/smollm2"), help="default: %(default)s")
+    options = parser.parse_args(argv)
     run = options.run
-    exam = Exam(run, options.quick)
-    cold = exam.of_run(0, run / "cold_start" / "final")
+    exam = Exam(run)
+    seed, steps = exam.config.seed, exam.config.max_steps
+    cold = exam.rows(f"evaluation/{boundary_file(0)}", run / "cold_start" / "final")
     arms = {
-        "prompt": (exam.of_model("prompt", exam.base()), "declines"),
-        "cold start": (cold, "declines"),
-        "GRPO": (exam.of_run(exam.config.max_steps, run / "final"), "declines"),
-        "R-Tuning": (exam.of_model("R-Tuning", exam.r_tuning()), "declines"),
-        "sequence": (cold, "sequence"),
+        "prompt": exam.rows("exam/prompt.jsonl", exam.base),
+        "cold start": cold,
+        "GRPO": exam.rows(f"evaluation/{boundary_file(steps)}", run / "final"),
+        "R-Tuning": exam.rows("exam/R-Tuning.jsonl", exam.r_tuning()),
+        "sequence": [row | {"declines": -row["sequence"]} for row in cold],
     }
-    found = {name: measures(rows, score, cold) for name, (rows, score) in arms.items()}
-    found["prompt"]["declined"] = None  # its score is no probability of declining
-    folder = RESULTS / "smollm2" if options.save else run / "exam"
-    folder.mkdir(parents=True, exist_ok=True)
-    row = {"seed": exam.config.seed, "steps": exam.config.max_steps, "facts": len(cold), "arms": found}
-    write_lines(folder / f"seed-{exam.config.seed}.jsonl", [row])
+    found = {name: measures(rows, cold) for name, rows in arms.items()}
+    for name in ("prompt", "sequence"):
+        found[name]["declined"] = None  # what ranks their facts is no log-odds of declining
+    folder = options.save or run / "exam"
+    row = {"seed": seed, "steps": steps, "facts": len(cold), "arms": found}
+    write_lines(folder / f"seed-{seed}.jsonl", [row])
     curves = {}
-    for name, (rows, score) in arms.items():
-        curves[name] = [risk_at(*scores_of(rows, score), coverage / 100) for coverage in range(1, 101)]
+    for name, rows in arms.items():
+        curves[name] = [risk_at(*declining(rows), coverage / 100) for coverage in range(1, 101)]
     line_plot(folder / "risk.png", curves, "answered, % of the held-out facts", "wrong among the answered")
     print(markdown_table(COLUMNS, [table_row(name, values) for name, values in found.items()]), end="\n\n")
     if options.save:
-        print(over_seeds(folder), end="\n\n")
+        print(table_of_seeds(folder), end="\n\n")
     print(json.dumps(row))
     return row
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = plain_parser("bench.real_model", __doc__)
-    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/smollm2"), help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="few facts and one step of training: does it work?")
-    parser.add_argument("--save", action="store_true", help="write rows and plot to bench/results/smollm2 instead")
-    return parser
 
 
 if __name__ == "__main__":

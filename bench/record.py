@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def parse(
     """Read the options that every benchmark has, and one for each of its sizes.
 
     sizes: under "cpu" the name and default of each size, under "cuda" the defaults that differ on a GPU, under "smoke"
-    the values for a trial, which also replace what was given. A default of False makes a flag.
+    the values for a trial, which also replace what was given.
     peers: name -> packages that it needs. The first peer and the first dtype are the defaults.
     dtypes: none if the benchmark runs on a CPU only. choices: size -> values that it may have.
     """
@@ -60,14 +60,15 @@ def parse(
     parser.add_argument("--save", type=Path, nargs="?", const=own, metavar="FILE", help=saving)
     for size, value in sizes["cpu"].items():
         add_size(parser, size, value, (choices or {}).get(size))
+    device = parser.parse_known_args(argv)[0].device
+    parser.set_defaults(**sizes.get(device, {}))
     options = parser.parse_args(argv)
     missing = [package for package in peers[options.peer] if not find_spec(package)]
     if missing:
         parser.error(f"{options.peer} needs {', '.join(missing)}: pip install -e '.[bench]', or choose --peer none")
-    defaults = {"save": None, **sizes["cpu"], **sizes.get(options.device, {})}
-    given = {size: value for size, value in vars(options).items() if value is not None}
-    trial = {**sizes.get("smoke", {}), "repeats": min(options.repeats, 2)} if options.smoke else {}
-    return argparse.Namespace(**(defaults | given | trial))
+    if options.smoke:
+        vars(options).update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
+    return options
 
 
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
@@ -75,16 +76,24 @@ def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     return command_parser(module, doc.partition("\n\n")[2])
 
 
+def experiment_parser(module: str, doc: str, results: str) -> argparse.ArgumentParser:
+    """Make the parser of an experiment. `--save` names the folder of its results in bench/results."""
+    parser = plain_parser(module, doc)
+    saving = f"write the results to bench/results/{results} instead"
+    parser.add_argument("--save", action="store_const", const=RESULTS / results, help=saving)
+    return parser
+
+
 def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:
-    """Add the option of a size, which is None unless it is given. value: its default, or a list of one kind."""
+    """Add the option of a size. value: its default, or a list of one kind; a default of False makes a flag."""
     option = f"--{name.replace('_', '-')}"
+    shared = {"default": value, "choices": choices, "help": "default: %(default)s"}
     if value is False:
-        parser.add_argument(option, action="store_true", default=None)
+        parser.add_argument(option, action="store_true")
     elif isinstance(value, list):
-        shown = " ".join(map(str, value))
-        parser.add_argument(option, type=type(value[0]), nargs="+", choices=choices, help=f"default: {shown}")
+        parser.add_argument(option, type=type(value[0]), nargs="+", **shared)
     else:
-        parser.add_argument(option, type=type(value), choices=choices, help=f"default: {value}")
+        parser.add_argument(option, type=type(value), **shared)
 
 
 # --- Results -------------------------------------------------------------------------------------------------------
@@ -198,7 +207,7 @@ def machine(device: str) -> dict:
         "python": platform.python_version(),
         "commit": git("rev-parse", "--short", "HEAD"),
         "changed": bool(git("status", "--porcelain", "--untracked-files=no", ".", ":!bench/results")),
-        "versions": {},
+        "versions": {package: version(package) for package in PACKAGES if find_spec(package)},
     }
     if "torch" in sys.modules:
         import torch
@@ -206,11 +215,6 @@ def machine(device: str) -> dict:
         found["threads"] = torch.get_num_threads()
         if device == "cuda":
             found["gpu"] = torch.cuda.get_device_name()
-    for package in PACKAGES:
-        try:
-            found["versions"][package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -19,13 +19,12 @@ from grpo.base.storage import write_atomically
 REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
 NUM_LOSSES = 3
 NUM_SHOWN = 4  # operations of a profile
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
 
 
 def newest(rows: Iterable[Mapping]) -> list[Measured]:
-    """Return each case of each benchmark, part, device and dtype as it was measured last, those of a real shape first.
+    """Return each case of each benchmark, device and dtype as it was measured last, those of a real shape first.
 
     Of the dtypes of a benchmark, the one that was measured last comes first.
 
@@ -34,16 +33,11 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
         if not row["options"]["smoke"]:
-            key = (
-                row["bench"],
-                row.get("part", ""),
-                row["options"].get("device", "cpu"),
-                row["options"].get("dtype", ""),
-            )
+            key = row["bench"], row["options"].get("device", "cpu"), row["options"].get("dtype", "")
             found.setdefault(key, {}).update({case["name"]: (row, case) for case in row["cases"]})
     dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items() if cases}
     measured = []
-    for key in sorted(sorted(dates, key=dates.get, reverse=True), key=lambda key: key[:3]):
+    for key in sorted(sorted(dates, key=dates.get, reverse=True), key=lambda key: key[:2]):
         measured += found[key].values()
     return sorted(measured, key=lambda row_and_case: REAL not in row_and_case[1]["name"])
 
@@ -106,13 +100,14 @@ def page(rows: Iterable[Mapping], table: str, measured: Iterable[Measured]) -> s
     return "\n\n".join("\n\n".join([title, "\n".join(lines)]) for title, lines in sections.items() if lines) + "\n"
 
 
-def replace_block(readme: Path, block: str) -> None:
-    """Replace the text between the two marks."""
-    before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+def replace_block(readme: Path, name: str, block: str) -> None:
+    """Replace the text between <!-- name --> and <!-- /name -->."""
+    marks = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise SystemExit(f"{readme} has no lines {BEGIN} and {END}: add them where the table should stand")
-    readme.write_text(f"{before}{BEGIN}\n{block}\n{END}{after}", encoding="utf-8")
+        raise SystemExit(f"{readme} has no lines {' and '.join(marks)}: add them where the table should stand")
+    readme.write_text(f"{before}{begin}\n{block}\n{end}{after}", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -127,7 +122,7 @@ def main(argv: list[str] | None = None) -> dict:
     block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"
     print(block)
     if options.readme:
-        replace_block(options.readme, block)
+        replace_block(options.readme, "bench", block)
     if options.page:
         write_atomically(options.page, page(rows, block, found))
     result = {"bench": "report", "cases": len(found)}

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import torch
 
-from bench import ceilings, models
+from bench import ceilings, models, peers
 from bench.record import Record, parse
-from bench.workload import KINDS, Work, padded, plain_logprobs, random_prompts
+from bench.workload import KINDS, Work, padded, random_prompts
 from grpo.base.schema import Completion
 from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.device.ops import draw_tokens
@@ -108,7 +108,7 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
 
     sides = {"ours": run_ours}
     if options.peer == "hf":
-        peer = models.theirs(path, build)
+        peer = peers.transformers_model(path, build)
         sides["hf"] = run_peer
     floor = ceilings.generation_floor(model, work, record.peak)
     target = 3.0 if work.group == 1 else 5.0
@@ -118,24 +118,11 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
 def agreement(path: Path, options) -> float:
     """Return the largest difference of log-probs of drawn tokens, in float32."""
     build = models.build_of(options, dtype="float32")
-    model, peer = models.ours(path, build), models.theirs(path, build)
+    model, peer = models.ours(path, build), peers.transformers_model(path, build)
     prompts = random_prompts(8, 5, 20, model.config.vocab_size)
     work = Work(prompts, group=1, lengths=[9, 11, 13, 15, 17, 19, 21, 23])
-    largest = 0.0
-    for prompt, completion in zip(prompts, sample(Sampler(model, (), max_slots=8), work), strict=True):
-        logp_T = torch.tensor(completion.logps, device=build.device)
-        difference_T = logp_T - peer_logprobs(peer, prompt, completion)
-        largest = max(largest, float(difference_T.abs().max()))
-    return largest
-
-
-def peer_logprobs(peer, prompt: Sequence[int], completion: Completion) -> torch.Tensor:
-    """Return the log-probs of a completion's tokens under transformers' model."""
-    ids_T = torch.tensor([*prompt, *completion.ids], device=peer.device)
-    with torch.inference_mode():
-        logits_TV = peer(ids_T[None, :-1]).logits[0]
-    start = len(prompt)
-    return plain_logprobs(logits_TV[start - 1 :].float(), ids_T[start:])
+    completions = sample(Sampler(model, (), max_slots=8), work)
+    return float(peers.logprob_errors(peer, zip(prompts, completions, strict=True)).max())
 
 
 def drawing(record: Record) -> None:
@@ -158,8 +145,8 @@ def drawing(record: Record) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"hf": ("transformers",), "none": ()}
-    options = parse("sampler", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    needs = {"hf": ("transformers",), "none": ()}
+    options = parse("sampler", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
     record = Record("sampler", options, ceilings.peaks)
     nucleus = f", top_p {options.top_p:g}" if options.top_p < 1 else ""
     adapter = f", adapter of rank {options.rank}" if options.rank else ""

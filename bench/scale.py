@@ -29,22 +29,34 @@ from functools import cached_property
 
 import torch
 
+from bench.ceilings import num_weights
 from bench.models import qwen2
+from bench.record import markdown_table
 from grpo.device.shard import Shard
 from grpo.model import memory
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
 
-QUESTIONS, ANSWERS, PROMPT, MEAN, LONGEST = 64, 12, 256, 512, 1024
-F, M = 0.6 * 312e12, 0.75 * 2.04e12  # flop and bytes per second: peaks, and the shares of them that we aim for
-NEAR, FAR = 200e9, 25e9  # bytes per second that a GPU sends over NVLink, and to other machines (200 Gbit/s)
-LATENCY, PER_MACHINE = 20e-6, 8  # seconds, GPUs
-MEMORY, MOST, FEWEST = 0.9 * 80e9, 96, 16  # bytes of a GPU; sequences decoded together
+QUESTIONS = 64
+ANSWERS = 12  # of a question
+PROMPT = 256  # tokens
+MEAN = 512  # tokens of an answer
+LONGEST = 1024
+F = 0.6 * 312e12  # flop per second: the peak, and the share of it that we aim for
+M = 0.75 * 2.04e12  # bytes per second, too
+NEAR = 200e9  # bytes per second that a GPU sends over NVLink
+FAR = 25e9  # to other machines (200 Gbit/s)
+LATENCY = 20e-6  # seconds
+PER_MACHINE = 8  # GPUs
+MEMORY = 0.9 * 80e9  # bytes of a GPU
+MOST = 96  # sequences decoded together
+FEWEST = 16
 SHAPES = {
     "7B": qwen2(3584, 18944, 28, 28, 4, 152064, tied=False),
     "32B": qwen2(5120, 27648, 64, 40, 8, 152064, tied=False),
     "72B": qwen2(8192, 29568, 80, 64, 8, 152064, tied=False),
 }
+COLUMNS = ["model", "GPUs", "W x T", "loaded", "sums", "update", "generate", "train", "send", "a step", "efficiency"]
 
 
 @dataclass(frozen=True)
@@ -59,21 +71,20 @@ class Layout:
     dtype: torch.dtype = torch.bfloat16
 
     @cached_property
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Return the size of each projection that shards share, and the other one."""
+    def sizes(self) -> list[int]:
+        """Return the size of each projection that shards share. The other one is the model's width."""
         c = self.config
         q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-        shared = {"q": q, "k": kv, "v": kv, "o": q, **dict.fromkeys(("gate", "up", "down"), c.intermediate_size)}
-        return {name: (size, c.hidden_size) for name, size in shared.items()}
+        return [q, kv, kv, q, *[c.intermediate_size] * 3]
 
     def adapter_numbers(self, shards: int) -> int:
         """Count the numbers that each of so many shards trains."""
-        own = self.config.num_layers * self.rank * sum(size // shards for size, _ in self.sizes.values())
+        own = self.config.num_layers * self.rank * sum(size // shards for size in self.sizes)
         return own + self.common_numbers()
 
     def common_numbers(self) -> int:
         """Count those of them that all shards have."""
-        return self.config.num_layers * self.rank * sum(other for _, other in self.sizes.values())
+        return self.config.num_layers * self.rank * len(self.sizes) * self.config.hidden_size
 
     def update_bytes(self) -> float:
         """Count what a GPU sends to the other replicas in an update."""
@@ -114,8 +125,10 @@ class Layout:
 
     def times(self) -> tuple[float, float, float]:
         """Return the seconds to generate, to train, and to send."""
-        c, T, item, rows = self.config, self.shards, self.dtype.itemsize, QUESTIONS * ANSWERS / self.replicas
-        P, A, head = self.weights(), self.adapter_numbers(1), c.hidden_size * c.vocab_size
+        c, T, item = self.config, self.shards, self.dtype.itemsize
+        rows = QUESTIONS * ANSWERS / self.replicas
+        P, head = num_weights(c)
+        A = self.adapter_numbers(1)
         steps = LONGEST + MEAN * (rows / min(rows, self.slots) - 1)
         alive = rows * MEAN / steps
         cached = alive * (PROMPT + 2 / 3 * MEAN) * memory.kv_bytes_per_token(self.model)
@@ -129,7 +142,7 @@ class Layout:
 
     def efficiency(self) -> float:
         """Return the share of the GPUs' arithmetic that the step's products take."""
-        per_token = 2 * (self.weights() + self.adapter_numbers(1) + self.config.hidden_size * self.config.vocab_size)
+        per_token = 2 * (sum(num_weights(self.config)) + self.adapter_numbers(1))
         flop = per_token * (3 * self.tokens() * self.replicas + QUESTIONS * ANSWERS * MEAN)
         return flop / F / (self.replicas * self.shards) / sum(self.times())
 
@@ -143,10 +156,6 @@ class Layout:
         """Count the tokens that a replica trains on; a prompt and its answers are packed, so it is there once."""
         return QUESTIONS / self.replicas * (PROMPT + ANSWERS * MEAN)
 
-    def weights(self) -> int:
-        """Count the weights of all layers."""
-        return self.config.num_layers * sum(size * other for size, other in self.sizes.values())
-
 
 def choose(config: ModelConfig, num_gpus: int) -> Layout | None:
     """Return the layout with the fewest shards that fits; None if the model does not fit."""
@@ -155,18 +164,22 @@ def choose(config: ModelConfig, num_gpus: int) -> Layout | None:
     return next((layout for layout in layouts if layout.slots >= FEWEST), None)
 
 
-def row(name: str, num_gpus: int) -> str:
-    """Return a line of the table."""
+def cells(name: str, num_gpus: int) -> list[str]:
+    """Fill a line of the table."""
     layout = choose(ModelConfig.from_hf(SHAPES[name]), num_gpus)
     if layout is None:
-        return f"| {name} | {num_gpus} | does not fit |" + " |" * 8
+        return [name, str(num_gpus), "does not fit", *[""] * 8]
     where = f"{layout.replicas} x {layout.shards}, {'int8' if layout.int8 else 'bfloat16'}"
     num_bytes = (layout.loaded_bytes, layout.all_sum_bytes(), layout.update_bytes())
-    cells = [f"{number / 1e9:,.1f} GB" for number in num_bytes]
-    cells += [f"{seconds:.1f} s" for seconds in (*layout.times(), sum(layout.times()))]
-    return " | ".join([f"| {name}", str(num_gpus), where, *cells, f"{layout.efficiency():.0%} |"])
+    sizes = [f"{number / 1e9:,.1f} GB" for number in num_bytes]
+    times = [f"{seconds:.1f} s" for seconds in (*layout.times(), sum(layout.times()))]
+    return [name, str(num_gpus), where, *sizes, *times, f"{layout.efficiency():.0%}"]
+
+
+def table() -> str:
+    """Make the table of README.md."""
+    return markdown_table(COLUMNS, [cells(name, num_gpus) for name in SHAPES for num_gpus in (1, 8, 64)])
 
 
 if __name__ == "__main__":
-    print("| model | GPUs | W x T | loaded | sums | update | generate | train | send | a step | efficiency |")
-    print("|---" * 11 + "|", *(row(name, num_gpus) for name in SHAPES for num_gpus in (1, 8, 64)), sep="\n")
+    print(table())

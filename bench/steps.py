@@ -1,14 +1,13 @@
 """Make a trainer that is ready for steps, with questions and an output directory, and a judge that takes its time."""
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from grpo.base.schema import Score
-from grpo.base.storage import write_lines
+from grpo.base.storage import write_json, write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -55,10 +54,8 @@ def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
         "report_to": ["none"],
         "disable_tqdm": True,
     }
-    settings = []
-    for name, value in keys.items():
-        settings.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
-    config, _ = load_config(None, settings)
+    write_json(folder / "config.yaml", keys)  # JSON is YAML
+    config, _ = load_config(folder / "config.yaml")
     with Run(config) as run:
         made = GrpoTrainer(config, run)
         try:
@@ -76,7 +73,7 @@ class Judge:
     def __init__(self, trainer: GrpoTrainer, delays: Sequence[float]):
         self.delays, self.num_ended = iter(delays), 0
         trainer.rollout.scorer.close()
-        trainer.rollout.scorer = Scorer([Reward("judge", grade=self.grade, slow=any(delays))])
+        trainer.rollout.scorer = Scorer([Reward("judge", grade=self.grade)])
 
     async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
         await asyncio.sleep(next(self.delays))

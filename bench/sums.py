@@ -11,7 +11,6 @@ If the cold start is as often right when begun as the final model is when it cho
 nothing else. Right: share of the held-out sums, with its 95 % interval by bootstrap. Worked out: more than a box.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.record import RESULTS, markdown_table, plain_parser
+from bench.record import experiment_parser, markdown_table
 from grpo.base.schema import Prompt
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
@@ -81,7 +80,9 @@ def table_row(row: Row) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> list[dict]:
-    options = make_parser().parse_args(argv)
+    parser = experiment_parser("bench.sums", __doc__, "sums")
+    parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
+    options = parser.parse_args(argv)
     run = options.run
     rows = []
     for name, folder in MODELS.items():
@@ -92,18 +93,10 @@ def main(argv: list[str] | None = None) -> list[dict]:
         for way in ("sampled", "greedy", "begun"):
             answers = answer(policy, config, prompts, way)
             rows.append({"model": name, "way": way, "seed": config.seed, **measures(answers, prompts)})
-    folder = RESULTS / "sums" if options.save else run
-    write_lines(folder / f"seed-{config.seed}.jsonl", rows)
+    write_lines((options.save or run) / f"seed-{config.seed}.jsonl", rows)
     print(markdown_table(COLUMNS, [table_row(row) for row in rows]), end="\n\n")
     print(json.dumps(rows))
     return rows
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = plain_parser("bench.sums", __doc__)
-    parser.add_argument("run", type=Path, help="a finished run of configs/smollm2_math.yaml")
-    parser.add_argument("--save", action="store_true", help="write the rows to bench/results/sums instead of RUN")
-    return parser
 
 
 if __name__ == "__main__":

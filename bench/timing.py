@@ -25,21 +25,10 @@ def interleave(sides: Sides, repeats: int, device: str = "cpu") -> dict[str, lis
 
 
 def once(side: Side, device: str = "cpu") -> float:
-    """Return the seconds of one call; on a GPU, by events on its stream."""
-    if device != "cuda":
-        start = time.perf_counter()
-        side()
-        return time.perf_counter() - start
-    import torch
-
-    begin = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
+    """Return the seconds of one call, until the device has done all of its work."""
+    start = now(device)
     side()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return now(device) - start
 
 
 def now(device: str) -> float:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import torch
 
-from bench import ceilings, models
+from bench import ceilings, models, peers
 from bench.record import Record, parse
 from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
 from grpo.base.schema import Completion, Group, PackedBatch, Prompt
@@ -103,7 +103,7 @@ class Padded:
     def __init__(self, path: Path, adapter: Path, groups: list[Group], build: Build, adapter_float32: bool):
         from peft import PeftModel
 
-        base = models.theirs(path, build)
+        base = peers.transformers_model(path, build)
         self.model = PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=adapter_float32)
         prompts, completions, advantages = [], [], []
         for group in groups:
@@ -159,8 +159,8 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"peft": ("peft", "transformers"), "none": ()}
-    options = parse("train_step", __doc__, argv, SIZES, peers, choices={"models": models.SHAPES})
+    needs = {"peft": ("peft", "transformers"), "none": ()}
+    options = parse("train_step", __doc__, argv, SIZES, needs, choices={"models": models.SHAPES})
     record = Record("train_step", options, ceilings.peaks)
     batch = options.prompts * options.group
     for name in options.models:

@@ -24,20 +24,17 @@ phase. --profile prints the operations of a training pass that take longest. The
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from bench import ceilings, models, steps, timing
+from bench import ceilings, models, peers, steps, timing
 from bench.record import Record, parse
-from bench.sampler import peer_logprobs
 from bench.workload import packed_tokens, work_of
 from grpo.base.schema import Group
 from grpo.model import memory
-from grpo.packing import set_loss_weights
 from grpo.train import GrpoTrainer
 
 LEARNING_RATE = 1e-6
@@ -105,6 +102,10 @@ def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Re
     options, rng = record.options, random.Random(0)
     num_completions = shape["prompts"] * shape["group"]
     ours.step()
+    resident = 0
+    if options.device == "cuda":
+        resident = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
     for delay in options.delays:
         first, num_judged = len(ours.seconds), 0
         for _ in range(options.repeats):
@@ -115,21 +116,17 @@ def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Re
         record.checks[f"{name}, judge {delay:g} s: judged all"] = complete
         seconds = {"ours": ours.seconds[first:]}
         ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape, record)
-    watch_one_step(name, ours, num_completions, record)
+    check_steps(name, ours, resident, record)
 
 
-def watch_one_step(name: str, ours: Ours, num_completions: int, record: Record) -> None:
-    """Run one more step for the checks, and profile its first micro-batch if wanted."""
-    options, trainer = record.options, ours.trainer
-    on_gpu = options.device == "cuda"
-    if on_gpu:
-        resident = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-    steps.Judge(trainer, [0.0] * num_completions)
-    ours.step()
-    groups = ours.groups[-1]
+def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
+    """Record the checks of the steps, and profile a micro-batch of the last one if wanted.
+
+    resident: bytes of the GPU that were in use before the steps.
+    """
+    options, trainer, groups = record.options, ours.trainer, ours.groups[-1]
     record.checks[f"{name}: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
-    if on_gpu:
+    if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
         largest = replace(trainer.budget, tokens=min(packed_tokens(groups), trainer.budget.tokens))
         needed = memory.account(trainer.model, 0, 0, largest)
@@ -142,7 +139,6 @@ def watch_one_step(name: str, ours: Ours, num_completions: int, record: Record) 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
     """Profile forward and backward of the first micro-batch."""
-    set_loss_weights(groups, trainer.rollout.totals, trainer.config)
     batch = trainer.make_batches(groups)[0]
 
     def run() -> None:
@@ -157,87 +153,33 @@ def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> 
 # --- TRL -----------------------------------------------------------------------------------------------------------
 
 
-def trl_trainer(path: Path, ours: GrpoTrainer, autocast: bool, options):
-    """Make TRL's trainer, with the prompts and the settings of ours."""
-    from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
-
-    config = ours.config
-    shared = "seed per_device_train_batch_size num_generations max_completion_length beta learning_rate loss_type"
-    arguments = GRPOConfig(
-        **{name: getattr(config, name) for name in shared.split()},
-        output_dir=str(path.parent / "trl"),
-        use_cpu=options.device == "cpu",
-        bf16=autocast,
-        max_steps=options.repeats + 1,
-        temperature=1.0,
-        top_k=0,
-        lr_scheduler_type="constant",
-        gradient_checkpointing=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )
-    return GRPOTrainer(
-        model=models.theirs(path, models.build_of(options)),
-        reward_funcs=steps.letters,
-        args=arguments,
-        train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in ours.rollout.prompts]),
-        processing_class=AutoTokenizer.from_pretrained(path),
-        peft_config=LoraConfig(
-            r=config.lora_r,
-            lora_alpha=config.lora_alpha,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        ),
-    )
-
-
 def run_turns(trainer, ours: Ours) -> dict[str, list[float]]:
     """Make TRL's steps, each followed by one of ours; return the seconds of both, without the warm-up."""
-    from transformers import TrainerCallback
-
-    seconds: list[float] = []
     first = len(ours.seconds)
-
-    class Turns(TrainerCallback):
-        def on_step_begin(self, *_, **__) -> None:
-            self.start = timing.now(ours.device)
-
-        def on_step_end(self, *_, **__) -> None:
-            seconds.append(timing.now(ours.device) - self.start)
-            ours.step()
-
-    trainer.add_callback(Turns())
-    trainer.train()
+    seconds = peers.trl_seconds(trainer, ours.device, after_step=ours.step)
     return {"peer": seconds[1:], "ours": ours.seconds[first + 1 :]}
-
-
-def logp_difference(peer, groups: Sequence[Group]) -> float:
-    """Return the mean difference to the log-probs of TRL's model, whose adapter is still zero, as ours was."""
-    differences = []
-    for group in groups:
-        for completion in group.completions:
-            logp_T = peer_logprobs(peer.model, group.prompt.ids, completion).cpu()
-            differences.append((logp_T - torch.tensor(completion.logps)).abs())
-    return float(torch.cat(differences).mean())
 
 
 def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Record) -> None:
     """Record the case of one shape beside TRL. Ratios pair each of TRL's steps with ours right after it."""
+    from transformers import AutoTokenizer
+
     options = record.options
     variants = {"trl, bfloat16 weights": False, "trl, autocast": True}
     if options.dtype == "float32":
         variants = {"trl": False}
     ours.step()
+    config = replace(ours.trainer.config, max_steps=options.repeats + 1)
+    rows = [{"prompt": prompt.text} for prompt in ours.trainer.rollout.prompts]
     turns = {}
     for name, autocast in variants.items():
-        peer = trl_trainer(path, ours.trainer, autocast, options)
-        record.checks[f"{name}: mean log-prob difference"] = logp_difference(peer, ours.groups[0])
+        model = peers.transformers_model(path, models.build_of(options))
+        quiet = {"output_dir": str(path.parent / "trl"), "logging_strategy": "no"}
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
+        # The adapter of TRL's model is still zero, as ours was.
+        pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
+        record.checks[f"{name}: mean log-prob difference"] = float(peers.logprob_errors(peer.model, pairs).mean())
         turns[name] = run_turns(peer, ours)
     fastest = min(turns, key=lambda name: statistics.median(turns[name]["peer"]))
     seconds = {"ours": turns[fastest]["ours"], fastest: turns[fastest]["peer"]}
@@ -252,25 +194,22 @@ def measure(name: str, record: Record) -> None:
     options = record.options
     shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
     title = f"{name}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
+    title += f", mean {options.mean_length:g}" if options.mean_length else ""
     keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
-    with ExitStack() as stack:
-        if options.peer == "trl":
-            path = stack.enter_context(models.temporary_model(shape["model"], options))
-            trainer = stack.enter_context(steps.trainer(path, **keys))
+    if options.peer == "trl":
+        with models.temporary_model(shape["model"], options) as path, steps.trainer(path, **keys) as trainer:
             measure_trl(title, path, shape, Ours(trainer, options.device), record)
-        else:
-            keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
-            length = options.mean_length or MEAN_LENGTHS.get(name)
-            path = stack.enter_context(models.made_on_device(shape["model"], length))
-            trainer = stack.enter_context(steps.trainer(path, **keys))
-            measure_delays(name, title, shape, Ours(trainer, options.device), record)
+        return
+    keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
+    length = options.mean_length or MEAN_LENGTHS.get(name)
+    with models.made_on_device(shape["model"], length) as path, steps.trainer(path, **keys) as trainer:
+        measure_delays(name, title, shape, Ours(trainer, options.device), record)
 
 
 def main(argv: list[str] | None = None) -> dict:
-    peers = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
-    options = parse("whole_steps", __doc__, argv, SIZES, peers, choices={"shapes": SHAPES})
-    part = " ".join(options.shapes) + (f", mean {options.mean_length:g}" if options.mean_length else "")
-    record = Record("whole_steps", options, ceilings.peaks, part=part)
+    needs = {"none": (), "trl": ("trl", "datasets", "peft", "transformers")}
+    options = parse("whole_steps", __doc__, argv, SIZES, needs, choices={"shapes": SHAPES})
+    record = Record("whole_steps", options, ceilings.peaks)
     for name in options.shapes:
         measure(name, record)
     return record.finish()

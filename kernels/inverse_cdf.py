@@ -18,10 +18,10 @@ def draw_rows(
     seed_B: torch.Tensor,
     position_B: torch.Tensor,
     temperature: float,
-    thresholds: tuple[torch.Tensor, torch.Tensor] | None = None,
-    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a token per row (int64) and its log-prob at that temperature (float32, nats).
+    thresholds: tuple[torch.Tensor, torch.Tensor] | None,
+    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Return a token per row (int64), and record it with its log-prob at that temperature (float32, nats).
 
     Temperature 0 takes the likeliest token, with log-prob 0. If a row is not finite, its log-prob is not either, and
     its token, which means nothing, is draw.draw's. thresholds: from nucleus.thresholds, the least logit and
@@ -32,14 +32,12 @@ def draw_rows(
     """
     B, V = logits_BV.shape
     id_B = torch.empty(B, dtype=torch.int64, device=logits_BV.device)
-    logp_B = torch.empty(B, dtype=torch.float32, device=logits_BV.device)
     if B:
         inverse_temperature = 1.0 / temperature if temperature else 0.0
-        has_least, has_record = thresholds is not None, record is not None
-        least_B, cut_B = thresholds or (logp_B, logp_B)  # not read if there are none
-        top_BX, mass_BX = piece_masses(logits_BV, temperature, least_B if has_least else None)
+        has_least = thresholds is not None
+        top_BX, mass_BX = piece_masses(logits_BV, temperature, thresholds[0] if has_least else None)
         num_pieces = top_BX.shape[1]
-        ids_BX, logps_BX, cuts_BX = record or (id_B[:, None], logp_B[:, None], logp_B[:, None])  # nor these
+        least_B, cut_B = thresholds or (top_BX, top_BX)  # not read if there are none
         _pick[(B,)](
             logits_BV,
             least_B,
@@ -48,24 +46,20 @@ def draw_rows(
             seed_B,
             position_B,
             id_B,
-            logp_B,
             cut_B,
-            ids_BX,
-            logps_BX,
-            cuts_BX,
-            ids_BX.stride(0),
+            *record,
+            record[0].stride(0),
             logits_BV.stride(0),
             V,
             num_pieces,
             inverse_temperature,
             is_greedy=temperature == 0,
             has_least=has_least,
-            has_record=has_record,
             piece=PIECE,
             padded_pieces=triton.next_power_of_2(num_pieces),
             num_warps=8,
         )
-    return id_B, logp_B
+    return id_B
 
 
 def piece_masses(
@@ -132,7 +126,6 @@ def _pick(
     seed_ptr,
     position_ptr,
     id_ptr,
-    logp_ptr,
     cut_ptr,
     ids_ptr,
     logps_ptr,
@@ -144,7 +137,6 @@ def _pick(
     inverse_temperature,
     is_greedy: tl.constexpr,
     has_least: tl.constexpr,
-    has_record: tl.constexpr,
     piece: tl.constexpr,
     padded_pieces: tl.constexpr,
 ):
@@ -177,12 +169,10 @@ def _pick(
         entry = tl.where(total - total == 0, entry, V)  # total is NaN if the row is not finite
     token = tl.minimum(chosen * piece + entry, V - 1).to(tl.int64)  # an id beyond the vocabulary would stop the GPU
     tl.store(id_ptr + row, token)
-    tl.store(logp_ptr + row, logp)
-    if has_record:
-        place = row.to(tl.int64) * record_stride + position
-        tl.store(ids_ptr + place, token)
-        tl.store(logps_ptr + place, logp)
-        tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if has_least else float("-inf"))
+    place = row.to(tl.int64) * record_stride + position
+    tl.store(ids_ptr + place, token)
+    tl.store(logps_ptr + place, logp)
+    tl.store(cuts_ptr + place, tl.load(cut_ptr + row) if has_least else float("-inf"))
 
 
 @triton.jit

@@ -80,12 +80,9 @@ def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: T
     """
     out_of_row = []
     for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
-        heads_per_kv_head = len(q_HE) // len(k_KSE)
-        k_HSE = k_KSE[:, :length].double().repeat_interleave(heads_per_kv_head, 0)
-        v_HSE = v_KSE[:, :length].double().repeat_interleave(heads_per_kv_head, 0)
-        scores_HS = (k_HSE @ q_HE.double()[..., None])[..., 0] / math.sqrt(q_HE.shape[1])
-        p_HS = torch.softmax(scores_HS, -1)
-        out_of_row.append((p_HS[:, None] @ v_HSE)[:, 0])
+        k_SKE, v_SKE = k_KSE[:, :length].transpose(0, 1), v_KSE[:, :length].transpose(0, 1)
+        all_visible_1S = torch.ones(1, length, dtype=torch.bool, device=q_HE.device)
+        out_of_row.append(attention(q_HE[None], k_SKE, v_SKE, all_visible_1S)[0])
     return torch.stack(out_of_row)
 
 

@@ -25,23 +25,23 @@ def rms_norm(
     weight_D: torch.Tensor,
     eps: float,
     residual_TD: torch.Tensor | None = None,
-    room: tuple[int, int] | None = None,
+    spare_columns: tuple[int, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y and h, both [..., D] in the dtype of x; differentiable. Without a residual h is x.
 
-    room: copies of y, and columns to leave free to the right of each; y is then [copies, T, D + columns] and not
-    differentiable.
+    spare_columns: copies of y, and columns to leave free to the right of each; y is then [copies, T, D + columns] and
+    not differentiable.
     Slow twin: kernels/reference.py `rms_norm`.
     """
-    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, room)
+    return _RMSNorm.apply(x_TD, weight_D, eps, residual_TD, spare_columns)
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight_D, eps, residual, room):
+    def forward(ctx, x, weight_D, eps, residual, spare_columns):
         x_TD = x.reshape(-1, x.shape[-1])
         T, D = x_TD.shape
-        copies, columns = room or (1, 0)
+        copies, columns = spare_columns or (1, 0)
         y_XTD = torch.empty(copies, T, D + columns, dtype=x.dtype, device=x.device)
         r_T = torch.empty(T, dtype=torch.float32, device=x.device)
         has_residual = residual is not None
@@ -70,7 +70,7 @@ class _RMSNorm(torch.autograd.Function):
         ctx.has_residual = has_residual
         ctx.shape = x.shape
         ctx.set_materialize_grads(False)
-        return y_XTD if room else y_XTD.view(x.shape), h_TD.view(x.shape) if has_residual else x
+        return y_XTD if spare_columns else y_XTD.view(x.shape), h_TD.view(x.shape) if has_residual else x
 
     @staticmethod
     def backward(ctx, dy, dh):

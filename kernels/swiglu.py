@@ -14,15 +14,16 @@ import triton.language as tl
 TILE = 1024  # features that one program computes
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: tuple[int, int] | None = None) -> torch.Tensor:
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: tuple[int, int] | None = None) -> torch.Tensor:
     """Return silu(gate) * up [T, F]; differentiable.
 
     The inputs may be views of one matrix product; they must be contiguous along F.
-    room: (1, columns to leave free to the right); the result is then [1, T, F + columns] and not differentiable.
+    spare_columns: (1, columns to leave free to the right); the result is then [1, T, F + columns] and not
+    differentiable.
     Slow twin: kernels/reference.py `swiglu`.
     """
-    y_TX = _SwiGLU.apply(gate_TF, up_TF, room[1] if room else 0)
-    return y_TX[None] if room else y_TX
+    y_TX = _SwiGLU.apply(gate_TF, up_TF, spare_columns[1] if spare_columns else 0)
+    return y_TX[None] if spare_columns else y_TX
 
 
 class _SwiGLU(torch.autograd.Function):

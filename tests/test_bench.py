@@ -9,43 +9,45 @@ from types import SimpleNamespace
 import pytest
 import torch
 from commands import ROOT
-from making import make_group
+from making import make_group, write_rows
 
+from bench import ceilings, decode, models, record, report, timing, whole_steps, workload
 from grpo.device.draw import SamplingParams
 from grpo.report import plot
 from grpo.sampling.sampler import Sampler
 
-NEEDS = {"hf": "transformers", "none": "torch"}  # others need what they are named after
-PEERS = {
-    "sampler": "hf",
-    "logprob": "torch",
-    "train_step": "peft",
-    "whole_steps": "trl",
-    "knowledge": "rank_bm25",
+RUNS = {  # a benchmark and its options -> a package that it needs
+    "sampler --peer hf": "transformers",
+    "sampler --peer none": "torch",
+    "logprob --peer torch": "torch",
+    "logprob --peer none": "torch",
+    "train_step --peer peft": "peft",
+    "train_step --peer none": "torch",
+    "whole_steps --peer trl": "trl",
+    "whole_steps --profile --shapes math --mean-length 3": "torch",
+    "knowledge --peer rank_bm25": "rank_bm25",
+    "knowledge --peer none": "torch",
+    "decode --profile": "torch",
 }
-RUNS = [*PEERS.items(), *((name, "none") for name in (*PEERS, "decode"))]
 
 
-@pytest.fixture
-def bench(monkeypatch, tmp_path):
-    """Import a benchmark, and send its rows to a folder of the test."""
-    monkeypatch.syspath_prepend(ROOT)
-    monkeypatch.setattr(importlib.import_module("bench.record"), "RESULTS", tmp_path / "results")
-    return lambda name: importlib.import_module(f"bench.{name}")
+def benchmark(name: str):
+    return importlib.import_module(f"bench.{name}")
 
 
 def last_line(capfd) -> dict:
     return json.loads(capfd.readouterr().out.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("name", "peer"), RUNS, ids=map("-".join, RUNS))
-def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
-    pytest.importorskip(NEEDS.get(peer, peer), reason=f"the peer {peer} is not installed")
-    bench(name).main(["--smoke", "--peer", peer])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_benchmark_runs_and_ends_in_json(capfd, run):
+    pytest.importorskip(RUNS[run])
+    name, *keys = run.split()
+    benchmark(name).main(["--smoke", *keys])
     row = last_line(capfd)
     assert row["bench"] == name
-    assert row["options"]["peer"] == peer
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
+    peer = row["options"]["peer"]
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
     checks = row["checks"]
@@ -56,6 +58,9 @@ def test_a_benchmark_runs_and_ends_in_json(bench, capfd, name, peer):
             found = [value for check, value in checks.items() if kind in check]
             assert len(found) == (3 if peer == "peft" else 1)
             assert found == pytest.approx(found[:1] * len(found), rel=1e-2)
+    if "--profile" in keys:
+        assert row["profiles"] and all(row["profiles"].values())
+        assert all(0 < case["ceiling_share"] < 1 for case in row["cases"])
 
 
 def small_model(dtype):
@@ -66,10 +71,9 @@ def small_model(dtype):
     return SimpleNamespace(config=config, shard_config=config, build=SimpleNamespace(dtype=dtype, device="cpu"))
 
 
-def test_the_floor_of_a_step_by_hand(bench):
+def test_the_floor_of_a_step_by_hand():
     """One layer of width 2 with one head, an MLP of 3, five tokens: 34 weights and 10 of the head, 8 bytes of keys and
     values per token. The machine moves a byte per second and computes an operation per second."""
-    ceilings, workload = bench("ceilings"), bench("workload")
     model = small_model(torch.bfloat16)
     peak = {"copy_gb_per_s": 1e-9, "bfloat16_tflops": 1e-12}
     assert ceilings.decode_floor(model, 1, 3, peak) == pytest.approx(88 + 24)  # memory; 88 operations
@@ -82,16 +86,14 @@ def test_the_floor_of_a_step_by_hand(bench):
     assert ceilings.step_floors(model, work, packed, peak) == pytest.approx(wanted)
 
 
-def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(bench, monkeypatch):
-    ceilings = bench("ceilings")
+def test_a_copy_moves_the_bytes_that_it_reads_and_those_that_it_writes(monkeypatch):
     monkeypatch.setattr(ceilings, "median_seconds", lambda *_: 0.5)
     found = ceilings.peaks(SimpleNamespace(smoke=True, device="cpu", dtype="bfloat16"))
     assert found["copy_gb_per_s"] == pytest.approx(2 * 2**20 / 0.5 / 1e9)
     assert found["float32_tflops"] == found["bfloat16_tflops"] == pytest.approx(2 * 256**3 / 0.5 / 1e12)
 
 
-def test_completions_end_after_about_as_many_tokens_as_asked(bench):
-    models = bench("models")
+def test_completions_end_after_about_as_many_tokens_as_asked():
     model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
     models.end_after(model, 12)
     done = Sampler(model, [0]).sample([[5, 6, 7]] * 80, 1, SamplingParams(80), list(range(80)))
@@ -100,40 +102,27 @@ def test_completions_end_after_about_as_many_tokens_as_asked(bench):
     assert len(set(lengths)) > 15
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "part"),
-    [
-        ("decode", "--profile", "tiny top_p 1"),
-        ("whole_steps", "--profile --shapes math --mean-length 3", "math, mean 3"),
-    ],
-)
-def test_profiles_name_the_operations_and_a_row_names_its_part(bench, capfd, name, keys, part):
-    bench(name).main(["--smoke", *keys.split()])
-    row = last_line(capfd)
-    assert row["part"] == part
-    assert row["profiles"]
-    assert all(row["profiles"].values())
-    assert all(0 < case["ceiling_share"] < 1 for case in row["cases"])
-
-
 def test_every_benchmark_is_tested():
-    shared = set("__init__ record timing ceilings workload models steps report exam refusals".split())
-    # in test_lab.py, test_exam.py, test_curves.py and test_scale.py
-    tested_apart = {"lab", "real_model", "curves", "sums", "scale"}
-    files = {path.stem for path in (ROOT / "bench").glob("*.py")}
-    assert files - shared - tested_apart == {name for name, _ in RUNS}
+    files = [path for path in (ROOT / "bench").glob("*.py") if "record.finish()" in path.read_text(encoding="utf-8")]
+    assert {path.stem for path in files} == {run.split()[0] for run in RUNS}
 
 
-def test_the_report_replaces_the_table_in_readme(bench, capfd, tmp_path):
-    bench("logprob").main(["--smoke", "--save"])
-    rows = tmp_path / "results"
-    for path in rows.glob("*.jsonl"):  # smoke rows do not count, so these say that they are none; and each stands twice
-        path.write_text(path.read_text().replace('"smoke": true', '"smoke": false') * 2)
-    readme = tmp_path / "README.md"
+def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(capfd, tmp_path):
+    """A row for each case, and one for the checks and profiles."""
+    file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
+    for name in ("decode", "logprob"):
+        benchmark(name).main(["--smoke", "--save", str(file)])
+    rows = record.read_rows(file.parent)
+    assert [row["bench"] for row in rows] == ["decode"] * 4 + ["logprob"] * 3
+    assert "save" not in rows[0]["options"]
+    assert rows[-1]["checks"]
+    assert not any(row["checks"] for row in rows[:-1])
+    # rows of a trial do not count, so these say that they are none; and each stands twice
+    file.write_text(file.read_text().replace('"smoke": true', '"smoke": false') * 2)
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
     capfd.readouterr()
-    bench("report").main(["--results", str(rows), "--readme", str(readme)])
-    assert last_line(capfd)["cases"] == 2
+    report.main(["--results", str(file), "--readme", str(readme)])
+    assert last_line(capfd)["cases"] == 5
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
@@ -154,7 +143,7 @@ def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options)
     }
 
 
-def test_the_report_shows_each_case_as_it_was_measured_last(bench):
+def test_the_report_shows_each_case_as_it_was_measured_last():
     """In any order of the models; a trial does not count, and what has the real shape stands first."""
     old = stored_row("old", {"smollm2": 9.0, "31m": 9.0})
     small, large = stored_row("new", {"31m": 1.0, "draw": 2.0}), stored_row("new", {"0.5b": 3.0, "draw": 4.0})
@@ -162,9 +151,9 @@ def test_the_report_shows_each_case_as_it_was_measured_last(bench):
     trials = [stored_row("newer", {"31m": 8.0}, smoke=True), stored_row("newer", {})]
 
     def shown(*rows):
-        return {tuple(bench("report").cells(*found)[:3]) for found in bench("report").newest([*rows, *trials])}
+        return {tuple(report.cells(*found)[:3]) for found in report.newest([*rows, *trials])}
 
-    first = bench("report").newest([small, old])[0]
+    first = report.newest([small, old])[0]
     assert first[1]["name"] == "smollm2"
     models = {
         ("sampler, cpu", "31m", "1.00 s"),
@@ -177,8 +166,29 @@ def test_the_report_shows_each_case_as_it_was_measured_last(bench):
     assert shown(old, *beside, large, small) == models | others | {(*draw, "2.00 s")}
 
 
-def test_repeats_take_turns_and_ratios_are_paired(bench):
-    timing, order = bench("timing"), []
+def test_the_page_names_the_largest_losses_first(tmp_path):
+    step = {"name": "knowrl: 7b, judge 0 s", "seconds": {"ours": {"median": 18.0}}, "ceiling_share": 0.5}
+    step["phases"] = {"generate": 9.0, "reference": 3.0, "train": 5.0, "reward": 1.0}
+    step["floors"] = {"generate": 4, "reference": 2.5, "train": 1.0}
+    profile = [{"name": "gemm", "calls": 1, "share": 0.75}, {"name": "norm", "calls": 1, "share": 0.25}]
+    rows = [
+        {"cases": [], "checks": {}, "profiles": {"7b, 96 rows, LoRA": profile}},
+        {"cases": [step], "checks": {}},
+        {"cases": [], "checks": {"knowrl: judged all": False}},
+    ]
+    write_rows(tmp_path / "gpu_rows.jsonl", [stored_row("abc", {}) | row for row in rows])
+    report.main(["--results", str(tmp_path), "--page", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    lost = [line for line in page.splitlines() if "lost**" in line]
+    assert [line.split()[1] for line in lost] == ["**5.00", "**4.00", "**500"]
+    assert "75% of 7b, 96 rows, LoRA: gemm" in page
+    assert "knowrl: judged all: False" in page
+    assert "| 18.00 s |" in page
+    assert "| 50 % |" in page
+
+
+def test_repeats_take_turns_and_ratios_are_paired():
+    order = []
     seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
@@ -186,9 +196,9 @@ def test_repeats_take_turns_and_ratios_are_paired(bench):
     assert (case["ratio"], case["ratio_range"], case["ceiling_share"]) == (3.0, [2.0, 5.0], 0.5)
 
 
-def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(bench, monkeypatch):
+def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(monkeypatch):
     """Each side repeats its work four times in a run."""
-    record, timing, clock = bench("record"), bench("timing"), SimpleNamespace(seconds=0.0)
+    clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.seconds))
 
     def side(seconds):
@@ -203,8 +213,7 @@ def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(be
     assert (case["peer"], case["ratio"], case["ratio_range"]) == ("fast", 3.0, [3.0, 3.0])
 
 
-def test_the_warm_up_does_not_count_and_ratios_pair_each_step_with_the_one_after(bench, monkeypatch):
-    whole_steps = bench("whole_steps")
+def test_the_warm_up_does_not_count_and_ratios_pair_each_step_with_the_one_after(monkeypatch):
     ours = whole_steps.Ours(SimpleNamespace(), "cpu")
     clock = iter([0.0, 9.0, 10.0, 18.0, 20.0, 24.0])  # our warm-up, then two of TRL's steps with one of ours after each
     ours.step = lambda: ours.seconds.append({0: 90.0, 1: 80.0, 2: 1.0, 3: 4.0}[len(ours.seconds)])
@@ -229,7 +238,7 @@ def test_a_plot_leaves_out_what_is_not_finite(tmp_path):
     assert not (tmp_path / "empty.png").exists()
 
 
-def test_the_knowledge_benchmark_does_without_torch(bench):
+def test_the_knowledge_benchmark_does_without_torch():
     """A search is timed beside nothing that it does not need."""
     import subprocess
 
@@ -237,8 +246,8 @@ def test_the_knowledge_benchmark_does_without_torch(bench):
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
-    record, decode = bench("record"), bench("decode")
+def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
     with monkeypatch.context() as killed, pytest.raises(SystemExit):
         killed.setattr(record.Record, "finish", lambda *_, **__: sys.exit(124))
         decode.main(["--smoke", "--save"])
@@ -247,23 +256,11 @@ def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(bench, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])
-def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(bench, monkeypatch, capsys, name, peer):
-    bench(name)
-    monkeypatch.setattr("bench.record.find_spec", lambda package: None)
+def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(monkeypatch, capsys, name, peer):
+    monkeypatch.setattr(record, "find_spec", lambda package: None)
     with pytest.raises(SystemExit) as stopped:
-        bench(name).main(["--smoke", "--peer", peer])
+        benchmark(name).main(["--smoke", "--peer", peer])
     told = capsys.readouterr().err
     assert stopped.value.code == 2
     assert f"{peer} needs {peer}" in told
     assert "pip install -e '.[bench]'" in told
-
-
-def test_rows_of_several_benchmarks_can_be_saved_in_one_file(bench, tmp_path):
-    """A row for each case, and one for the checks and profiles."""
-    for name in ("decode", "logprob"):
-        bench(name).main(["--smoke", "--save", str(tmp_path / "elsewhere" / "rows.jsonl")])
-    rows = bench("record").read_rows(tmp_path / "elsewhere")
-    assert [row["bench"] for row in rows] == ["decode"] * 4 + ["logprob"] * 3
-    assert "save" not in rows[0]["options"]
-    assert rows[-1]["checks"]
-    assert not any(row["checks"] for row in rows[:-1])

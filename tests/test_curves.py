@@ -1,32 +1,26 @@
-"""What is measured of a run in the world of sums, with a tiny model: learning curves beside TRL's, and its answers."""
+"""What is measured of runs in the worlds of sums and of facts, with a tiny model."""
 
 import json
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from bench import curves, sums
+from bench import curves, real_model, sums
 from grpo.config.load import load_config
-from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.model.policy import load_for_inference
 from grpo.train import train
 
 
-@pytest.fixture(scope="module")
-def run(chat_checkpoint, tmp_path_factory):
-    """A finished run of the world of sums."""
-    folder = tmp_path_factory.mktemp("curves")
-    quiet = {"toy_world": "sums", "report_to": ["none"], "disable_tqdm": True, "lora_r": 2}
+def finished_run(folder, checkpoint, world, reward):
+    quiet = {"toy_world": world, "report_to": ["none"], "disable_tqdm": True, "lora_r": 2}
+    quiet["model_name_or_path"] = str(checkpoint)
     cold = quiet | {"output_dir": "unused", "max_steps": 1, "per_device_train_batch_size": 2, "max_length": 512}
     (folder / "cold.yaml").write_text(json.dumps(cold))
     keys = quiet | {
-        "model_name_or_path": str(chat_checkpoint),
         "cold_start": str(folder / "cold.yaml"),
         "output_dir": str(folder / "run"),
-        "reward_funcs": ["math"],
-        "system_prompt": "Add.",
+        "reward_funcs": [reward],
+        "system_prompt": "Answer.",
         "num_generations": 2,
         "per_device_train_batch_size": 4,
         "max_completion_length": 6,
@@ -36,6 +30,12 @@ def run(chat_checkpoint, tmp_path_factory):
     (folder / "run.yaml").write_text(json.dumps(keys))
     train(*load_config(str(folder / "run.yaml")))
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(chat_checkpoint, tmp_path_factory):
+    """A finished run of the world of sums."""
+    return finished_run(tmp_path_factory.mktemp("curves"), chat_checkpoint, "sums", "math")
 
 
 def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
@@ -50,13 +50,8 @@ def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == rows
 
 
-def test_the_reward_is_ours_and_the_prompts_are_those_that_we_train_on(run):
+def test_the_reward_is_ours():
     assert curves.paid([r"It is \boxed{7}.", r"\boxed{8}", "7"], ["7"] * 3) == [1, -1, -0.5]
-    config = curves.config_of(run, 1, run / "curves")
-    policy = load_for_inference(config, torch.device("cpu"))
-    prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
-    rows = curves.rows_of(config, policy.tokenizer)
-    assert [row["prompt"] for row in rows[:50]] == [prompt.text for prompt in prompts[:50]]
 
 
 def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsys):
@@ -68,3 +63,17 @@ def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsy
     answers = [(r"3 + 4 = 7. \boxed{7}", 9), (r"\boxed{8}", 4)]
     found = sums.measures(answers, [SimpleNamespace(columns={"answer": "7"})] * 2)
     assert (found["right"], found["worked out"], found["tokens"]) == (0.5, 0.5, 6.5)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_every_arm_is_asked_for_the_facts_that_the_run_was_asked_for(chat_checkpoint, tmp_path):
+    run = finished_run(tmp_path, chat_checkpoint, "almanac", "exact")
+    row = real_model.main([str(run)])
+    assert row["facts"] == 2
+    assert list(row["arms"]) == ["prompt", "cold start", "GRPO", "R-Tuning", "sequence"]
+    assert {path.name for path in (run / "exam").iterdir()} == {
+        "prompt.jsonl",
+        "R-Tuning.jsonl",
+        "seed-42.jsonl",
+        "risk.png",
+    }

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.real_model import measures, over_seeds, supervised
+from bench.real_model import measures, supervised, table_of_seeds
 from bench.refusals import auroc_within, mean_risk, risk_at
 from grpo.base.storage import write_lines
 from grpo.evaluation.boundary import auroc
@@ -37,17 +37,17 @@ def test_r_tuning_declines_exactly_what_the_model_gets_wrong(tmp_path):
     ]
 
 
-def test_the_table_of_seeds_has_the_mean_the_range_and_the_paired_gain(tmp_path):
+def test_the_table_of_seeds_has_the_mean_its_interval_and_the_paired_gain(tmp_path):
     """Two facts of which the first is known. Before, the model would decline the known one; after, the other."""
-    known = {"familiarity": "capital", "right": True, "sequence": -1.0}
-    unknown = {"familiarity": "capital", "right": False, "sequence": -2.0}
+    known = {"familiarity": "capital", "right": True}
+    unknown = {"familiarity": "capital", "right": False}
     before = [known | {"declines": 1}, unknown | {"declines": -1}]
     after = [known | {"declines": -1}, unknown | {"declines": 1}]
     for seed, rows in ((1, before), (2, after)):
-        found = measures(rows, "declines", before)
+        found = measures(rows, before)
         assert found["gain"] == found["auroc"] == seed - 1
         write_lines(tmp_path / f"seed-{seed}.jsonl", [{"arms": {"GRPO": found}}])
-    cells = over_seeds(tmp_path).splitlines()[-1].split(" | ")
+    cells = table_of_seeds(tmp_path).splitlines()[-1].split(" | ")
     forced, *others = cells[2:6]
-    assert forced == "0.50 (0.50 to 0.50)"
-    assert others == ["0.50 (0.00 to 1.00)"] * 3
+    assert forced == "0.500 [0.500, 0.500]"
+    assert others == ["0.500 [-5.855, 6.855]"] * 3

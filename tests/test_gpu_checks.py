@@ -1,6 +1,5 @@
-"""bench/gpu_checks.sh loses no row, whenever it is killed, and its page names what to do next."""
+"""bench/gpu_checks.sh loses no row, whenever it is killed."""
 
-import importlib
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
-from making import read_lines, write_rows
+from making import read_lines
 
 SCRIPT = ROOT / "bench" / "gpu_checks.sh"
 PARTS = ("decode7b", "knowrl", "decode", "math")
@@ -107,28 +106,3 @@ def test_the_limit_of_a_call_and_its_order():
     assert [name for name, _ in ours[:2]] == ["decode7b", "knowrl"]
     assert sum(int(limit) for _, limit in ours[:5]) <= whole
     assert sum(int(limit) for _, limit in peers) <= whole
-
-
-def test_the_page_names_the_largest_losses_first(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT)
-    report = importlib.import_module("bench.report")
-    phases, floors = {"generate": 9.0, "reference": 3.0, "train": 5.0, "reward": 1.0}, {"generate": 4, "reference": 2.5}
-    step = {"name": "knowrl: 7b, judge 0 s", "seconds": {"ours": {"median": 18.0}}, "ceiling_share": 0.5}
-    step |= {"phases": phases, "floors": floors | {"train": 1.0}}
-    profile = [{"name": "gemm", "calls": 1, "share": 0.75}, {"name": "norm", "calls": 1, "share": 0.25}]
-    about = {"options": {"smoke": False}, "date": "2026-11-22"}
-    about["machine"] = {"gpu": "a GPU", "cpu": "a CPU", "cores": 2, "versions": {"torch": "2"}, "commit": "abc"}
-    rows = [
-        {"bench": "decode", "cases": [], "checks": {}, "profiles": {"7b, 96 rows, LoRA": profile}},
-        {"bench": "whole_steps", "cases": [step], "checks": {}},
-        {"bench": "whole_steps", "cases": [], "checks": {"knowrl: judged all": False}},
-    ]
-    write_rows(tmp_path / "gpu_rows.jsonl", [row | about for row in rows])
-    report.main(["--results", str(tmp_path), "--page", str(tmp_path / "page.md")])
-    page = (tmp_path / "page.md").read_text()
-    lost = [line for line in page.splitlines() if "lost**" in line]
-    assert [line.split()[1] for line in lost] == ["**5.00", "**4.00", "**500"]
-    assert "75% of 7b, 96 rows, LoRA: gemm" in page
-    assert "knowrl: judged all: False" in page
-    assert "| 18.00 s |" in page
-    assert "| 50 % |" in page

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import ROOT
 
 from bench import lab
 from grpo.evaluation.boundary import answered, gain_interval, with_constant
@@ -11,10 +12,13 @@ from grpo.evaluation.boundary import answered, gain_interval, with_constant
 REFUSED = 1
 
 
-def test_the_lab_runs_and_goes_on_where_it_was_killed(tmp_path):
-    arm = "scale_rewards=group learning_rate=1e-3"
-    arguments = ["--quick", "--arms", arm, "--seeds", "5", "--folder", str(tmp_path)]
+def test_the_lab_runs_and_goes_on_where_it_was_killed(tmp_path, capsys):
+    cold = tmp_path / "cold.yaml"
+    cold.write_text(f"base: {ROOT}/configs/neutral_sft.yaml\nmax_steps: 2\nper_device_train_batch_size: 32\n")
+    arm = f"scale_rewards=group cold_start={cold} max_steps=2 per_device_train_batch_size=32 eval_max_samples=16"
+    arguments = ["--arms", "max_steps=two", arm, "--seeds", "5", "--folder", str(tmp_path)]
     lines = lab.main(arguments).splitlines()
+    assert "max_steps=two" in capsys.readouterr().err, "a run that fails stops no other"
     assert [line.split(" | ")[1] for line in lines[2:]] == ["cold start", arm]
     path = tmp_path / "rows.jsonl"
     rows = lab.stored(path)

@@ -8,6 +8,7 @@ from making import read_lines, write_chat_checkpoint
 from running import Processes
 
 from bench import scale
+from bench.ceilings import num_weights
 from bench.scale import Layout
 from grpo.model.decoder import Decoder, ModelConfig
 from grpo.model.lora import Build, LoraSpec
@@ -51,7 +52,7 @@ def test_weights_and_adapters_are_those_of_the_model(name):
     shape = ModelConfig.from_hf(scale.SHAPES[name])
     model, layout = Decoder(shape, Build(LoraSpec(64, 64), False, torch.bfloat16, "meta")), Layout(shape, 1, 1)
     weights = [linear.base(part)[0] for linear, part in projections(model).values()]
-    assert layout.weights() == sum(weight.numel() for weight in weights)
+    assert num_weights(shape)[0] == sum(weight.numel() for weight in weights)
     assert layout.adapter_numbers(1) == sum(master.numel() for master in model.parameters())
 
 
@@ -75,7 +76,6 @@ def test_the_table_says_what_fits_and_more_gpus_are_faster():
         for number in (1, 8, 64):
             rows[name, number] = scale.choose(ModelConfig.from_hf(raw), number)
     assert rows["72B", 1] is None
-    assert "does not fit" in scale.row("72B", 1)
     assert rows["32B", 1].int8
     assert not rows["32B", 8].int8
     assert rows["7B", 8].shards == 1
@@ -85,4 +85,4 @@ def test_the_table_says_what_fits_and_more_gpus_are_faster():
         assert 1 > rows[name, 1].efficiency() > rows[name, 8].efficiency() > rows[name, 64].efficiency() > 0.05
     assert 20 < sum(rows["7B", 8].times()) < 25  # counted elsewhere: 22 s with mean 512
     readme = (Path(scale.__file__).parent / "README.md").read_text(encoding="utf-8")
-    assert all(scale.row(*key) in readme for key in rows)
+    assert scale.table() in readme

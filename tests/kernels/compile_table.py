@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
+from bench.record import markdown_table
+from bench.report import replace_block
+
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "kernels" / "README.md"
-BEGIN, END = "<!-- compiled -->", "<!-- /compiled -->"
 
 
 def compiled(folder: Path) -> tuple[str, list[dict]]:
@@ -38,26 +38,24 @@ def cell(kernels: list[dict]) -> str:
     return " / ".join(shown)
 
 
+def name_of(kernel: dict) -> str:
+    """Return the name of a kernel's line."""
+    exact = kernel["kernel"].endswith("_stretches") and not kernel["mma"]
+    return kernel["kernel"] + (", float32" if exact else "")
+
+
 def table(found: dict[str, list[dict]]) -> str:
     """Make the table: a line per kernel, a column per version."""
-    by_kernel: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
-    for version, kernels in found.items():
-        for kernel in kernels:
-            name = kernel["kernel"] + (
-                ", float32" if kernel["kernel"].endswith("_stretches") and not kernel["mma"] else ""
-            )
-            by_kernel[name][version].append(kernel)
-    lines = [f"| registers, sm_80 / sm_90 | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
-    for name in sorted(by_kernel):
-        lines.append(f"| {name} | {' | '.join(cell(by_kernel[name][version]) for version in found)} |")
-    return "\n".join(lines)
+    lines = []
+    for name in sorted({name_of(kernel) for kernels in found.values() for kernel in kernels}):
+        own = [[kernel for kernel in kernels if name_of(kernel) == name] for kernels in found.values()]
+        lines.append([name, *(cell(kernels) if kernels else "" for kernels in own)])
+    return markdown_table(["registers, sm_80 / sm_90", *found], lines)
 
 
 def main() -> None:
     found = dict(sorted(map(compiled, map(Path, sys.argv[1:]))))
-    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    README.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{after}", encoding="utf-8")
+    replace_block(ROOT / "kernels" / "README.md", "compiled", table(found))
 
 
 if __name__ == "__main__":

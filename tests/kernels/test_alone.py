@@ -26,6 +26,15 @@ def weight(device):
     return made[:]
 
 
+def drawn(logits, seeds, positions):
+    """What is recorded, and the tokens that are returned."""
+    record = (
+        torch.zeros(len(logits), 400, dtype=torch.int64, device=logits.device),
+        *logits.new_zeros(2, len(logits), 400),
+    )
+    return *record, draw_rows(logits, seeds, positions, 0.9, None, record)
+
+
 SEEDS = torch.arange(ROWS) * 77
 CASES = {  # the rows that are given; and the results, one for each row
     "log_softmax_rows": (
@@ -34,7 +43,7 @@ CASES = {  # the rows that are given; and the results, one for each row
     ),
     "draw_rows": (
         [random(ROWS, PIECE + 3), SEEDS, SEEDS],
-        lambda logits, seeds, positions: draw_rows(logits, seeds, positions, 0.9),
+        drawn,
     ),
     "thresholds": ([random(ROWS, PIECE + 5)], lambda logits: thresholds(logits, 0.9, 0, 0.9)),
     "decode_attention": (

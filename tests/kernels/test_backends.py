@@ -1,10 +1,12 @@
 """Which implementation is chosen: what is missing, wrong or slow is not; and on a GPU, each is right."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from grpo.attention import decode
-from grpo.attention.select import choose, choose_decode_kernel, choose_packed
+from grpo.attention.select import choose, choose_packed, decode_choice
 from grpo.device import ops
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
@@ -35,7 +37,7 @@ def clock(run):
     return SECONDS[name]  # only what is right may be timed
 
 
-def test_the_fastest_of_those_that_are_right():
+def test_the_fastest_of_those_that_are_right_or_the_first_where_bits_must_repeat():
     choice = choose(CANDIDATES, WANTED, 1e-6, clock)
     assert choice.name == "faster"
     assert str(choice) == (
@@ -43,23 +45,20 @@ def test_the_fastest_of_those_that_are_right():
         "head dimension 96 is not supported, wrong: wrong by 1.0e-01, "
         "not a number: wrong by nan, right 30 µs, fallback 90 µs)"
     )
-
-
-def test_the_first_that_is_right_where_bits_must_repeat():
     assert choose(CANDIDATES, WANTED, 1e-6, clock, repeatable=True).name == "right"
 
 
-def test_nothing_right_is_an_error():
-    with pytest.raises(RuntimeError, match="no implementation passed.*wrong by 1.0e-01"):
-        choose({"wrong": CANDIDATES["wrong"]}, WANTED, 1e-6, clock)
+def broken():
+    raise KeyError("a mistake of ours")
 
 
-def test_an_unexpected_exception_is_not_swallowed():
-    def broken():
-        raise KeyError("a mistake of ours")
-
-    with pytest.raises(KeyError):
-        choose({"broken": broken, "fallback": CANDIDATES["fallback"]}, WANTED, 1e-6, clock)
+@pytest.mark.parametrize(("candidates", "error", "text"), [
+    ({"wrong": CANDIDATES["wrong"]}, RuntimeError, "no implementation passed.*wrong by 1.0e-01"),
+    ({"broken": broken, "fallback": CANDIDATES["fallback"]}, KeyError, "a mistake of ours"),
+])  # fmt: skip
+def test_nothing_right_is_an_error_and_an_unexpected_exception_is_not_swallowed(candidates, error, text):
+    with pytest.raises(error, match=text):
+        choose(candidates, WANTED, 1e-6, clock)
 
 
 def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
@@ -72,9 +71,15 @@ def test_what_tritons_compiler_raises_is_the_end_of_that_candidate():
     assert choice.name == "fallback" and "OutOfResources" in str(choice)
 
 
+def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
+    """What a choice looks at."""
+    config = SimpleNamespace(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+    return SimpleNamespace(shard_config=config, build=SimpleNamespace(dtype=dtype, device=device))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_everything_is_torchs_own(dtype):
-    assert choose_decode_kernel(4, 2, 16, 3, 50, dtype, "cpu").name == "sdpa"
+    assert decode_choice(model_of(4, 2, 16, dtype), 3, 50).name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
     assert not ops.uses_kernels(torch.ones(3)) and ops.describe("cpu") == "torch's own operations"
 
@@ -86,7 +91,7 @@ def test_reading_beyond_a_length_is_noticed():
         return decode.sdpa(torch.full_like(lengths, num_positions), num_positions)
 
     with pytest.raises(RuntimeError, match="no implementation passed"):
-        choose_decode_kernel(4, 2, 16, 3, 50, torch.float32, "cpu", kernels={"sdpa": careless})
+        decode_choice(model_of(4, 2, 16, torch.float32), 3, 50, kernels={"sdpa": careless})
 
 
 def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
@@ -117,14 +122,16 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), [(28, 4, 128), (12, 2, 128), (14, 2, 64), (16, 8, 128)])
 @pytest.mark.parametrize("rows", [1, 96])
 def test_every_decoder_is_right_on_a_gpu(heads, kv_heads, width, rows):
-    choice = choose_decode_kernel(heads, kv_heads, width, rows, 1280, torch.bfloat16, "cuda")
-    wrong = [trial for trial in choice.trials if trial.problem and trial.name != "flash-attn"]
-    assert not wrong, str(choice)
+    choice = decode_choice(model_of(heads, kv_heads, width, torch.bfloat16, "cuda"), rows, 1280)
+    assert not [name for name, result in choice.trials.items() if isinstance(result, str) and name != "flash-attn"], (
+        choice
+    )
 
 
 @pytest.mark.gpu
 def test_the_packed_attention_of_a_gpu_is_torchs_flash():
-    assert not [trial for trial in choose_packed(28, 4, 128, torch.bfloat16, "cuda").trials if trial.problem]
+    trials = choose_packed(28, 4, 128, torch.bfloat16, "cuda").trials
+    assert all(isinstance(result, float) for result in trials.values())
 
 
 @pytest.mark.gpu

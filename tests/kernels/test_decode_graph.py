@@ -1,6 +1,9 @@
 """The decode step over static buffers: the same tokens as the sampler's, whatever the bucket, and with the kernels in
 the interpreter."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
@@ -14,9 +17,7 @@ from grpo.sampling.sampler import Sampler
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3"])
 def model(request, tmp_path_factory):
-    made = load(write_checkpoint(tmp_path_factory.mktemp("graph"), request.param, spread=0.3), rank=4)
-    randomise_adapter(made)
-    return made
+    return load(write_checkpoint(tmp_path_factory.mktemp("graph"), request.param, spread=0.3), rank=4)
 
 
 @torch.inference_mode()
@@ -87,15 +88,11 @@ class Recorder:
         self.recorded += 1
         for _ in range(WARM_UPS):
             step()
-        return self.Graph(self, step)
+        return SimpleNamespace(replay=partial(self.replay, step))
 
-    class Graph:
-        def __init__(self, recorder, step):
-            self.recorder, self.step = recorder, step
-
-        def replay(self):
-            self.recorder.replayed += 1
-            self.step()
+    def replay(self, step):
+        self.replayed += 1
+        step()
 
 
 def test_capturing_leaves_no_trace_and_each_way_to_draw_has_a_graph_of_its_own(model):
@@ -137,8 +134,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 )
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
-    from grpo.attention.select import packed_attention
-    from grpo.logprobs import token_logprobs
+    from grpo.logprobs import batch_logprobs
     from grpo.model.lora import Build, LoraSpec
     from grpo.model.weights import load_decoder
 
@@ -156,13 +152,6 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     batch = pack_batch(whole(*groups_of(prompts, done)), device="cuda")
     if sampling.temperature:
         with torch.no_grad():
-            hidden = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout))
-            logp, _ = token_logprobs(
-                hidden[batch.source_C],
-                model.head(),
-                batch.targets_C,
-                sampling.temperature,
-                batch.cut_C if sampling.truncates else None,
-            )
+            logp, _ = batch_logprobs(model, batch, temperature=sampling.temperature)
         difference = logp - batch.sampler_logp_C
         assert difference.abs().mean() <= (1e-5 if dtype == torch.float32 else 3e-2)

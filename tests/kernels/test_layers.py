@@ -50,19 +50,17 @@ def leaves(*shapes, device):
 SHAPES = [(1, 1), (5, 100), (33, 128), (700, 64), (3, 3584), (2, 5000)]
 
 
-@pytest.mark.parametrize(("rows", "width", "residual"), [
-    *((*shape, residual) for shape in SHAPES for residual in (False, True)),
-    (MAX_PROGRAMS + 3, 4096, False),  # a program takes several tiles, of one row each
+@pytest.mark.parametrize(("rows", "width", "residual", "options"), [
+    *((*shape, residual, {}) for shape in SHAPES for residual in (False, True)),
+    (MAX_PROGRAMS + 3, 4096, False, {}),  # a program takes several tiles, of one row each
+    (4, 96, True, {"used": slice(0, 1)}),
+    (4, 96, True, {"used": slice(1, 2)}),
+    (6, 40, True, {"gap": 16}),
 ])  # fmt: skip
-def test_rms_norm(device, rows, width, residual):
-    shapes = [(rows, width), (width,), (rows, width)]
-    assert_norm_equals_twin(*leaves(*shapes[: 2 + residual], device=device))
-
-
-@pytest.mark.parametrize("used", [slice(0, 1), slice(1, 2)])
-def test_rms_norm_with_a_frozen_weight_and_one_output_used(device, used):
-    x, w, residual = leaves((4, 96), (96,), (4, 96), device=device)
-    assert_norm_equals_twin(x, w.detach(), residual, used=used)
+def test_rms_norm(device, rows, width, residual, options):
+    x, w, *added = leaves((rows, width), (width,), *[(rows, width)] * residual, device=device)
+    w.requires_grad_("used" not in options)  # frozen where one output is used
+    assert_norm_equals_twin(x, w, *added, **options)
 
 
 def test_rms_norm_in_bfloat16_rounds_as_the_model_does(device, bf16_step):
@@ -81,14 +79,16 @@ def test_rms_norm_of_heads(device):
     assert_norm_equals_twin(joint[:, 16:64].unflatten(-1, (-1, 16)), w)
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, TILE - 1), (2, TILE), (5, 2 * TILE + 9)])
-def test_swiglu(device, rows, width):
+@pytest.mark.parametrize(
+    ("rows", "width", "gap"), [(1, 1, 0), (3, TILE - 1, 0), (2, TILE, 0), (5, 2 * TILE + 9, 0), (6, 40, 16)]
+)
+def test_swiglu(device, rows, width, gap):
     (joint,) = leaves((rows, 2 * width), device=device)
-    assert_equals_twin(swiglu, reference.swiglu, *joint.split(width, dim=-1))  # views of one product
+    assert_equals_twin(swiglu, reference.swiglu, *joint.split(width, dim=-1), gap=gap)  # views of one product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
-def test_room_for_the_next_product_in_norm_and_swiglu(device, dtype):
+def test_columns_for_the_next_product_in_norm_and_swiglu(device, dtype):
     """The copies are the same, and the spare columns are left alone; `append_product` then fills them."""
     x, residual, gate = (random(5, 48, seed=i, dtype=dtype, device=device) for i in range(3))
     w, A = random(48, seed=3, dtype=dtype, device=device), random(8, 48, seed=4, dtype=dtype, device=device)
@@ -96,7 +96,7 @@ def test_room_for_the_next_product_in_norm_and_swiglu(device, dtype):
         cases = [(rms_norm, (x, w, 1e-6, residual), 1), (rms_norm, (x, w, 1e-6, residual), 2), (swiglu, (gate, x), 1)]
         for function, inputs, copies in cases:
             columns = 8 // copies
-            alone, wide = function(*inputs), function(*inputs, room=(copies, columns))
+            alone, wide = function(*inputs), function(*inputs, spare_columns=(copies, columns))
             if function is rms_norm:
                 assert torch.equal(alone[1], wide[1])
                 alone, wide = alone[0], wide[0]
@@ -106,12 +106,6 @@ def test_room_for_the_next_product_in_norm_and_swiglu(device, dtype):
             assert filled[0].data_ptr() == wide.data_ptr()
             for got, wanted in zip(filled, append_product(alone, A, copies), strict=True):
                 assert relative(got, wanted.double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
-
-
-def test_gradients_that_arrive_with_gaps_between_rows(device):
-    x, w, residual = leaves((6, 40), (40,), (6, 40), device=device)
-    assert_norm_equals_twin(x, w, residual, gap=16)
-    assert_equals_twin(swiglu, reference.swiglu, x, residual, gap=16)
 
 
 def test_swiglu_of_large_gates(device):

@@ -3,7 +3,7 @@ without."""
 
 import pytest
 import torch
-from making import load, randomise_adapter, write_checkpoint
+from making import load, write_checkpoint
 
 from grpo.attention.packed import PackedAttention
 from grpo.base.schema import Layout
@@ -30,7 +30,6 @@ def training_pass(decoder, recompute):
 def test_a_training_pass(tmp_path, switch_kernels_on, family, rank, recompute):
     """Rank 0 trains all weights, norms included."""
     decoder = load(write_checkpoint(tmp_path, family, num_hidden_layers=1), rank=rank, train_weights=not rank)
-    randomise_adapter(decoder)
     plain = training_pass(decoder, recompute)
     asked = switch_kernels_on()
     ours = training_pass(decoder, recompute)

@@ -1,0 +1,88 @@
+"""Set up whom we are compared with in more than one benchmark: transformers' model, and TRL's GRPOTrainer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import timing
+from bench.workload import Ids, plain_logprobs
+from grpo.base.schema import Completion
+from grpo.config.options import TrainConfig
+from grpo.model.lora import Build
+
+SHARED = (  # keys that mean the same to TRL and to us
+    "num_generations max_completion_length temperature beta loss_type scale_rewards learning_rate lr_scheduler_type "
+    "warmup_steps adam_beta1 adam_beta2 weight_decay max_grad_norm max_steps per_device_train_batch_size seed"
+)
+
+
+def transformers_model(path: Path, build: Build):
+    """Load transformers' model of a checkpoint, with its fastest attention and without an adapter."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=build.dtype, attn_implementation="sdpa")
+    return model.to(build.device).eval()
+
+
+def logprob_errors(peer, pairs: Iterable[tuple[Ids, Completion]]) -> torch.Tensor:
+    """Return how far the log-probs of all tokens are from those of transformers' model. pairs: prompt, completion."""
+    errors = []
+    for prompt, completion in pairs:
+        ids_T = torch.tensor([*prompt, *completion.ids], device=peer.device)
+        with torch.inference_mode():
+            logits_TV = peer(ids_T[None, :-1]).logits[0]
+        start = len(prompt)
+        logp_T = plain_logprobs(logits_TV[start - 1 :].float(), ids_T[start:])
+        errors.append((logp_T.cpu() - torch.tensor(completion.logps)).abs())
+    return torch.cat(errors)
+
+
+def trl_trainer(model, tokenizer, rows: Sequence[dict], reward: Callable, config: TrainConfig, **arguments: Any):
+    """Make TRL's trainer with the settings of one of our runs. It neither recomputes activations nor saves.
+
+    model: transformers' own, or the name of a checkpoint. arguments: more of GRPOConfig's.
+    """
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl import GRPOConfig, GRPOTrainer
+
+    lora = LoraConfig(r=config.lora_r, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=GRPOConfig(
+            **{name: getattr(config, name) for name in SHARED.split()},
+            use_cpu=config.device != "cuda",
+            top_k=0,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **arguments,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=lora,
+    )
+
+
+def trl_seconds(trainer, device: str, after_step: Callable[[], None] = lambda: None) -> list[float]:
+    """Make TRL's steps; return the seconds of each, from its on_step_begin to its on_step_end."""
+    from transformers import TrainerCallback
+
+    seconds: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_, **__) -> None:
+            self.start = timing.now(device)
+
+        def on_step_end(self, *_, **__) -> None:
+            seconds.append(timing.now(device) - self.start)
+            after_step()
+
+    trainer.add_callback(Clock())
+    trainer.train()
+    return seconds
