@@ -40,7 +40,7 @@ from rewards.mathematics.tokens import (
     nesting,
     split,
     stripped,
-    texts_of,
+    text_of,
 )
 from rewards.mathematics.value import Points, Unreadable
 
@@ -56,7 +56,7 @@ _ROW_CLOSERS = (")", "]", r"\rangle")
 # what stands behind these, and "=" or a colon, is the answer itself
 _UNNAMED = frozenset(("", "answer", "final answer", "ans", "答", "答案", "故答案"))
 _WORDS = (
-    (EMPTY, r"\{ \}|no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
+    (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
     (EMPTY, "there are no solutions"),
     (Text("does not exist"), "dne|doesn ' t exist|limit does not exist"),
     (INFINITY, "+ ∞|positive ∞|positive infinity|infinity"),
@@ -85,7 +85,8 @@ class _AnswerReader:
             return Choice(letter, self.answer(body) if body else None)
         parts, _ = split(tokens, (";",))
         if len(parts) > 1:
-            return _bag([self.answer(stripped(part)) for part in parts if part], tokens, is_ordered=True)
+            answers = [self.answer(stripped(part)) for part in parts if part]
+            return _bag(answers, tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
         for part in filter(None, map(stripped, without_integers(parts))):
@@ -98,11 +99,7 @@ class _AnswerReader:
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
-        depth, is_double = 0, False
-        for token in tokens:
-            depth += nesting(token) if token.text not in ("(", ")", "{", "}") else 0
-            is_double = is_double or (depth == 0 and is_mark(token, "±∓"))
-        if not is_double:
+        if not _has_double_sign(tokens):
             return [self.item(tokens)]
         values = []
         for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"}):
@@ -113,10 +110,7 @@ class _AnswerReader:
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
         """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
-        named, behind = _around_colon(tokens)
-        if named and named[-1].text in _EQUALS_WORDS:  # "the answer is: 5"
-            named = named[:-1]
-        tokens = [*named, Token("mark", "="), *behind] if named else tokens
+        tokens = _without_colon(tokens)
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if not signs:
@@ -127,7 +121,7 @@ class _AnswerReader:
 
     def point(self, tokens: Tokens) -> Shape | None:
         """Read P(3, -4) as P = (3, -4), C(5, 2) as 10 as well; None unless a capital names a tuple of numbers."""
-        if len(tokens) < 2 or not enclosed(tokens[1:]) or not re.fullmatch("[A-Z]", tokens[0].text):
+        if not re.fullmatch("[A-Z]", tokens[0].text) or not enclosed(tokens[1:]):
             return None
         value = self.side(tokens[1:])
         if not isinstance(value, Row):
@@ -163,20 +157,20 @@ class _AnswerReader:
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
         parts, found = split(tokens, (":", "to"))
-        if (
-            not found
-            or not all(parts)
-            or ("to" in found and not all(expression_or_none(part, self.points) for part in parts))
-        ):
+        are_values = "to" not in found or all(expression_or_none(part, self.points) for part in parts)
+        if not found or not all(parts) or not are_values:
             return None
         if any(_PADDED.match(part[0].text) for part in parts):
             return Text(text_key(tokens))
         items = list(map(self.side, parts))
-        ratio = _proportion(items)
-        if found != [":"] or not all(map(_is_nonzero, items)) or _TIME.fullmatch(" ".join(texts_of(tokens))):
+        if not all(isinstance(item, Scalar) and not item.value.is_zero for item in items):
+            return Row(":", ":", tuple(items))
+        first, *_, last = items
+        ratio = Row(":", ":", tuple(replace(item, value=item.value / first.value, if_unit=None) for item in items))
+        if found != [":"] or _TIME.fullmatch(text_of(tokens)):
             return ratio
-        share = items[0].value / items[1].value
-        is_bare = not (items[0].unit or items[1].unit or share.is_whole)
+        share = first.value / last.value
+        is_bare = not (first.unit or last.unit or share.is_whole)
         return Either((ratio, Scalar(share, units.RATIO))) if is_bare else ratio
 
     def brackets(self, tokens: Tokens) -> Shape | None:
@@ -218,14 +212,14 @@ class _AnswerReader:
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
     def matrix(self, environment: str, inner: Tokens) -> Shape:
-        rows = [split(row, "&")[0] for row in split(inner, (r"\\",))[0] if row]
-        entries = [list(map(self.side, row)) for row in rows]
+        rows, _ = split(inner, (r"\\",))
+        entries = [list(map(self.side, split(row, "&")[0])) for row in rows if row]
         return matrix(entries, "||" if environment in ("vmatrix", "Vmatrix") else "[]")
 
     def system(self, inner: Tokens) -> Bag | None:
         """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
-        rows = map(stripped, split(inner, (r"\\",))[0])
-        system = Bag(tuple(self.item(row) for row in rows if row))
+        rows, _ = split(inner, (r"\\",))
+        system = Bag(tuple(map(self.item, filter(None, map(stripped, rows)))))
         return system if len(system.items) > 1 and system.is_assignment else None
 
     def multiple(self, tokens: Tokens) -> Shape | None:
@@ -245,7 +239,7 @@ class _AnswerReader:
         key = text_key(tokens)
         if key in _SHAPES:
             return _SHAPES[key]
-        if len(tokens) > 1 and are_verdicts(set(texts_of(tokens))):  # T F T is no product
+        if len(tokens) > 1 and are_verdicts({token.text for token in tokens}):  # T F T is no product
             return Text(key)
         try:
             return read_quantity(tokens, self.points)
@@ -256,33 +250,36 @@ class _AnswerReader:
 def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
     if len(items) == 1:
         return items[0]
-    return Bag(tuple(items), is_ordered=is_ordered) if 0 < len(items) <= MAX_ITEMS else Text(text_key(tokens))
+    if not items or len(items) > MAX_ITEMS:
+        return Text(text_key(tokens))
+    return Bag(tuple(items), is_ordered=is_ordered)
 
 
-def _proportion(items: list[Shape]) -> Row:
-    """Return a ratio with its first part as 1: 2:4 is 1:2."""
-    if all(map(_is_nonzero, items)):
-        first = items[0].value
-        items = [replace(item, value=item.value / first, if_unit=None) for item in items]
-    return Row(":", ":", tuple(items))
+def _has_double_sign(tokens: Tokens) -> bool:
+    """Tell whether there is a ± or ∓, within no other brackets than ( ) and { }."""
+    depth = 0
+    for token in tokens:
+        if token.text not in ("(", ")", "{", "}"):
+            depth += nesting(token)
+        if depth == 0 and is_mark(token, "±∓"):
+            return True
+    return False
 
 
-def _is_nonzero(item: Shape) -> bool:
-    return isinstance(item, Scalar) and not item.value.is_zero
-
-
-def _around_colon(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """Split "the area: 5" into the area and 5; nothing for a time or a ratio."""
-    parts, _ = split(tokens, (":",))
-    if len(parts) != 2 or not is_phrase(parts[0]) or any(token.kind not in ("word", "name") for token in parts[0]):
-        return [], []
-    return parts[0], parts[1]
+def _without_colon(tokens: Tokens) -> Tokens:
+    """Write "the area: 5" and "the area is: 5" as the area = 5. A time or a ratio stays."""
+    parts, _ = split(tokens, ":")
+    name = parts[0]
+    if len(parts) != 2 or not is_phrase(name) or not {token.kind for token in name} <= {"word", "name"}:
+        return tokens
+    if name[-1].text in _EQUALS_WORDS:
+        name = name[:-1]
+    return [*name, Token("mark", "="), *parts[1]]
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
-    texts = texts_of(tokens[1:])
-    return bool(tokens) and is_letter(tokens[0]) and texts in ([], ["∈", r"\mathbbR"])
+    return bool(tokens) and is_letter(tokens[0]) and text_of(tokens[1:]) in ("", r"∈ \mathbbR")
 
 
 def _combined(sign: str, sets: list[Shape]) -> Shape:

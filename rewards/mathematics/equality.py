@@ -1,7 +1,6 @@
 """Tell when two shapes are the same answer. Where a reader could doubt it, they are not."""
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from rewards.mathematics.quantity import Scalar
@@ -17,20 +16,30 @@ def same(answer: Shape, truth: Shape) -> bool:
     It is not symmetric: an answer may say more, so x + y = 5 and 3 + 2 = 5 answer 5, and 5 answers neither. A question
     may give the base of its answer, so 664 answers 664_7, and 664_7 does not answer 664.
     """
-    for kind, compare in _OF_EITHER.items():
-        if isinstance(answer, kind) or isinstance(truth, kind):
-            return compare(answer, truth)
-    compare = _OF_BOTH.get(type(answer), operator.eq)
-    return type(answer) is type(truth) and compare(answer, truth)
-
-
-def _same_in_some_way(answer: Shape, truth: Shape) -> bool:
-    """Compare every reading of the one with the other; of two with several, the first: C(5,2) is no C(5,3)."""
-    if isinstance(answer, Either) and isinstance(truth, Either):
-        return same(answer.readings[0], truth.readings[0])
-    if isinstance(answer, Either):
-        return any(same(reading, truth) for reading in answer.readings)
-    return any(same(answer, reading) for reading in truth.readings)
+    match answer, truth:
+        case Either(), Either():  # C(5,2) is no C(5,3)
+            return same(answer.readings[0], truth.readings[0])
+        case Either(), _:
+            return any(same(reading, truth) for reading in answer.readings)
+        case _, Either():
+            return any(same(answer, reading) for reading in truth.readings)
+        case (Named(), _) | (_, Named()):
+            return _same_value(answer, truth) or _same_equation(answer, truth)
+        case (Choice(), _) | (_, Choice()):
+            return _same_choice(answer, truth)
+        case Chain(), Chain():
+            return _same_chain(answer, truth)
+        case Chain(), _:
+            return answer.holds and any(same(side, truth) for side in answer.sides)
+        case (Bag(), _) | (_, Bag()):
+            return _same_list(answer, truth)
+        case Scalar(), Scalar():
+            return _same_amount(answer, truth)
+        case Row(), Row():
+            return _same_row(answer, truth)
+        case Relation(), Relation():
+            return _same_relation(answer, truth)
+    return answer == truth
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -114,7 +123,9 @@ def _same_assigned(named: Bag, other: Shape) -> bool:
     if not isinstance(other, Bag) or any(isinstance(item, Named) for item in other.items):
         return False
     is_of_one_letter = len({item.label.key.partition("_")[0] for item in ordered}) == 1
-    return is_of_one_letter and _same_set(values, other.items) if other.is_set else _in_order(values, other.items)
+    if other.is_set:
+        return is_of_one_letter and _same_set(values, other.items)
+    return _in_order(values, other.items)
 
 
 # --- letters of multiple choice --------------------------------------------------------------------------------------
@@ -138,13 +149,8 @@ def _letter(value: Shape) -> str | None:
 
 
 # --- equations -------------------------------------------------------------------------------------------------------
-def _same_named(answer: Shape, truth: Shape) -> bool:
-    """Tell whether the values agree, and the labels too where both have one; or both are one equation."""
-    relations = [side.relation or side if isinstance(side, Named) else side for side in (answer, truth)]
-    return _same_value(answer, truth) or _same_equation(*relations)
-
-
 def _same_value(answer: Shape, truth: Shape) -> bool:
+    """Tell whether the values agree, and the labels too where both have one."""
     if isinstance(answer, Named) and isinstance(truth, Named):
         return _same_label(answer, truth) and same(answer.value, truth.value)
     if isinstance(answer, Named):
@@ -169,10 +175,13 @@ def _says_value(named: Named, other: Shape) -> bool:
 
 def _same_equation(answer: Shape, truth: Shape) -> bool:
     """Tell whether both are one equation in several variables, y = 2x + 3 and 2x - y + 3 = 0, or one inequality."""
-    for side in (answer, truth):
-        if not isinstance(side, Relation) or (side.sign == "=" and len(side.difference.variables) < 2):
+    relations = [side.relation if isinstance(side, Named) else side for side in (answer, truth)]
+    for relation in relations:
+        if not isinstance(relation, Relation):
             return False
-    return _same_relation(answer, truth)
+        if relation.sign == "=" and len(relation.difference.variables) < 2:
+            return False
+    return _same_relation(*relations)
 
 
 def _same_relation(answer: Relation, truth: Relation) -> bool:
@@ -190,32 +199,14 @@ def _same_relation(answer: Relation, truth: Relation) -> bool:
     return ratio is not None and (is_equation or ratio > 0)
 
 
-def _same_chain(answer: Shape, truth: Shape) -> bool:
-    r"""Tell whether both say the same of the same things. A chain that holds answers each of its sides.
+def _same_chain(answer: Chain, truth: Chain) -> bool:
+    r"""Tell whether both say the same of the same things.
 
     Sides are made of the same numbers and names: \log_4 8 = 3/2 is not \log_{36} 216 = 3/2. Those of = and ≠ may
     change places.
     """
-    if not isinstance(truth, Chain):
-        return answer.holds and any(same(side, truth) for side in answer.sides)
-    if not isinstance(answer, Chain) or answer.signs != truth.signs:
+    if answer.signs != truth.signs:
         return False
     if set(answer.signs) in ({"="}, {"≠"}):
         return sorted(answer.parts) == sorted(truth.parts) and _in_any_order(answer.sides, truth.sides)
     return answer.parts == truth.parts and _in_order(answer.sides, truth.sides)
-
-
-Comparison = Callable[..., bool]
-# the first of these that either side is, decides
-_OF_EITHER: dict[type, Comparison] = {
-    Either: _same_in_some_way,
-    Named: _same_named,
-    Choice: _same_choice,
-    Chain: _same_chain,
-    Bag: _same_list,
-}
-_OF_BOTH: dict[type, Comparison] = {
-    Scalar: _same_amount,
-    Row: _same_row,
-    Relation: _same_relation,
-}

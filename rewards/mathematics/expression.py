@@ -2,15 +2,16 @@ r"""Read one expression as its exact value, by recursive descent with a limit on
 
 Nothing is ever evaluated as code.
 
-    expression = term { (+|-) term }
-    term = { + | - } factor { [*|/] factor }
+    expression = signs product { (+|-) signs product }
+    product = factor { [*|/] signs factor }
     factor = primary { ^ exponent | ! | ° }
 
 `1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3
-1/2`, `3\frac12`). A letter before a bracket is a factor unless `application.py` marked it as a function: then the
+1/2`, `3\frac12`). A letter before a bracket is a factor unless `names.py` marked it as a function: then the
 function of that argument is one symbol.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from rewards.mathematics import symbols
@@ -22,34 +23,25 @@ from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Va
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
-CLOSERS = {
-    "{": "}",
-    "(": ")",
-    "[": "]",
-    r"\{": r"\}",
-    r"\langle": r"\rangle",
-    r"\lfloor": r"\rfloor",
-    r"\lceil": r"\rceil",
-}
+CLOSERS = {"{": "}", "(": ")", "[": "]", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}  # of brackets around one value
 
 CONSTANTS = {"π": mp.pi * 1, "e": mp.e * 1, "i": mp.mpc(0, 1)}
 
 _END = Token("end of text", "")
-_GROUPS = frozenset(("{", "(", "["))
-_MULTIPLYING_GROUPS = _GROUPS | {r"\lfloor", r"\lceil"}
+_GROUPS = frozenset("{([")
 _SYMBOLS = symbols.ACCENTS | {r"\derivative"}  # together with the group behind them
 _OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | _SYMBOLS | symbols.BIG_OPERATORS
 
 
 def read_expression(tokens: Tokens, points: Points) -> Value:
     """Return the value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _ExpressionReader(tokens, points).complete()
+    return _ExpressionReader(tokens, points, depth=0).complete()
 
 
-def expression_or_none(tokens: Tokens, points: Points) -> Value | None:
+def expression_or_none(tokens: Tokens, points: Points, depth: int = 0) -> Value | None:
     """Return the value of all the tokens together, None if they have none."""
     try:
-        return read_expression(tokens, points)
+        return _ExpressionReader(tokens, points, depth).complete()
     except Unreadable:
         return None
 
@@ -72,7 +64,7 @@ def exact(literal: str) -> Fraction:
 class _ExpressionReader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Tokens, points: Points, depth: int = 0):
+    def __init__(self, tokens: Tokens, points: Points, depth: int):
         self.tokens, self.points = list(tokens), points
         self.at, self.depth, self.open_bars = 0, depth, 0
         self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
@@ -102,30 +94,33 @@ class _ExpressionReader:
         return value
 
     def expression(self) -> Value:
-        total = self.term()
+        total = self.signed(self.product)
         while is_mark(self.peek(), "+-"):
-            total = total + self.term()  # the sign is the term's
+            total = total + self.signed(self.product)
         return total
 
-    def term(self) -> Value:
-        negative = self.signs()
-        value = self.product()
-        return -value if negative else value
+    def signed(self, read: Callable[[], Value]) -> Value:
+        """Read signs, and what `read` finds behind them."""
+        is_negative = False
+        while sign := self.accept("+-"):
+            is_negative ^= sign == "-"
+        value = read()
+        return -value if is_negative else value
 
     def product(self) -> Value:
         value = self.factor()
         while True:
-            if self.peek().text == "mod":
+            if self.accept("/"):
+                value = value / self.signed(self.divisor)
+            elif self.accept("*"):
+                value = value * self.signed(self.factor)
+            elif self.peek().text == "mod":
                 self.take()
                 value = call("mod", value, self.factor())
-                continue
-            sign = self.accept("*/")
-            if not sign and not self.starts_factor():
+            elif self.starts_factor():
+                value = value * self.factor()
+            else:
                 return value
-            negative = bool(sign) and self.signs()
-            other = self.divisor() if sign == "/" else self.factor()
-            other = -other if negative else other
-            value = value / other if sign == "/" else value * other
 
     def divisor(self) -> Value:
         """Read one factor, or letters side by side: t/RC is t/(RC). But 1/2x is x/2, and a/x(x+1) is (x+1)a/x."""
@@ -134,12 +129,6 @@ class _ExpressionReader:
         while is_letter_first and is_letter(self.peek()):
             value = value * self.factor()
         return value
-
-    def signs(self) -> bool:
-        negative = False
-        while sign := self.accept("+-"):
-            negative ^= sign == "-"
-        return negative
 
     def starts_factor(self) -> bool:
         """Tell whether the next token multiplies what stands before it.
@@ -154,7 +143,7 @@ class _ExpressionReader:
             may_multiply = before.text in (")", "}") or before.kind == "name" or is_subscript
             return is_mark(before, "!") or (may_multiply and is_mark(self.peek(1), "^"))
         if token.kind == "open":
-            return token.text in _MULTIPLYING_GROUPS
+            return token.text in CLOSERS
         if token.kind == "command":
             return token.text in _OPERATORS
         if is_mark(token, "|"):
@@ -173,14 +162,16 @@ class _ExpressionReader:
         return value
 
     def exponent(self) -> Value:
-        """Read `^2`, `^{-1}`, `^-1`, `^\\pi`, and to the right first: 2^3^2 = 2^9."""
+        """Read `^2`, `^{-1}`, `^-1`, `^\\pi`."""
         self.descend()
-        negative = self.signs()
-        value = self.literal_or_primary()
-        if self.accept("^"):
-            value = power(value, self.exponent())
+        value = self.signed(self.tower)
         self.depth -= 1
-        return -value if negative else value
+        return value
+
+    def tower(self) -> Value:
+        """Read powers of powers, to the right first: 2^3^2 = 2^9."""
+        value = self.literal_or_primary()
+        return power(value, self.exponent()) if self.accept("^") else value
 
     def descend(self) -> None:
         """Count a level of nesting: whatever contains itself does so through `primary` or `exponent`."""
@@ -204,7 +195,7 @@ class _ExpressionReader:
             return self.application()
         if token.kind == "function":
             return self.function(token.text)
-        if token.kind == "open" and token.text in CLOSERS:
+        if token.text in CLOSERS:
             return self.group(token.text)
         if is_mark(token, "|"):
             return self.absolute_value()
@@ -239,15 +230,12 @@ class _ExpressionReader:
             fraction = above / below
             is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
             return value + fraction if is_mixed else value * fraction
-        above, slash, below = self.peek(), self.peek(1), self.peek(2)
-        are_digits = above.text.isdigit() and below.text.isdigit()
-        if not are_digits or not above.spaced or not is_mark(slash, "/"):
-            return value
-        top, bottom = exact(above.text), exact(below.text)
-        if not 0 < top < bottom:
-            return value
-        self.at += 3
-        return value + top / bottom
+        top, slash, bottom = self.peek(), self.peek(1), self.peek(2)
+        are_digits = top.text.isdigit() and bottom.text.isdigit()
+        if are_digits and top.spaced and is_mark(slash, "/") and 0 < exact(top.text) < exact(bottom.text):
+            self.at += 3
+            value = value + exact(top.text) / exact(bottom.text)
+        return value
 
     def name(self) -> Value:
         start = self.at - 1
@@ -273,10 +261,10 @@ class _ExpressionReader:
 
     def part_of_argument(self, tokens: Tokens) -> Value:
         """Return the value of an argument; the symbol of its text where it has none (`X > 2`)."""
-        try:
-            return _ExpressionReader(tokens, self.points, self.depth).complete()
-        except Unreadable:
+        value = expression_or_none(tokens, self.points, self.depth)
+        if value is None:
             return self.points.variable(f"({text_key(tokens)})")
+        return value
 
     def label(self) -> str:
         """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
@@ -300,8 +288,8 @@ class _ExpressionReader:
 
     def group(self, opener: str) -> Value:
         value, *others = self.list_in(opener)
-        if others or opener not in _MULTIPLYING_GROUPS:
-            raise Unreadable("a list, a set or a vector, not a value")
+        if others:
+            raise Unreadable("a list or a vector, not a value")
         return value if opener in _GROUPS else call(opener.removeprefix("\\l"), value)
 
     def absolute_value(self) -> Value:
@@ -351,7 +339,10 @@ class _ExpressionReader:
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        value = logarithm(arguments[0], base) if base and len(arguments) == 1 else call(name, *arguments)
+        if base and len(arguments) == 1:
+            value = logarithm(arguments[0], base)
+        else:
+            value = call(name, *arguments)
         return value if times is None else power(value, times)
 
     def arguments(self) -> list[Value]:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable
 
 from rewards.mathematics import units
-from rewards.mathematics.tokens import Token, Tokens, texts_of, unwrapped
+from rewards.mathematics.tokens import Token, Tokens, is_mark, text_of
 
 _PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
 def text_key(tokens: Iterable[Token]) -> str:
     """Return the normal form of a text without a value. Words have no case and no articles, numbers no idle zeros."""
-    kept = unwrapped([token for token in tokens if not (token.kind == "mark" and token.text in ('"', "."))])
+    kept = _unwrapped(token for token in tokens if not is_mark(token, '".'))
     prose = any(token.kind == "word" for token in kept)
     parts = []
     for at, token in enumerate(kept):
@@ -28,6 +28,21 @@ def text_key(tokens: Iterable[Token]) -> str:
         else:
             parts.append(lower if prose else token.text)
     return " ".join(parts)
+
+
+def _unwrapped(tokens: Iterable[Token]) -> list[Token]:
+    """Return the tokens without the braces around a single one.
+
+    `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs.
+    """
+    kept = []
+    for token in tokens:
+        closes = token.text == "}" and token.kind == "close"
+        if closes and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
+            kept[-2:] = [kept[-1]]
+        else:
+            kept.append(token)
+    return kept
 
 
 def _without_idle_zeros(number: str) -> str:
@@ -54,27 +69,19 @@ def same_word(one: Tokens, other: Tokens) -> bool:
     kinds = {token.kind for token in (*one, *other)}
     if "word" not in kinds or not kinds <= {"word", "name"}:
         return False
-    spelt, other_spelt = _spelt(one), _spelt(other)
+    spelt = "".join(token.text for token in one)
+    other_spelt = "".join(token.text for token in other)
     if ends or other_ends:
         return spelt == other_spelt
     return spelt.casefold() == other_spelt.casefold()
 
 
-def _spelt(tokens: Tokens) -> str:
-    return "".join(texts_of(tokens))
-
-
 def segment(tokens: Tokens) -> list[Token]:
     r"""Return the two end points of a segment, \overline{CD}; nothing if it is anything else."""
-    texts = texts_of(tokens)
-    if texts[:2] != [r"\overline", "{"] or texts[-1] != "}":
-        return []
-    points = list(tokens[2:-1])
-    is_pair = re.fullmatch("[A-Z]{2}", _spelt(points))
-    return points if is_pair else []
+    is_segment = re.fullmatch(r"\\overline \{ [A-Z] ?[A-Z] \}", text_of(tokens))
+    return list(tokens[2:-1]) if is_segment else []
 
 
 def has_content(tokens: Tokens) -> bool:
     """Tell whether there is more than punctuation, dots and brackets: not so in "…", ":", "?". {} is the empty set."""
-    texts = texts_of(tokens)
-    return texts == [r"\{", r"\}"] or any(text not in _PUNCTUATION for text in texts)
+    return text_of(tokens) == r"\{ \}" or any(token.text not in _PUNCTUATION for token in tokens)

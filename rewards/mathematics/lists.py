@@ -3,11 +3,12 @@ r"""Read what a list is: choices "A. Paris"; `x = 3, 5` and `k\pi, k \in \mathbb
 import re
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from itertools import pairwise
 
 from rewards.mathematics import regions
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.shapes import EMPTY, Named, Shape, Text
-from rewards.mathematics.tokens import Token, Tokens, is_mark, stripped, texts_of
+from rewards.mathematics.tokens import Token, Tokens, is_mark, stripped, text_of
 
 _LETTERS = frozenset("ABCDEFGHIJ")
 _LEADS = "option choice answer 选 故选 选项 选择 答案选 故答案选 应选".split()
@@ -38,9 +39,17 @@ def split_choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     if end.text != ")" and (in_brackets or not has_point):
         return None
     body = stripped(behind)
-    ends = [after.text in (")", ".", ":") for after in body[1:]] or [True]
-    has_others = any(token.text in _LETTERS and is_end for token, is_end in zip(body, ends, strict=False))
-    return None if has_others or _goes_on(behind) else (letter.text, body)
+    return None if _names_choice(body) or _goes_on(behind) else (letter.text, body)
+
+
+def _names_choice(tokens: Tokens) -> bool:
+    r"""Tell whether a choice is named: B alone, or with a bracket, a point or a colon behind it. It may be \B."""
+    if len(tokens) == 1:
+        return tokens[0].text in _LETTERS
+    for token, after in pairwise(tokens):
+        if token.text.removeprefix("\\") in _LETTERS and after.text in (")", ".", ":"):
+            return True
+    return False
 
 
 def _goes_on(tokens: Tokens) -> bool:
@@ -73,13 +82,15 @@ def joined(items: list[Shape], separators: Sequence[str]) -> list[Shape]:
 
     A comma means "and" unless nothing would be left.
     """
-    labels = {item.label for item in items if isinstance(item, Named)}
-    values = [item.value for item in items if isinstance(item, Named)]
-    enough = any if "or" in separators else all
-    if len(items) < 2 or len(values) < len(items) or len(labels) > 1 or not enough(map(regions.is_interval, values)):
+    if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
         return items
-    both, either = regions.intersection(values), regions.union(values)
-    value = either if "or" in separators or (both == EMPTY and "and" not in separators) else both
+    values = [item.value for item in items]
+    enough = any if "or" in separators else all
+    if not enough(map(regions.is_interval, values)):
+        return items
+    value = regions.union(values) if "or" in separators else regions.intersection(values)
+    if value == EMPTY and "and" not in separators:
+        value = regions.union(values)
     return items if value is None else [replace(items[0], value=value, relation=None)]
 
 
@@ -110,9 +121,9 @@ def without_integers(parts: list[Tokens]) -> list[Tokens]:
     x > 1, x \in \mathbb{Z} keeps its last part.
     """
     *answers, last = parts
-    texts = list(map(texts_of, answers))
-    if texts_of(last[1:]) != ["∈", r"\mathbbZ"] or last[0].text not in ("k", "m", "n"):
+    if len(last) != 3 or last[0].text not in ("k", "m", "n") or text_of(last[1:]) != r"∈ \mathbbZ":
         return parts
+    texts = [[token.text for token in answer] for answer in answers]
     if any(map(set("<>≤≥≠∈≈").intersection, texts)):
         return parts
     right_sides = [text[text.index("=") + 1 :] if "=" in text else text for text in texts]

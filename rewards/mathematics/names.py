@@ -10,21 +10,11 @@ y = x + C.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewards.mathematics import symbols, units
 from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.tokens import (
-    Token,
-    Tokens,
-    closing_bracket,
-    is_letter,
-    is_mark,
-    is_sum,
-    split,
-    texts_of,
-)
+from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, split, text_of
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
 _FACTORS = frozenset("abcdeghkmnpqrstvwxyzAMPRλμρ")  # before a sum, unless the sum is of what they are functions of
@@ -79,21 +69,20 @@ def _is_applied(tokens: Tokens, at: int) -> bool:
     if opening >= len(tokens) or tokens[opening].text not in ("(", "["):
         return False
     if opening > end:
-        is_inverse = "".join(texts_of(tokens[end:opening])) in ("^{-1}", "^-1")
-        return is_inverse or tokens[at].text == "f"
+        return tokens[at].text == "f" or text_of(tokens[end:opening]) in ("^ { - 1 }", "^ - 1")
     closing = closing_bracket(tokens, opening, MAX_ARGUMENT)
     argument = tokens[opening + 1 : closing] if tokens[closing].kind == "close" else []
-    return not _is_factor(texts_of(tokens[at:end]), argument)
+    return not _is_factor(text_of(tokens[at:end]), argument)
 
 
-def _is_factor(name: Sequence[str], argument: Tokens) -> bool:
+def _is_factor(name: str, argument: Tokens) -> bool:
     """Tell whether a name multiplies what is in the brackets: a sum that does not look like an argument."""
     letters = {token.text for token in argument if is_letter(token)}
-    if name == ["π"] or (len(name) == 1 and name[0] != "f" and name[0] in letters):  # x(x+1)
+    if name == "π" or name in letters - {"f"}:  # x(x+1)
         return True
-    if "'" in name or name[0] not in _FACTORS or "," in texts_of(argument) or not is_sum(argument):
+    if "'" in name or name[0] not in _FACTORS or "," in text_of(argument) or not is_sum(argument):
         return False
-    usual = _FUNCTIONS_OF.get(name[0], _VARIABLES) if len(name) == 1 else ""
+    usual = _FUNCTIONS_OF.get(name, _VARIABLES) if name in _FACTORS else ""
     is_usual = "".join(letters).isupper() or (len(letters) == 1 and letters <= set(usual))  # A(x+1), P(A+B)
     return not is_usual
 
@@ -116,7 +105,7 @@ def read_label(tokens: Tokens) -> Label | None:
     if tokens[0].kind == "applied":
         return _application(tokens)
     parts, _ = split(tokens, ":")
-    if all(_THING.fullmatch(" ".join(texts_of(part))) for part in parts):
+    if all(_THING.fullmatch(text_of(part)) for part in parts):
         return Label(text_key(segment(tokens) or tokens))
     is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
     return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None

@@ -16,7 +16,7 @@ from itertools import product
 
 from rewards.mathematics import units
 from rewards.mathematics.expression import read_expression
-from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, texts_of
+from rewards.mathematics.tokens import Token, Tokens, is_mark, is_sum, text_of
 from rewards.mathematics.value import Points, Unreadable, Value
 
 MAX_UNIT_WORDS = 8
@@ -108,7 +108,7 @@ def sum_of(parts: Sequence[Scalar]) -> Scalar | None:
 def _numeral(tokens: Tokens, points: Points) -> Scalar | None:
     """Read a whole number in another base: `101_2`, `{20}_{5}`, `1A_{16}`, `101 base 2`; None if this is none."""
     kept = [token._replace(text=token.text.upper()) for token in tokens if token.text not in ("{", "}", "(", ")", "in")]
-    found = _NUMERAL.fullmatch("".join(texts_of(kept)))
+    found = _NUMERAL.fullmatch("".join(token.text for token in kept))
     base = int(found[2]) if found else 0
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in found[1]):
         return None
@@ -140,7 +140,7 @@ def _with_letters(number: list[Token], value: Value, unit: units.Unit | None, po
         without = read_expression(number[:letters], points)
         if not without.variables:
             return Scalar(value, unit, Scalar(without, _unit_and_noun(number[letters:])[0]))
-    if "°" in texts_of(number) and not _holds_function(number):
+    if any(is_mark(token, "°") for token in number) and not _holds_function(number):
         unit = unit or units.product_of([("degree", 1)])
     return Scalar(value, unit)
 
@@ -150,7 +150,7 @@ def is_range_or_code(tokens: Tokens) -> bool:
 
     They may be a range (`3-5`), a date or a code (`2020-12-25`).
     """
-    text = " ".join(texts_of(tokens))
+    text = text_of(tokens)
     pair = _PAIR.fullmatch(text)
     return int(pair[1]) < int(pair[2]) if pair else _CODE.fullmatch(text) is not None
 
@@ -249,8 +249,12 @@ def _start_of_unit_letters(tokens: Tokens) -> int | None:
     """
     shape = _shape(tokens)
     first = 2 if tokens and is_mark(tokens[0], "+-") else 1
-    at = next((at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at)), None)
-    if at is None or "n" not in shape[:at] or is_sum(tokens[:at]) or _holds_function(tokens[:at]):
+    starts = (at for at in range(first, len(tokens)) if _LETTERS.fullmatch(shape, at))
+    at = next(starts, None)
+    if at is None:
+        return None
+    term = tokens[:at]
+    if "n" not in shape[:at] or is_sum(term) or _holds_function(term):
         return None
     is_apart = tokens[at].spaced or (at == first and "/" in shape)
     return at if is_apart else None
@@ -281,6 +285,7 @@ def _measures(tail: Tokens) -> Iterator[tuple[str, int, bool]]:
     """Yield each word, its power, and whether it is part of a compound: kg, m and s^-2 of "kg m per s^2"."""
     text = " ".join(token.text.casefold() for token in tail if token.text not in _SILENT)
     for found in _MEASURE.finditer(text):
-        power = units.POWER_WORDS.get(found["square"], 1) * int((found["exponent"] or "1").replace(" ", ""))
+        exponent = (found["exponent"] or "1").replace(" ", "")
+        power = units.POWER_WORDS.get(found["square"], 1) * int(exponent)
         is_part = bool(found["before"] or found["after"])
         yield found["word"], -power if found["before"] in ("/", "per") else power, is_part

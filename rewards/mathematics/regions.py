@@ -1,13 +1,13 @@
 r"""Write sets of real numbers in one normal form: disjoint intervals and points, in order, each as long as possible.
 
 So (0,1] ∪ [1,2) is (0,2), ℝ without 3 is (-∞,3) ∪ (3,∞), and x > 0 together with x ≠ 1 is (0,1) ∪ (1,∞). A set is the
-list of its cuts: the places where the number line enters it and leaves it, in turns.
+list of its stretches of the number line, each from one border to another.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain, pairwise
 from math import inf
 
 from rewards.mathematics.quantity import Scalar
@@ -15,15 +15,17 @@ from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, Bag, Row
 
 
 @dataclass(frozen=True, order=True)
-class Cut:
+class Border:
     """A place on the number line, before or behind the number that is there."""
 
     place: Fraction | float
     is_behind: bool
-    number: Shape = field(compare=False)
+    bound: Shape = field(compare=False)  # the number as it was written
 
 
-_LINE = [Cut(-inf, True, MINUS_INFINITY), Cut(inf, False, INFINITY)]
+Stretches = list[tuple[Border, Border]]
+Contains = Callable[[Iterable[bool]], bool]
+_LINE = Border(-inf, True, MINUS_INFINITY), Border(inf, False, INFINITY)
 
 
 def union(sets: Iterable[Shape]) -> Shape | None:
@@ -43,41 +45,41 @@ def complement(shape: Shape) -> Shape | None:
 
 def is_interval(shape: Shape) -> bool:
     """Tell whether this is a set of known numbers that goes on between two of them."""
-    cuts = _cuts(shape) or []
-    return any(start.place < end.place for start, end in zip(cuts[::2], cuts[1::2], strict=True))
+    return any(start.place < end.place for start, end in _stretches(shape) or [])
 
 
-def _combined(shapes: Iterable[Shape], contains: Callable[[Iterable[bool]], bool]) -> Shape | None:
+def _combined(shapes: Iterable[Shape], contains: Contains) -> Shape | None:
     """Return the numbers that are in it by `contains`, which is told for each of the sets whether it has a number."""
-    sets = list(map(_cuts, shapes))
-    return None if None in sets else _shape(_cuts_of(sets, contains))
+    sets = list(map(_stretches, shapes))
+    return None if None in sets else _shape(_where(contains, sets))
 
 
-def _cuts_of(sets: Sequence[Sequence[Cut]], contains: Callable[[Iterable[bool]], bool]) -> list[Cut]:
-    kept = []
-    for cut in sorted(set().union(_LINE, *sets)):
-        is_inside = cut != _LINE[1] and contains(bisect_right(cuts, cut) % 2 == 1 for cuts in sets)
-        if is_inside != len(kept) % 2:
-            kept.append(cut)
-    return kept
+def _where(contains: Contains, sets: list[Stretches]) -> Stretches:
+    """Return the stretches, each as long as possible, that are in the combined set."""
+    found: Stretches = []
+    for start, end in pairwise(sorted({*_LINE, *chain(*chain(*sets))})):
+        if contains(any(low <= start < high for low, high in stretches) for stretches in sets):
+            if found and found[-1][1] == start:
+                start, _ = found.pop()
+            found.append((start, end))
+    return found
 
 
-def _cuts(shape: Shape) -> list[Cut] | None:
-    """Return where a set begins and ends; None if it is no set of known numbers."""
-    if shape == EMPTY:
-        return []
-    if isinstance(shape, Bag):
-        sets = list(map(_cuts, shape.items))
-        return None if None in sets else _cuts_of(sets, any)
-    is_pair = isinstance(shape, Row) and len(shape.items) == 2 and shape.opener in "(["
-    if not is_pair and not isinstance(shape, Scalar):
-        return None
-    low, high = shape.items if is_pair else (shape, shape)
-    start, end = _place(low), _place(high)
-    if start is None or end is None or (is_pair and start >= end):
-        return None
-    opens, closes = (shape.opener == "(", shape.closer == "]") if is_pair else (False, True)
-    return [Cut(start, opens, low), Cut(end, closes, high)]
+def _stretches(shape: Shape) -> Stretches | None:
+    """Return the stretches of a set; None if it is no set of known numbers."""
+    match shape:
+        case Bag(items):
+            sets = list(map(_stretches, items))
+            return None if None in sets else _where(any, sets)
+        case Scalar():
+            place = _place(shape)
+            return None if place is None else [(Border(place, False, shape), Border(place, True, shape))]
+        case Row("(" | "[" as opener, closer, (low, high)):
+            start, end = _place(low), _place(high)
+            if start is None or end is None or start >= end:
+                return None
+            return [(Border(start, opener == "(", low), Border(end, closer == "]", high))]
+    return [] if shape == EMPTY else None
 
 
 def _place(bound: Shape) -> Fraction | float | None:
@@ -87,12 +89,16 @@ def _place(bound: Shape) -> Fraction | float | None:
     return bound.value.constant if isinstance(bound, Scalar) and bound.base == 10 else None
 
 
-def _shape(cuts: Sequence[Cut]) -> Shape:
+def _shape(stretches: Stretches) -> Shape:
     """Return the simplest shape of a set: one interval, one number, or the union of several."""
     items = []
-    for start, end in zip(cuts[::2], cuts[1::2], strict=True):
-        brackets = "(" if start.is_behind else "[", "]" if end.is_behind else ")"
-        items.append(start.number if start.place == end.place else Row(*brackets, (start.number, end.number)))
+    for start, end in stretches:
+        opener = "(" if start.is_behind else "["
+        closer = "]" if end.is_behind else ")"
+        if start.place == end.place:
+            items.append(start.bound)
+        else:
+            items.append(Row(opener, closer, (start.bound, end.bound)))
     if len(items) == 1:
         return items[0]
     return Bag(tuple(items), is_set=True) if items else EMPTY

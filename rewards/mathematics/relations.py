@@ -17,7 +17,8 @@ from rewards.mathematics.value import Points, Value
 
 _OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
 _JOINTS = frozenset((r"\frac", *"{}()/*"))
-_FLIPPED = {">": "<", "≥": "≤", "<": ">", "≤": "≥"}
+_BRACKETS = {"<": "()", "≤": "[]"}
+_FLIPPED = {">": "<", "≥": "≤"}
 
 
 class RelationReader:
@@ -28,23 +29,22 @@ class RelationReader:
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Return what the sides say together. There is one more of them than signs."""
-        if any(sign in _FLIPPED for sign in signs):
-            return self.inequality(sides, signs)
+        if all(sign in _FLIPPED for sign in signs):
+            sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
+        if all(sign in "<≤" for sign in signs):
+            return self.inequality(sides, signs) or self.chain(sides, signs)
         if len(signs) > 1:
-            return self.equalities(sides, signs)
-        left, right = sides
-        if read_label(left) is None and read_label(right) is not None:
-            left, right = right, left  # 5 = x
-        if signs == ["≠"]:
-            found = self.inequation(left, right)
-        else:
-            found = self.equation(left, signs[0], right)
-        return found or self.chain([left, right], signs)
+            return self.calculation(sides, signs) or self.chain(sides, signs)
+        if read_label(sides[0]) is None and read_label(sides[1]) is not None:  # 5 = x
+            sides = sides[::-1]
+        read_two = self.inequation if signs == ["≠"] else self.equation
+        return read_two(*sides, *signs) or self.chain(sides, signs)
 
     # --- equalities -------------------------------------------------------------------------------------------------
-    def equation(self, left: Tokens, sign: str, right: Tokens) -> Shape | None:
+    def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
         """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
-        label, names = read_label(left), self.side(left)
+        label = read_label(left)
+        names = self.side(left)
         if label is None and isinstance(names, Row):
             if all(isinstance(item, Scalar) and item.value.name for item in names.items):
                 return self.point(left, right)
@@ -56,7 +56,9 @@ class RelationReader:
         if (label and not is_condition) or _is_term_with_value(left, value, other):
             return Named(label, self.side(right), Relation("=", difference))
         keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
-        return Relation("=", difference) if sign == "=" and difference.variables and keeps_its_variables else None
+        if sign != "=" or not difference.variables or not keeps_its_variables:
+            return None
+        return Relation("=", difference)
 
     def point(self, left: Tokens, right: Tokens) -> Named:
         """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
@@ -68,64 +70,57 @@ class RelationReader:
             value = replace(value, items=items)
         return Named(Label(" ".join(letters)), value)
 
-    def equalities(self, sides: list[Tokens], signs: list[str]) -> Shape:
-        """Read x = 3 + 4 = 7 as x = 7 if every link holds; otherwise a chain."""
+    def calculation(self, sides: list[Tokens], signs: list[str]) -> Named | None:
+        """Read x = 3 + 4 = 7 as x = 7, if every link holds; None for any other."""
         label = read_label(sides[0])
         rest = self.chain(sides[1:], signs[1:])
-        if label and rest.holds and signs[0] == "=":
-            return Named(label, rest.sides[-1])
-        return self.chain(sides, signs)
+        if label is None or signs[0] != "=" or not rest.holds:
+            return None
+        return Named(label, rest.sides[-1])
 
     def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
         """Return the sides and signs, what identities are made of, and whether all sides are equal."""
         first, *others = values = tuple(map(self.side, sides))
         are_scalars = all(isinstance(value, Scalar) for value in values)
         holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
-        return Chain(tuple(signs), values, tuple(map(_parts, sides)) if are_scalars else (), holds)
+        parts = tuple(map(_parts, sides)) if are_scalars else ()
+        return Chain(tuple(signs), values, parts, holds)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
-    def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
+    def inequation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
-        label, others = read_label(left), complement(self.side(right))
+        label = read_label(left)
+        others = complement(self.side(right))
         if label is not None and others is not None:
             return Named(label, others)
-        return self.relation(left, "≠", right)
+        return self.relation(left, right, sign)
 
-    def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape:
-        """Read 0 < x ≤ 1 as x in (0, 1]; x > 3 as x in (3, ∞); any other as one relation or a chain."""
-        if all(sign in ">≥" for sign in signs):
-            sides = sides[::-1]
-            signs = [_FLIPPED[sign] for sign in reversed(signs)]
-        if not all(sign in "<≤" for sign in signs):
-            return self.chain(sides, signs)
+    def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
+        relation = self.relation(*sides, *signs) if len(sides) == 2 else None
         halves = list(map(self.half_line, sides, signs, sides[1:]))
-        relation = self.relation(sides[0], signs[0], sides[1]) if len(halves) == 1 else None
         if None in halves or len({half.label for half in halves}) > 1:
-            return relation or self.chain(sides, signs)
+            return relation
         values = intersection(half.value for half in halves)
-        if values == EMPTY:  # 3 < x < 1
-            return self.chain(sides, signs)
+        if values in (None, EMPTY):  # x < y, 3 < x < 1
+            return relation
         is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)  # -2x < 4 is -x < 2 as well
         return Named(halves[0].label, values, relation if is_turned else None)
 
     def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
-        """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else. sign: < or ≤."""
+        """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else."""
         is_upper = _is_variable(low)
         variable, other = (low, high) if is_upper else (high, low)
         bound = self.side(other)
-        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.constant is None:
-            return None
-        if bound.base != 10:
+        if not _is_variable(variable) or not isinstance(bound, Scalar):
             return None
         if len(variable) == 2:
             bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper
-        if is_upper:
-            row = Row("(", "]" if sign == "≤" else ")", (MINUS_INFINITY, bound))
-        else:
-            row = Row("[" if sign == "≤" else "(", ")", (bound, INFINITY))
+        opener, closer = _BRACKETS[sign]
+        row = Row("(", closer, (MINUS_INFINITY, bound)) if is_upper else Row(opener, ")", (bound, INFINITY))
         return Named(Label(variable[-1].text), row)
 
-    def relation(self, left: Tokens, sign: str, right: Tokens) -> Relation | None:
+    def relation(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
@@ -155,4 +150,4 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
 def _is_variable(side: Tokens) -> bool:
     """Tell whether the side is x or -x."""
     name = side[1:] if is_mark(side[0], "-") else side
-    return len(name) == 1 and is_letter(name[0]) and name[0].text not in "πei"
+    return len(name) == 1 and is_letter(name[0]) and name[0].text not in ("π", "e", "i")

@@ -4,7 +4,6 @@ These are tables only; `spelling.py` and `tokens.py` apply them.
 """
 
 import re
-import unicodedata
 
 
 def spellings(table: str) -> dict[str, str]:
@@ -16,17 +15,13 @@ def spellings(table: str) -> dict[str, str]:
     return found
 
 
-def _greek() -> dict[str, str]:
-    """Map the names of Greek letters to these, by Unicode's own names: GREEK SMALL LETTER ALPHA is alpha."""
-    found = {}
-    for letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3C2), *range(0x3C3, 0x3CA))):
-        name = unicodedata.name(letter).rpartition(" ")[2].replace("LAMDA", "LAMBDA")
-        found[name.title() if letter.isupper() else name.lower()] = letter
-    variants = {f"var{name}": found[name] for name in ("epsilon", "theta", "rho", "phi")}
-    return found | variants | {"ell": "ℓ", "hbar": "ħ"}
-
-
-GREEK = _greek()
+_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
+    "psi omega"
+).split()
+GREEK = dict(zip(_NAMES, "αβγδεζηθικλμνξοπρστυφχψω", strict=True))
+GREEK |= dict(zip(map(str.title, _NAMES), "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ", strict=True))
+GREEK |= {"varepsilon": "ε", "vartheta": "θ", "varrho": "ρ", "varphi": "φ", "ell": "ℓ", "hbar": "ħ"}
 _SIGNS = spellings(r"""
     - − ‐ ‑ ‒ – — ⁃ ; * × · ⋅ ∙ • ∗ ✕ ; / ÷ ⁄ ∕ ; ' ′ ’ ‘ ´ ` ; " ″ “ ” „ ; φ ϕ ; ε ϵ
     μ µ ; ° º ˚ ; °C ℃ ; °F ℉ ; ∅ ø ⌀ ; : ∶ ; ≤ ≦ ⩽ ; ≥ ≧ ⩾ ; ≈ ≅ ; | ∣ ‖
@@ -66,11 +61,15 @@ _ALIKE = spellings(r"""
     \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
     \hat widehat ; \tilde widetilde
 """)
-_KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE}
-# commands that stand for one symbol -> (kind of token, its text)
-COMMANDS = {r"\&": ("word", "and")}
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs gcd lcm".split()
+)
+_CALLED = {name: name for name in (*FUNCTIONS, "max", "min")}
+_KINDS = {"name": GREEK, "mark": _MARKS, "open": _OPENING, "close": _CLOSING, "command": _ALIKE, "function": _CALLED}
+# what stands for one symbol -> (kind of token, its text)
+SYMBOLS = {r"\&": ("word", "and"), "(": ("open", "("), ")": ("close", ")"), "[": ("open", "["), "]": ("close", "]")}
 for _kind, _table in _KINDS.items():
-    COMMANDS |= {"\\" + name: (_kind, text) for name, text in _table.items()}
+    SYMBOLS |= {"\\" + name: (_kind, text) for name, text in _table.items()}
 
 # letters side by side, not a word, a unit or a Greek letter, unless a number or a word stands before them
 PRODUCTS = frozenset("at mg mu nu xi rs pt qt".split())
@@ -103,7 +102,4 @@ TEXT_FONTS = _commands(
 )
 BIG_OPERATORS = _commands("sum prod int iint iiint oint lim bigcup bigcap")
 ACCENTS = _commands("overrightarrow overline hat tilde dot ddot triangle angle overarc")
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot ln log lg exp abs gcd lcm".split()
-)
 OF_ANGLES = frozenset("sin cos tan cot sec csc".split())

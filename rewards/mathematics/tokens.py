@@ -30,16 +30,16 @@ RELATIONS = "=≈<>≤≥≠∈"
 Tokens = Sequence[Token]
 
 _THOUSANDS = r"(?<![0-9],)[1-9][0-9]{0,2}(?:(?: [0-9]{3})+(?![0-9/])|(?:,[0-9]{3})+(?![0-9]|,[0-9]))(?:\.[0-9]+)?"
-_NUMBER = re.compile(
+_NUMBER = (
     r"[0-9]*\.[0-9]*\\(?:overline|bar|dot) ?(?:\{ ?[0-9]+ ?\}|[0-9])"  # 0.1\overline{6}
     r"|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+(?![A-Za-z0-9]|\.[0-9]))?"
 )
-_GROUPED_NUMBER = re.compile(f"{_THOUSANDS}|{_NUMBER.pattern}")
-_PIECE = re.compile(
+_OTHERS = (
     r"(?P<space>\s+|~)|(?P<environment>\\(?:begin|end) ?\{[A-Za-z]+\*?\})|(?P<command>\\(?:[A-Za-z]+|.)|\\$)"
-    r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<other>.)",
-    re.DOTALL,
+    r"|(?P<letters>[\u4e00-\u9fff]+|[^\W\d_\u4e00-\u9fff]+)|(?P<mark>.)"
 )
+_PIECE = re.compile(f"(?P<number>{_THOUSANDS}|{_NUMBER})|{_OTHERS}", re.DOTALL)
+_PIECE_IN_BRACKETS = re.compile(f"(?P<number>{_NUMBER})|{_OTHERS}", re.DOTALL)  # where a comma groups no thousands
 _GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
 
@@ -60,20 +60,18 @@ class _Tokenizer:
         self.tokens: list[Token] = []
         self.are_text = [False]  # for each open brace: whether \text opened it, so that its braces leave no token
         self.is_text_next = False  # the brace that comes next
-        at = depth = 0  # depth: brackets in which a comma separates and never groups thousands
+        at = depth = 0
         spaced = False
         while at < len(text):
-            number = (_NUMBER if depth else _GROUPED_NUMBER).match(text, at)
-            piece = number or _PIECE.match(text, at)
-            kind = "number" if number else piece.lastgroup
+            piece = (_PIECE_IN_BRACKETS if depth else _PIECE).match(text, at)
             at = piece.end()
-            if kind == "space" or piece[0] in symbols.BLANKS:
+            if piece.lastgroup == "space" or piece[0] in symbols.BLANKS:
                 spaced = True
                 continue
             if piece[0] in symbols.TEXT_FONTS:
                 self.is_text_next = True
                 continue
-            new = self.read(kind, piece[0])
+            new = self.read(piece.lastgroup, piece[0])
             self.is_text_next = False
             if new:
                 self.tokens += [new[0]._replace(spaced=spaced), *new[1:]]
@@ -114,15 +112,9 @@ def _symbol(kind: str, found: str) -> list[Token]:
         return [Token(side.strip("\\ "), name)]
     if found in symbols.IGNORED:
         return []
-    if kind == "command":
-        if found[1:] in symbols.FUNCTIONS or found in (r"\max", r"\min"):
-            return [Token("function", found[1:])]
-        if found.startswith(r"\mathbb"):
-            return [Token("name", found)]
-        return [Token(*symbols.COMMANDS.get(found, ("command", found)))]
-    if found in "([":
-        return [Token("open", found)]
-    return [Token("close" if found in ")]" else "mark", found)]
+    if found.startswith(r"\mathbb"):
+        return [Token("name", found)]
+    return [Token(*symbols.SYMBOLS.get(found, (kind, found)))]
 
 
 def _letters(run: str, *, in_text: bool) -> list[Token]:
@@ -162,9 +154,9 @@ def is_mark(token: Token, texts: str) -> bool:
     return token.kind == "mark" and token.text in texts
 
 
-def texts_of(tokens: Tokens) -> list[str]:
-    """Return what each of the tokens says."""
-    return [token.text for token in tokens]
+def text_of(tokens: Tokens) -> str:
+    """Return what the tokens say, with a space between them: one text for patterns to look at."""
+    return " ".join(token.text for token in tokens)
 
 
 def nesting(token: Token) -> int:
@@ -235,18 +227,3 @@ def is_sum(tokens: Tokens) -> bool:
         if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/+-"):
             return True
     return False
-
-
-def unwrapped(tokens: Tokens) -> list[Token]:
-    """Return the tokens without the braces around a single one.
-
-    `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs.
-    """
-    kept = []
-    for token in tokens:
-        closes = token.text == "}" and token.kind == "close"
-        if closes and len(kept) > 1 and kept[-2].text == "{" and kept[-2].kind == "open":
-            kept[-2:] = [kept[-1]]
-        else:
-            kept.append(token)
-    return kept

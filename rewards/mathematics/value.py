@@ -74,8 +74,8 @@ class Value:
     def __neg__(self) -> "Value":
         return self * -1
 
-    def __sub__(self, other: "Value | Rational") -> "Value":
-        return self + self.points.value(other) * -1
+    def __sub__(self, other: "Value") -> "Value":
+        return self + -other
 
     def equals(self, other: "Value") -> bool:
         """Tell whether both have the same numbers at all points, and are real numbers at the same flips."""
@@ -127,7 +127,7 @@ class Value:
         """Return the names on which the value depends: none for x - x."""
         if len(self.at) == 1:
             return frozenset()
-        flips = {name: _flip_of(number) for number, name in enumerate(self.points.variables)}
+        flips = {name: _flip_of(index) for index, name in enumerate(self.points.variables)}
         return frozenset(name for name in self.names if not _agree(self.at[0], self.at[flips[name]]))
 
 
@@ -172,11 +172,11 @@ class Points:
         if self.work_left < 0:
             raise Unreadable("too much work")
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
-        known = [number for number in at if number is not None]
-        if all(map(mp.isnan, known)):
+        if all(number is None or mp.isnan(number) for number in at):
             raise Unreadable("no value at any point")
-        if len(known) == len(at) and all(_agree(known[0], number) for number in known[1:]):
-            return Value((_simplest(known[0]),), self)
+        has_all = all(number is not None for number in at)  # mpmath is slow to compare with None
+        if has_all and all(_agree(at[0], number) for number in at[1:]):
+            return Value((_simplest(at[0]),), self)
         names = frozenset().union(*(value.names for value in values))
         divisors = [divisor for value in values for divisor in value.divisors]
         return Value(tuple(at), self, names, divisors=tuple(divisors))
@@ -187,17 +187,17 @@ class Points:
         return [value.at if len(value.at) == num_points else value.at * num_points for value in values]
 
 
-def _flip_of(number: int) -> int:
-    """Return the point at which the variable of this number is negative and most others are as at the first point."""
-    return 1 + number % NUM_FLIPS
+def _flip_of(index: int) -> int:
+    """Return the point at which the variable of this index is negative and most others are as at the first point."""
+    return 1 + index % NUM_FLIPS
 
 
 @cache
-def _numbers_of_variable(number: int) -> tuple[Number, ...]:
-    rng = random.Random(number)
+def _numbers_of_variable(index: int) -> tuple[Number, ...]:
+    rng = random.Random(index)
     at = [_random(rng, SCALES[0])] * (1 + NUM_FLIPS)
     at += [_random(rng, scale) for scale in SCALES[1:]]
-    at[_flip_of(number)] = -_random(rng, 2.0)
+    at[_flip_of(index)] = -_random(rng, 2.0)
     return tuple(at)
 
 
@@ -207,7 +207,7 @@ def _random(rng: random.Random, scale: float) -> Number:
 
 
 def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | None, ...]) -> Number | None:
-    if None in numbers:
+    if any(number is None for number in numbers):
         return None
     try:
         found = _real(_checked(function(*numbers)))
@@ -236,7 +236,9 @@ def _real(number: Number) -> Number:
         return number
     if abs(number.imag) <= abs(number.real) * _TOLERANCE:
         return number.real
-    return mp.mpc(0, number.imag) if abs(number.real) <= abs(number.imag) * _TOLERANCE else number
+    if abs(number.real) <= abs(number.imag) * _TOLERANCE:
+        return mp.mpc(0, number.imag)
+    return number
 
 
 def _simplest(number: Number) -> Number:

@@ -24,7 +24,7 @@ JOINED = cells(  # boxes that are one list
     $\boxed{2}$ and $\boxed{3}$ → 2, 3 ¦ \boxed{2}, \boxed{3} \text{ or } \boxed{5} → 2, 3, 5
     so $x = \boxed{2}$ or $x=\boxed{3}$ → x = 2, x=3 ¦ $x_1=\boxed{2}, y=\boxed{3}$ → x_1=2, y=3
     \boxed{x+1}$, or $\boxed{1+x} → 1+x ¦ \boxed{2}. Or rather \boxed{3} → 3 ¦ \boxed{2} \boxed{3} → 3
-    \boxed{\frac52} = \boxed{2\frac12} → 2\frac12
+    \boxed{\frac52} = \boxed{2\frac12} → 2\frac12 ¦ \boxed{0.33} or \boxed{\frac13} → 0.33, \frac13
     """
 )
 NO_BOX = cells(
