@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("-k", type=_count, default=5, help="return this many passages (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(argv)
-    with KnowledgeBase.open(options.db) as base:
+    with KnowledgeBase(options.db) as base:
         found = None if options.title is None else base.lookup(options.title)
         passages = base.search(options.query, options.k, found and found.titles)
     if options.json:

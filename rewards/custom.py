@@ -21,6 +21,7 @@ from grpo.base.schema import Group, Score
 from knowledge.text import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
+Grades = tuple[list[Score], dict[str, list[float]]]  # of a group; and the numbers of each metric that was logged
 
 PASSED = tuple("prompts completions completion_ids trainer_state log_extra log_metric".split())  # with the columns
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
@@ -55,11 +56,6 @@ class Notes:
         if not isinstance(values, list) or len(values) != self.size:
             raise ValueError(f"log_extra({column!r}, ...) needs a list of {self.size} values, one per completion")
         self.extra[_as_name(column)] = [_as_detail(value) for value in values]
-
-    def of(self, index: int) -> dict[str, Any]:
-        """Return what was told about completion `index`."""
-        extra = {column: values[index] for column, values in self.extra.items()}
-        return {"extra": extra} if extra else {}
 
     def log_metric(self, name: str, value: float) -> None:
         """Add a number to the metric log/NAME, which is the mean of a step's numbers. An infinite one counts as NaN."""
@@ -148,7 +144,7 @@ def _check_parameters(name: str, function: UserFunction) -> None:
 # --- calling them -------------------------------------------------------------------------------------------------
 
 
-def arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[str, Any]:
+def _arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[str, Any]:
     """Return what TRL passes to a function for the completions of a prompt: copies, which the function may change.
 
     prompts, completions: texts; lists of messages if the data holds conversations. Every column holds one value per
@@ -170,27 +166,28 @@ def arguments(group: Group, trainer_state: TrainerState, notes: Notes) -> dict[s
     return {**columns, **dict(zip(PASSED, passed, strict=True))}
 
 
-def on_thread(work: Coroutine[Any, Any, list[Score]]) -> "Future[list[Score]]":
+def on_thread(work: Coroutine[Any, Any, Grades]) -> "Future[Grades]":
     """Run a coroutine on a thread that nobody waits for: it may hang, and the program must be able to end."""
-    future: Future[list[Score]] = Future()
+    future: Future[Grades] = Future()
 
     def run() -> None:
         try:
-            scores, error = asyncio.run(work), None
+            grades, error = asyncio.run(work), None
         except Exception as raised:
-            scores, error = [], raised
+            grades, error = None, raised
         if future.set_running_or_notify_cancel():
-            future.set_exception(error) if error else future.set_result(scores)
+            future.set_exception(error) if error else future.set_result(grades)
 
     threading.Thread(target=run, name="reward", daemon=True).start()
     return future
 
 
-async def call(name: str, function: UserFunction, given: Mapping[str, Any], notes: Notes) -> list[Score]:
+async def call(name: str, function: UserFunction, group: Group, trainer_state: TrainerState) -> Grades:
     """Call a function, plain or `async def`, for a group. Whatever it raises is a UserError."""
-    size = notes.size
+    size = len(group.completions)
+    notes = Notes(size)
     try:
-        values = function(**given)
+        values = function(**_arguments(group, trainer_state, notes))
         values = _collected(await values if inspect.isawaitable(values) else values)
     except UserError:
         raise
@@ -199,11 +196,12 @@ async def call(name: str, function: UserFunction, given: Mapping[str, Any], note
     if not isinstance(values, list) or len(values) != size:
         what, why = f"the reward {name} must return a list of {size} numbers or None", f"it returned {str(values)[:80]}"
         raise UserError(what, why, "return one value per completion", INTERNAL)
-    details = [notes.of(index) for index in range(size)]
+    extras = [{column: told[index] for column, told in notes.extra.items()} for index in range(size)]
+    details = [{"extra": extra} if extra else {} for extra in extras]
     if all(value is None for value in values):
         reason = "the function returned None for the whole group"
-        return [Score(None, reason, details=of_one, applies=False) for of_one in details]
-    return [_score(name, value, of_one) for value, of_one in zip(values, details, strict=True)]
+        return [Score(None, reason, details=of_one, applies=False) for of_one in details], notes.metrics
+    return [_score(name, value, of_one) for value, of_one in zip(values, details, strict=True)], notes.metrics
 
 
 def _collected(values: Any) -> Any:

@@ -77,18 +77,28 @@ BUILT_IN = {
 }
 
 
+class Resource:
+    """What rewards use and a run looks after, such as a judge. By default there is nothing to do for it."""
+
+    def prepare(self, rows: Rows, say: Say) -> None:
+        """Find out before the first step, with the data set's rows, what would fail later; `say` what else is found."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return kb/* since the last call, judge/* and decomposer/* since the start, by their names in the glossary."""
+        return {}
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
 @dataclass(frozen=True)
 class Reward:
     """A named reward: it has either `grade` (for one completion and its row's columns) or `function` (for a group).
 
     timeout_s: seconds that a call of `function` may take.
     needs: columns without which it cannot work.
-    slow: it waits for something, such as an API; then micro-batches are trained in the order in which rewards arrive.
-    prepare: called once before the first step with the data set's rows, to find out now what would fail later; it may
-    `say` something.
     finish: changes the scores of a group once all of them are there, by rules that compare its completions.
-    metrics: kb/* since the last call, judge/* and decomposer/* since the start, under their names in the glossary.
-    close: frees what the reward holds.
+    resources: what it uses.
     """
 
     name: str
@@ -96,11 +106,8 @@ class Reward:
     function: UserFunction | None = None
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
-    slow: bool = False
-    prepare: Callable[[Rows, Say], None] | None = None
     finish: Callable[[Sequence[Score]], list[Score]] | None = None
-    metrics: Callable[[], dict[str, float]] | None = None
-    close: Callable[[], None] | None = None
+    resources: tuple[Resource, ...] = ()
 
 
 def built_in(name: str) -> BuiltIn:
@@ -134,9 +141,7 @@ def _build(name: str, options: Options) -> Reward:
         module_name, _, function_name = known.where.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
         made = function(name, options) if function_name.startswith("build") else Reward(name, function)
-        is_slow = known.asks_judge and options["judge"] == "api"
-        is_slow |= known.checks_facts and (options["decomposer"] == "api" or options["verifier"] == "nli")
-        return replace(made, needs=known.needs, slow=is_slow)
+        return replace(made, needs=known.needs)
     function = find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

@@ -38,7 +38,6 @@ from rewards.format import parse
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
-NO_MODEL = "unused"
 Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
 
 
@@ -101,7 +100,7 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
 
 def encoder(config: TrainConfig) -> Encode:
     """Return the function that makes token ids of a completion; without a model, one whose tokens are unknown."""
-    if config.model_name_or_path == NO_MODEL:
+    if config.model_name_or_path is None:
         return UnknownTokens
     from grpo.data.prompts import load_tokenizer
     from grpo.model.policy import find_parts
@@ -136,8 +135,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, help="where the graded rows go; stdout if not given")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
-    needed = [f"model_name_or_path={NO_MODEL}", "dataset_id_or_path=unused", "output_dir=unused"]
-    config, _ = load_config(None, [*needed, f"reward_funcs={arguments.reward}", *arguments.overrides])
+    config, _ = load_config(None, [f"reward_funcs={arguments.reward}", *arguments.overrides], is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))

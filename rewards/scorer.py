@@ -44,6 +44,7 @@ class Scorer:
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
         self.rewards, self.peers = list(rewards), peers or Peers()
+        self.resources = [resource for reward in rewards for resource in reward.resources]
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.slots = asyncio.Semaphore(NUM_THREADS)
@@ -52,11 +53,6 @@ class Scorer:
         # Since the last metrics(): the seconds of users' functions, and the numbers that they have logged.
         self.seconds: Counter[str] = Counter()
         self.logged: dict[str, list[float]] = defaultdict(list)
-
-    @property
-    def slow(self) -> bool:
-        """Return whether a reward waits for something outside this process."""
-        return any(reward.slow for reward in self.rewards)
 
     def submit(self, group: Group, index: int, state: custom.TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
@@ -101,9 +97,9 @@ class Scorer:
 
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
-        for reward in self.rewards:
-            if reward.prepare and self.peers.rank == 0:
-                reward.prepare(rows, say)
+        if self.peers.rank == 0:
+            for resource in self.resources:
+                resource.prepare(rows, say)
 
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
@@ -117,9 +113,8 @@ class Scorer:
 
     def close(self) -> None:
         """Free what the rewards hold. Grades that are still under way are given up."""
-        for reward in self.rewards:
-            if reward.close:
-                reward.close()
+        for resource in self.resources:
+            resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
         ours = self.loops.get(_BUILT_IN)
         if ours:  # it ends first, since it starts calls on the others
@@ -131,13 +126,13 @@ class Scorer:
             loop.call_soon_threadsafe(loop.stop)
 
     def _metrics(self) -> dict[str, float]:
-        metrics = {f"rewards/{name}/time": seconds for name, seconds in dict(self.seconds).items()}
+        functions = [reward.name for reward in self.rewards if reward.function]
+        metrics = {f"rewards/{name}/time": self.seconds[name] for name in functions}
         metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
         self.logged.clear()
         self.seconds.clear()
-        for reward in self.rewards:
-            if reward.metrics:
-                metrics |= reward.metrics()
+        for resource in self.resources:
+            metrics |= resource.metrics()
         return metrics
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
@@ -165,21 +160,20 @@ class Scorer:
 
     async def _grade_group(self, reward: Reward, group: Group, state: custom.TrainerState) -> list[Score]:
         """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
-        notes = custom.Notes(len(group.completions))
         is_async = custom.is_async(reward.function)
         async with nullcontext() if is_async else self.slots:
             started = time.perf_counter()
-            given = custom.arguments(group, state, notes)
-            work = custom.call(reward.name, reward.function, given, notes)
+            work = custom.call(reward.name, reward.function, group, state)
             loop = self._loop(reward.name) if is_async else None
             future = asyncio.run_coroutine_threadsafe(work, loop) if loop else custom.on_thread(work)
             try:
-                scores = await asyncio.wait_for(asyncio.wrap_future(future), reward.timeout_s)
+                scores, logged = await asyncio.wait_for(asyncio.wrap_future(future), reward.timeout_s)
             except TimeoutError:  # of the deadline: whatever the function raises is a UserError
-                return [Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")] * notes.size
+                late = Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")
+                return [late] * len(group.completions)
             finally:
                 self.seconds[reward.name] += time.perf_counter() - started
-        for name, numbers in notes.metrics.items():
+        for name, numbers in logged.items():
             self.logged[name] += numbers
         return scores
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
-from knowledge.facts.claims import Claims
 from knowledge.facts.matcher import SentenceMatcher
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import Verifier
@@ -68,14 +67,7 @@ def check_decomposer(client: "ApiClient", options: Options) -> str:
 
     Raise UserError (exit 3) if that yields no facts.
     """
-
-    async def check(client: "ApiClient") -> Claims:
-        def complete(messages, max_tokens, **_):
-            return client.check(messages, max_tokens)
-
-        return await by_model(complete, options["decomposer_max_tokens"])(*KNOWN_TEXT)
-
-    claims = client.run_sync(check)
+    claims = client.run_sync(by_model(client.check, options["decomposer_max_tokens"])(*KNOWN_TEXT))
     if not claims.facts:
         raise UserError(
             f"the model {client.endpoint.model} does not work as a decomposer",
@@ -94,7 +86,7 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     from knowledge.facts.entailment import EntailmentVerifier
 
     try:
-        return EntailmentVerifier.load(
+        return EntailmentVerifier(
             options["nli_model"],
             device=choose_device(options["device"]),
             threshold=options["entailment_threshold"],
@@ -123,7 +115,7 @@ OFFLINE = Checkup("rules, offline: for tests and toy worlds")
 def _judge(options: Options) -> Checkup:
     """Let the judge grade a known answer."""
     judge = build_judge(options)
-    return OFFLINE if options["judge"] == "offline" else _asked(judge.client, judge.check_sync)
+    return OFFLINE if options["judge"] == "offline" else _asked(judge.client, judge.check)
 
 
 def _knowledge_base(options: Options) -> Checkup:

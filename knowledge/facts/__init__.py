@@ -5,7 +5,7 @@ in this order:
 
     claims.py            the atomic facts of a text, and which of them count
     model_decomposer.py  a text to its facts by a language model
-    replies.py           what a language model replies: its list of facts, in all usual forms
+    replies.py           ask a language model, and read its list of facts in all usual forms
     verdict.py           supported, refuted or unknown: the interface of a verifier
     entailment.py        a verifier with an entailment model
     matcher.py           both without a model: whole sentences, for toy worlds

@@ -1,6 +1,6 @@
 """Verify facts with an entailment model: does a passage (premise) entail a fact (hypothesis), or contradict it?
 
-    verifier = EntailmentVerifier.load("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", device="cuda:1")
+    verifier = EntailmentVerifier("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli", device="cuda:1")
 
 KnowRL counts a fact as supported if any of five passages entails it with at least 0.3, even if it contradicts it more:
 0.31 against 0.68 passes. Here entailment must also beat contradiction in that passage; weigh_contradiction=False gives
@@ -10,13 +10,14 @@ KnowRL's rule. Only safetensors are loaded, and no code from the checkpoint runs
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.hub import fetch_model
 from knowledge.facts.verdict import FactToCheck, Verdict
+from knowledge.store.answers import Passage
 from knowledge.text import clean
 
 DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"
@@ -29,50 +30,31 @@ LABELS = ("entailment", "contradiction", "neutral")
 
 
 class EntailmentVerifier:
-    """Verify facts with a model; `load` makes one.
+    """Verify facts with the model of a folder or hub id, on one device.
 
-    Threads take turns by a lock; facts judged in one call share batches.
-
-    columns: the columns of the model's logits in the order of LABELS.
+    It computes in float32 on a CPU and in bfloat16 elsewhere; probabilities differ by about 0.01. Threads take turns by
+    a lock; facts judged in one call share batches. UserError (exit 3): no safetensors, code in the checkpoint, no
+    classification head, labels that are not those of an entailment model, or no such device.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        tokenizer: Any,
-        columns: Sequence[int],
-        threshold: float,
-        weigh_contradiction: bool,
-    ):
-        self.model, self.tokenizer, self.columns = model, tokenizer, list(columns)
-        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
-        self.device = next(model.parameters()).device
-        self.max_tokens = min(MAX_TOKENS, getattr(model.config, "max_position_embeddings", MAX_TOKENS))
-        self._lock = threading.Lock()
-
-    @classmethod
-    def load(
-        cls,
         model: str = DEFAULT_MODEL,
         *,
         device: str | torch.device,
         threshold: float = THRESHOLD,
         weigh_contradiction: bool = True,
-    ) -> Self:
-        """Load the model of a folder or hub id onto this device.
-
-        It computes in float32 on a CPU and in bfloat16 elsewhere; probabilities differ by about 0.01. UserError (exit
-        3): no safetensors, code in the checkpoint, no classification head, labels that are not those of an entailment
-        model, or no such device.
-        """
-        folder = fetch_model(model)
-        network, tokenizer = _read(model, folder)
-        columns = label_columns(model, network.config.id2label)
+    ):
+        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
+        network, self.tokenizer = _read(model, fetch_model(model))
+        self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of LABELS
+        self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
         what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"
         with explained((RuntimeError, AssertionError), what, fix):
-            device = torch.device(device)
-            network = network.to(device, torch.float32 if device.type == "cpu" else torch.bfloat16).eval()
-        return cls(network, tokenizer, columns, threshold, weigh_contradiction)
+            self.device = torch.device(device)
+            data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+            self.model = network.to(self.device, data_type).eval()
+        self._lock = threading.Lock()
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
         """Return one verdict per fact, in order; each different pair of passage and fact is computed once."""
@@ -80,8 +62,7 @@ class EntailmentVerifier:
         scores = dict(zip(pairs, self.probabilities(pairs), strict=True))
         verdicts = []
         for fact, passages in facts:
-            found = [(passage.id, *scores[passage.text, fact][:2]) for passage in passages]
-            verdicts.append(self._judge(found))
+            verdicts.append(self._judge([(passage, *scores[passage.text, fact][:2]) for passage in passages]))
         return verdicts
 
     def probabilities(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, float, float]]:
@@ -113,23 +94,20 @@ class EntailmentVerifier:
                 found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
         return [found[place] for place in range(len(pairs))]
 
-    def _judge(self, scores: Sequence[tuple[str, float, float]]) -> Verdict:
-        """Return the verdict on one fact; `scores` holds (passage id, entailment, contradiction)."""
-        if not scores:
-            return Verdict("unknown", None, 0.0, 0.0, "no passage")
+    def _judge(self, scores: Sequence[tuple[Passage, float, float]]) -> Verdict:
+        """Return the verdict on one fact; `scores` holds (passage, entailment, contradiction)."""
         supporting, refuting = [], []
-        for id, entailment, contradiction in scores:
+        for passage, entailment, contradiction in scores:
             is_weightier = entailment > contradiction or not self.weigh_contradiction
             if entailment >= self.threshold and is_weightier:
-                supporting.append((entailment, id))
+                supporting.append((entailment, passage))
             if contradiction > max(entailment, REFUTED_FROM):
-                refuting.append((contradiction, id))
-        highest = max(entailment for _, entailment, _ in scores), max(contradiction for *_, contradiction in scores)
-        for label, found, says in (("supported", supporting, "entailed"), ("refuted", refuting, "contradicted")):
+                refuting.append((contradiction, passage))
+        for label, found in (("supported", supporting), ("refuted", refuting)):
             if found:
-                best, id = max(found, key=lambda pair: pair[0])
-                return Verdict(label, id, *highest, f"{says} with {best:.2f}")
-        return Verdict("unknown", None, *highest, f"entailed with {highest[0]:.2f} at most")
+                _, strongest = max(found, key=lambda pair: pair[0])
+                return Verdict(label, strongest)
+        return Verdict("unknown")
 
 
 def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:

@@ -62,11 +62,10 @@ def _judge(fact: str, passages: Sequence[Passage]) -> Verdict:
     for passage in passages:
         values = _stated(passage.text).get(stem, ())
         if value in values:
-            return Verdict("supported", passage.id, 1.0, 0.0, "a sentence states it")
-        others = [other for other in values if not _may_agree(other, value)]
-        if others and not refuted:
-            refuted = Verdict("refuted", passage.id, 0.0, 1.0, f"a sentence has {others[0]} in its place")
-    return refuted or Verdict("unknown", None, 0.0, 0.0, "no sentence states it")
+            return Verdict("supported", passage)
+        if not refuted and any(not _may_agree(other, value) for other in values):
+            refuted = Verdict("refuted", passage)
+    return refuted or Verdict("unknown")
 
 
 @lru_cache(MAX_CACHED_PASSAGES)

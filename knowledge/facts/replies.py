@@ -1,4 +1,4 @@
-"""Read what a language model replies: without its thoughts, out of its fence, and as a list of facts.
+"""Ask a language model, and read what it replies: without its thoughts, out of its fence, and as a list of facts.
 
     parse_reply("Here are the facts:\\n* [2] Mira was born in Velda.")  ->  {"Mira was born in Velda.": (2,)}
     parse_reply("NON_FACTUAL")                                         ->  {}
@@ -9,10 +9,14 @@ time.
 """
 
 import re
+from collections.abc import Awaitable, Callable
 from itertools import chain
+from typing import Any
 
 from knowledge.store.tokens import UNSPACED
 
+NUM_ASKED = 2  # how often a model is asked whose reply cannot be used
+MAX_QUOTED = 200  # characters of such a reply that it is shown again
 MIN_WORDS = 3  # in a fact, as num_words counts them
 THOUGHTS = (  # what begins a model's thoughts, and what ends them
     ("<think>", "</think>"),
@@ -29,6 +33,30 @@ _NUMBERS = re.compile(rf"^(?:{_BRACKETS}){{1,8}}[:.]?|(?:{_BRACKETS}){{1,8}}[.�
 _MARK = re.compile(rf"[*+]\s+|[-–—•]\s*|[(（]?\d{{1,3}}(?:[)）、．]|\.(?!\d))\s*|(?={_BRACKETS}\S)")  # of a list
 _RANGE = re.compile(r"(\d+)(?:\s*[–-]\s*(\d+))?")
 _NON_FACTUAL = re.compile(r"[\W_]*(?:NON[_ -]?FACTUAL(?![A-Za-z])|(?:there are )?no (?:\w+ )?facts\b)", re.IGNORECASE)
+
+
+# ask(messages, *, max_tokens, prompt_version, read). Its reply has a `text`, which is None if there is none; then
+# `reason` says why, and `cut` is what there is of a reply that did not come to its end.
+Ask = Callable[..., Awaitable[Any]]
+
+
+async def converse(
+    ask: Ask, messages: list[dict[str, str]], read: Callable[[str], Any], again: str, **more: Any
+) -> tuple[Any, list[Any]]:
+    """Ask a model, and once more, in the words `again`, if `read` returns None for its reply.
+
+    Return what was read of the last reply, and all replies. more: further arguments of `ask`.
+    """
+    replies = []
+    for _ in range(NUM_ASKED):
+        reply = await ask(messages, read=read, **more)
+        replies.append(reply)
+        value = None if reply.text is None else read(reply.text)
+        if reply.text is None or value is not None:
+            break
+        said = {"role": "assistant", "content": reply.text[:MAX_QUOTED]}
+        messages = [*messages, said, {"role": "user", "content": again}]
+    return value, replies
 
 
 def without_thoughts(reply: str) -> str:

@@ -1,6 +1,6 @@
 """Say whether some passages support a fact or contradict it: the interface of those who do.
 
-verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", "Mira Tolan#0", 1.0, ...)]
+verifier.verify([("Mira Tolan was born in Velda", passages)])  ->  [Verdict("supported", passages[0])]
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,10 @@ FactToCheck = tuple[str, Sequence[Passage]]  # a fact, and the passages that may
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the passages say of a fact.
-
-    evidence: the id of the passage that decided; None if no passage did. entailment, contradiction: the highest of any
-    passage, from 0 to 1.
-    """
+    """What the passages say of a fact. evidence: the passage that decided; None if no passage did."""
 
     label: Label
-    evidence: str | None
-    entailment: float
-    contradiction: float
-    reason: str
+    evidence: Passage | None = None
 
 
 class Verifier(Protocol):

@@ -1,6 +1,6 @@
 """Look up titles in a knowledge base, and search it by BM25, in some documents or in all.
 
-    base = KnowledgeBase.open("wiki.db")
+    base = KnowledgeBase("wiki.db")
     found = base.lookup("Alex;AleX")                                  # Lookup(titles=("Alex", "AleX"), how="parts")
     base.search("Alex was born in 1962", k=5, titles=found.titles)    # the best passages of these documents
     base.search("who was born in 1962", k=5)                          # the best passages of all
@@ -34,31 +34,24 @@ TEXT = "SELECT text FROM documents WHERE title = ?"
 
 
 class KnowledgeBase:
-    """Open it with `KnowledgeBase.open`, also as a context manager.
+    """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
 
-    Every method may raise KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was
-    changed or replaced while in use.
+    UserError (exit 3) says what was found instead, and how to build a knowledge base. Every method may raise
+    KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was changed or replaced
+    while in use.
     """
 
-    def __init__(self, database: ReadOnlyDatabase):
-        self.path, self._database = database.path, database
-        record = index_record(database)
-        self._index = FullTextIndex(database, record["passages"]) if record else None
-        self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
-
-    @classmethod
-    def open(cls, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
-        """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
-
-        UserError (exit 3) says what was found instead, and how to build a knowledge base.
-        """
-        database = ReadOnlyDatabase(Path(path), busy_timeout_s)
+    def __init__(self, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
+        self.path = Path(path)
+        self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
         try:
-            check_pages(database)
-            return cls(database)
+            check_pages(self._database)
+            record = index_record(self._database)
         except BaseException:
-            database.close()
+            self._database.close()
             raise
+        self._index = FullTextIndex(self._database, record["passages"]) if record else None
+        self._passages = lru_cache(MAX_CACHED_DOCUMENTS)(self._read_passages)
 
     def lookup(self, title: str, guess: bool = True) -> Lookup:
         """Find the documents of a title.
@@ -67,7 +60,7 @@ class KnowledgeBase:
         and diacritics count. guess: whether to guess, in a file with a full-text index.
         """
         wanted = clean(title).strip()
-        if self._stored([wanted]):
+        if wanted and self._stored([wanted]):
             return Lookup(title, (wanted,), "exact")
         parts = [part.strip() for part in wanted.split(";")]
         parts = [part for part in dict.fromkeys(parts) if part]
@@ -101,9 +94,9 @@ class KnowledgeBase:
         ranked = rank(tokens(query), [counts for _, counts in passages])
         return [replace(passages[place][0], score=score) for score, place in ranked[:k]]
 
-    def coverage(self, titles: Iterable[str]) -> Coverage:
-        """Count how many of these titles are found, and how; a title that is repeated counts once."""
-        return Coverage(tuple(self.lookup(title) for title in dict.fromkeys(titles)))
+    def coverage(self, titles: Iterable[str], guess: bool = True) -> Coverage:
+        """Count how many of these titles are found, and how; one that is repeated counts once. guess: see lookup."""
+        return Coverage(tuple(self.lookup(title, guess) for title in dict.fromkeys(titles)))
 
     def check_search(self) -> None:
         """Raise UserError (exit 3) if the file has no full-text index: KnowRL's and FActScore's have none."""

@@ -29,7 +29,7 @@ def read_only_uri(path: Path) -> str:
     """
     fix = f"build it: python -m knowledge.build SOURCE.jsonl {path}; or check its permissions"
     if path.is_fifo():
-        raise bad_file(path, "a pipe", fix=fix)
+        raise bad_file(path, "a pipe", fix="save it to a file, and name that")
     with explained(OSError, f"{path} cannot be read", fix), open(path, "rb") as file:
         is_wal = 2 in file.read(20)[18:]
     if not is_wal:

@@ -44,7 +44,7 @@ class Skip:
 
 
 def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[Document | Skip]:
-    """Yield the documents and skips of a file. passed: is told how many bytes of it have been read, row by row.
+    """Yield the documents and skips of a file or pipe. passed: is told after each row how many bytes have been read.
 
     UserError (exit 3) if the file cannot be read: missing, a directory, damaged gzip, a broken array.
     """
@@ -52,7 +52,7 @@ def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[D
     kinds = (OSError, EOFError, zlib.error)  # gzip's own error is an OSError
     with explained(kinds, f"cannot read the source {path}", fix), open(path, "rb") as file:
         for row in _rows(path, file):
-            passed(file.tell())
+            passed(file.tell() if file.seekable() else 0)
             yield row
 
 
@@ -99,7 +99,7 @@ def _lines(stream: BinaryIO) -> Iterator[Document | Skip]:
             yield Skip(number, f"too long: the limit is {MAX_LINE_BYTES / 1e6:.1f} MB")
             continue
         try:
-            yield check_row(number, json.loads(line)) if line.strip() else Skip(number, "blank")
+            yield check_row(number, json.loads(line)) if line.lstrip(SPACES) else Skip(number, "blank")
         except (ValueError, RecursionError) as error:
             yield Skip(number, f"not JSON: {error}")
 

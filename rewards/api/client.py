@@ -93,19 +93,18 @@ class ApiClient:
         max_tokens: int,
         prompt_version: str,
         nonce: str = "",
-        accept: Callable[[str], Any] = bool,
+        read: Callable[[str], Any] = str,
     ) -> ChatReply:
         """Return the model's reply, from the cache if it was given before. Equal questions under way are asked once.
 
         max_tokens: of the reply, its thoughts included. nonce: a random word in the messages, which the cache
-        disregards. accept: which replies are usable; others are not cached. Raises UserError (exit 4) for failures that
-        concern every request, and after many questions in a row without a usable reply; such a client asks nothing any
-        more.
+        disregards. read: returns None for a reply of no use, which is not cached. Raises UserError (exit 4) for
+        failures that concern every request, and after many questions in a row without a usable reply; such a client
+        asks nothing any more.
         """
         if self._is_closed:
             return CLOSED
-        model = self.endpoint.model
-        key = cache_key(model, parameters_of(model, max_tokens), prompt_version, messages, nonce)
+        key = cache_key(prompt_version, request_of(self.endpoint.model, messages, max_tokens), nonce)
         if self.cache and (cached := self.cache.get(key)) is not None:
             self.counts["cache_hits"] += 1
             return ChatReply(cached)
@@ -113,14 +112,17 @@ class ApiClient:
         if key in running:
             self.counts["cache_hits"] += 1
         else:
-            running[key] = asyncio.create_task(self._ask_and_keep(key, messages, max_tokens, accept))
+            running[key] = asyncio.create_task(self._ask_and_keep(key, messages, max_tokens, read))
             running[key].add_done_callback(lambda task: _forget(running, key, task))
         task = running[key]
         await asyncio.wait({task})  # a cancelled caller does not cancel the task, which others may wait for
         return CLOSED if task.cancelled() else task.result()
 
-    async def check(self, messages: Messages, max_tokens: int) -> ChatReply:
-        """Ask one uncached question before the first step. Raise UserError (exit 3) if the endpoint cannot answer."""
+    async def check(self, messages: Messages, *, max_tokens: int, **_: Any) -> ChatReply:
+        """Ask one question, as `complete` does but uncached, before the first step.
+
+        Raises UserError (exit 3) if the endpoint cannot answer.
+        """
         try:
             await check_address(self.endpoint)
             reply = await self._ask(messages, max_tokens, self.limits.preflight_tries)
@@ -131,12 +133,12 @@ class ApiClient:
             raise self._error("gives no answer", reply.reason, fix, PREFLIGHT)
         return reply
 
-    def run_sync(self, ask: Callable[["ApiClient"], Awaitable[Result]]) -> Result:
-        """Run a coroutine function on an event loop of its own. The session ends with it."""
+    def run_sync(self, asking: Awaitable[Result]) -> Result:
+        """Wait for what asks this client, on an event loop of its own. The session ends with it."""
 
         async def run() -> Result:
             try:
-                return await ask(self)
+                return await asking
             finally:
                 await self._disconnect()
 
@@ -168,10 +170,10 @@ class ApiClient:
             await session.close()
 
     async def _ask_and_keep(
-        self, key: str, messages: Messages, max_tokens: int, accept: Callable[[str], bool]
+        self, key: str, messages: Messages, max_tokens: int, read: Callable[[str], Any]
     ) -> ChatReply:
         reply = await self._ask(messages, max_tokens)
-        is_usable = reply.text is not None and bool(accept(reply.text))
+        is_usable = reply.text is not None and read(reply.text) is not None
         self.counts["unscorable"] += reply.text is None
         if is_usable and self.cache is not None:
             self.cache.put(key, reply.text)
@@ -297,30 +299,24 @@ def _forget(running: dict[str, asyncio.Task], key: str, task: asyncio.Task) -> N
         task.exception()
 
 
-def parameters_of(model: str, max_tokens: int) -> dict[str, float]:
-    """Return the parameters of a request: the likeliest reply, so that equal questions get equal replies."""
-    if _REASONS.search(model):
-        return {"max_completion_tokens": max_tokens}
-    return {"max_tokens": max_tokens, "temperature": 0.0}
-
-
 def request_of(model: str, messages: Messages, max_tokens: int) -> dict[str, Any]:
-    """Write the body of a chat request."""
+    """Write the body of a chat request. It asks for the likeliest reply, so that equal questions get equal replies."""
     cleaned = [{"role": message["role"], "content": encodable(message["content"])} for message in messages]
-    return {"model": model, "messages": cleaned, **parameters_of(model, max_tokens)}
+    limits = {"max_tokens": max_tokens, "temperature": 0.0}
+    if _REASONS.search(model):
+        limits = {"max_completion_tokens": max_tokens}
+    return {"model": model, "messages": cleaned, **limits}
 
 
-def cache_key(
-    model: str,
-    parameters: Mapping[str, float],
-    prompt_version: str,
-    messages: Messages,
-    nonce: str,
-) -> str:
-    """Hash all that a reply depends on. The nonce, a random word in the messages, is left out."""
-    texts = [[message["role"], message["content"].replace(nonce, "")] for message in messages]
-    request = json.dumps([model, sorted(parameters.items()), prompt_version, texts])
-    return hashlib.sha256(request.encode()).hexdigest()
+def cache_key(prompt_version: str, request: Mapping[str, Any], nonce: str = "") -> str:
+    """Hash all that a reply depends on, in the layout of existing caches.
+
+    The nonce, a random word in the messages, is left out.
+    """
+    texts = [[message["role"], message["content"].replace(nonce, "")] for message in request["messages"]]
+    parameters = [item for item in sorted(request.items()) if item[0] not in ("model", "messages")]
+    content = json.dumps([request["model"], parameters, prompt_version, texts])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:

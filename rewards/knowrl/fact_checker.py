@@ -22,7 +22,7 @@ from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
 from knowledge.text import shortened
 from rewards.format import thoughts
-from rewards.registry import Columns, Options, Rows, Say
+from rewards.registry import Columns, Options, Resource, Rows, Say
 from rewards.services import build_verifier, check_decomposer, decomposer_client, knowledge_base_path
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
@@ -46,7 +46,7 @@ def joined_titles(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-class FactChecker:
+class FactChecker(Resource):
     """Measure how far the configured knowledge base supports completions. Several event loops may use it.
 
     is_original: count facts as KnowRL's code does: every one that the decomposer lists, whatever contradicts it, and
@@ -63,7 +63,7 @@ class FactChecker:
 
     def __init__(self, options: Options, formula: Formula, is_original: bool = False):
         self.options, self.formula, self.is_original = options, formula, is_original
-        self.base = KnowledgeBase.open(knowledge_base_path(options))
+        self.base = KnowledgeBase(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
         self.client = decomposer_client(options)
         self.decompose: Decompose = by_rules
@@ -73,7 +73,8 @@ class FactChecker:
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
-        if options["missing_title_policy"] == "search":
+        self.may_guess = options["missing_title_policy"] == "search"  # titles
+        if self.may_guess:
             self.base.check_search()
 
     async def check(self, completion: str, columns: Columns) -> Score:
@@ -81,7 +82,7 @@ class FactChecker:
         text, start = thoughts(completion)
         title = joined_titles(columns.get("title"))
         try:
-            found = await self._look_up(title)
+            found = await self._on_pool(self._look_up, title)
             if found.how == "missing":
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
@@ -89,22 +90,16 @@ class FactChecker:
             claims = await self.decompose(text, str(columns.get("question") or ""), subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
-            facts = await self._run(self._with_passages, claims.facts, found)
+            return await self._on_pool(self._weigh, claims.facts, found, start)
         except KnowledgeBusy as error:
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
-        verdicts = await self._run(self.verifier.verify, facts)
-        checked = []
-        for claim, (_, passages), verdict in zip(claims.facts, facts, verdicts, strict=True):
-            checked.append(_checked(claim, passages, verdict, start))
-        repeated = set() if self.is_original else await self._repeated(checked)
-        return self._score(checked, repeated, found)
 
     def prepare(self, rows: Rows, say: Say) -> None:
         """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers.
 
         Warn if so many titles are missing that the reward means little, or that the run would end.
         """
-        coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows])
+        coverage = self.base.coverage([joined_titles(row.get("title")) for row in rows], self.may_guess)
         say(f"knowledge base {self.base.path}: {coverage}")
         lowest, consequence, policy = LOWEST_COVERAGE, "", self.options["missing_title_policy"]
         if policy != "zero":  # completions without their title are unscored
@@ -143,24 +138,25 @@ class FactChecker:
         if self.client:
             self.client.close()
 
-    async def _look_up(self, title: str) -> Lookup:
+    def _look_up(self, title: str) -> Lookup:
         """Find the documents of the title."""
-        found = Lookup(title, (), "missing")
-        if title.strip():
-            found = await self._run(self.base.lookup, title, self.options["missing_title_policy"] == "search")
+        found = self.base.lookup(title, self.may_guess)
         self._count({f"lookups_{found.how}": 1})
         return found
 
-    def _with_passages(self, claims: Sequence[Claim], found: Lookup) -> list[FactToCheck]:
-        """Return each fact with the passages that may bear on it. The query is title and fact."""
+    def _weigh(self, claims: Sequence[Claim], found: Lookup, text_start: int) -> Score:
+        """Check each fact of a text against the passages that may bear on it. The query is title and fact."""
         title = " ".join(found.titles)
         facts = []
         for claim in claims:
             passages = self.base.search(f"{title} {claim.fact}", NUM_PASSAGES, found.titles)
             facts.append((claim.fact, passages))
-        return facts
+        checked = []
+        for claim, (_, passages), verdict in zip(claims, facts, self.verifier.verify(facts), strict=True):
+            checked.append(_checked(claim, passages, verdict, text_start))
+        return self._score(checked, set() if self.is_original else self._repeated(checked), found)
 
-    async def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:
+    def _repeated(self, facts: Sequence[CheckedFact]) -> set[int]:
         """Return the places of the facts that follow from those before them with the same verdict.
 
         Unknown facts earn nothing, and are left out. The verifier tells it: what was said before is its passage. So
@@ -175,7 +171,7 @@ class FactChecker:
             if said[label]:
                 repeats[place] = (fact, [Passage("", "", said[label], 0.0)])
             said[label] += f"{fact.rstrip(' .。')}.\n"
-        verdicts = await self._run(self.verifier.verify, list(repeats.values())) if repeats else []
+        verdicts = self.verifier.verify(list(repeats.values()))
         return {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
 
     def _score(self, facts: Sequence[CheckedFact], repeated: set[int], found: Lookup) -> Score:
@@ -217,14 +213,13 @@ class FactChecker:
         with self._lock:
             self.counters.update(counts)
 
-    async def _run(self, function: Callable, *arguments):
+    async def _on_pool(self, function: Callable, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
 
 def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_start: int) -> CheckedFact:
     """Describe a fact, what the knowledge base says of it, and the passage that decided; if none did, the best one."""
-    decided = (passage for passage in passages if passage.id == verdict.evidence)
-    passage = next(decided, passages[0] if passages else None)
+    passage = verdict.evidence or (passages[0] if passages else None)
     return {
         "fact": claim.fact,
         "verdict": verdict.label,

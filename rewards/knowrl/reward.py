@@ -22,7 +22,7 @@ from grpo.base.schema import Score
 from rewards.knowrl.fact_checker import FactChecker, Formula
 from rewards.outcome.correctness import KNOWRL, WRONG, grader
 from rewards.outcome.judge import build_judge
-from rewards.registry import Columns, Options, Reward, Rows, Say
+from rewards.registry import Columns, Options, Reward
 
 PRIOR_FACTS = 3  # of `knowrl`: half of the credit is reached at this number of supported facts
 # knowrl is this project's. No facts give 0, one supported fact 1/4, three 1/2, ten 10/13. Unlike v1, volume does not
@@ -63,27 +63,10 @@ def build(name: str, options: Options) -> Reward:
             asked=answer.asked | found.asked,
         )
 
-    def prepare(rows: Rows, say: Say) -> None:
-        judge.check_sync()
-        checker.prepare(rows, say)
-
-    def close() -> None:
-        judge.close()
-        checker.close()
-
-    def metrics() -> dict[str, float]:
-        return judge.metrics() | checker.metrics()
-
-    return Reward(name, grade, prepare=prepare, metrics=metrics, close=close)
+    return Reward(name, grade, resources=(judge, checker))
 
 
 def build_of_facts(name: str, options: Options) -> Reward:
     """Build a reward of the reasoning's facts, whatever the answer: `factuality` by knowrl's formula, `binary_rar`."""
     checker = FactChecker(options, FORMULAS["knowrl" if name == "factuality" else name])
-    return Reward(
-        name,
-        checker.check,
-        prepare=checker.prepare,
-        metrics=checker.metrics,
-        close=checker.close,
-    )
+    return Reward(name, checker.check, resources=(checker,))

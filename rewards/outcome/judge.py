@@ -10,27 +10,26 @@ unscorable.
 
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Outcome
+from knowledge.facts.replies import Ask, converse
 from knowledge.text import printable, shortened
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal
-from rewards.registry import Options
+from rewards.registry import Options, Resource, Rows, Say
 
 if TYPE_CHECKING:
-    from rewards.api.client import ApiClient, Messages
-    from rewards.api.reply import ChatReply
+    from rewards.api.client import ApiClient
 
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
 MAX_REPLY_TOKENS = 2048  # a reasoning model's thoughts included
 MAX_SHOWN = 120  # characters of a reply, where a score is explained
-NUM_ASKED = 2  # how often a judge is asked whose reply is no grade
 RULES = """\
 You grade answers to factual questions. The user message holds a question, one or more reference answers (each of them \
 is right by itself), and the answer of a candidate, as JSON strings. Each stands in a fence that carries the same \
@@ -67,7 +66,7 @@ class Judgement:
     reason: str
 
 
-class OfflineJudge:
+class OfflineJudge(Resource):
     """Judge without a model: an answer is right if it equals a truth after normalisation. For tests and toy worlds."""
 
     async def judge(
@@ -82,16 +81,6 @@ class OfflineJudge:
         if is_refusal(answer):
             return Judgement("refused", "declines to answer")
         return Judgement("wrong", f"is not {truths[0][:80]!r}")
-
-    def check_sync(self) -> None:
-        """Find nothing wrong: rules always work."""
-
-    def metrics(self) -> dict[str, float]:
-        """Count nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Free nothing."""
 
 
 def build_messages(
@@ -112,7 +101,7 @@ def quote(text: str) -> str:
     return quoted.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-class ModelJudge:
+class ModelJudge(Resource):
     """Ask a chat model for grades. max_tokens: of a reply."""
 
     def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
@@ -125,23 +114,15 @@ class ModelJudge:
 
         Raises UserError (exit 4) on a permanent failure.
         """
-        nonce = secrets.token_hex(8)
+        return await self._grade(self.client.complete, question, answer, truths, falsehoods)
 
-        async def ask(messages: "Messages") -> "ChatReply":
-            return await self.client.complete(
-                messages, max_tokens=self.max_tokens, prompt_version=PROMPT_VERSION, nonce=nonce, accept=parse_grade
-            )
+    def prepare(self, rows: Rows, say: Say) -> None:
+        self.check()
 
-        return await _converse(ask, build_messages(question, answer, truths, nonce, falsehoods))
-
-    def check_sync(self) -> str:
+    def check(self) -> str:
         """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not call it right."""
-        messages = build_messages("What is the capital of France?", "Paris", ["Paris"], secrets.token_hex(8))
-
-        async def check(client: "ApiClient") -> Judgement:
-            return await _converse(lambda messages: client.check(messages, self.max_tokens), messages)
-
-        judgement = self.client.run_sync(check)
+        known = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
+        judgement = self.client.run_sync(known)
         if judgement.outcome != "correct":
             raise UserError(
                 f"the model {self.client.endpoint.model} does not work as a judge",
@@ -157,6 +138,22 @@ class ModelJudge:
     def close(self) -> None:
         self.client.close()
 
+    async def _grade(
+        self, ask: Ask, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
+    ) -> Judgement:
+        """Ask for a grade, and once more if the reply is no grade."""
+        nonce = secrets.token_hex(8)
+        messages = build_messages(question, answer, truths, nonce, falsehoods)
+        settings = {"max_tokens": self.max_tokens, "prompt_version": PROMPT_VERSION, "nonce": nonce}
+        outcome, replies = await converse(ask, messages, parse_grade, ASK_AGAIN, **settings)
+        last = replies[-1]
+        if last.text is None:
+            return Judgement(None, f"the judge: {last.reason}")
+        shown = [_shown(reply.text) for reply in replies]
+        if outcome is None:
+            return Judgement(None, f"the judge gave no verdict: {', then '.join(shown)}")
+        return Judgement(outcome, f"the judge says {outcome}: {shown[-1]}")
+
 
 Judge = OfflineJudge | ModelJudge
 
@@ -168,21 +165,6 @@ def build_judge(options: Options) -> Judge:
     from rewards.api.client import client_for  # the SDK takes a second to import
 
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
-
-
-async def _converse(ask: "Callable[[Messages], Awaitable[ChatReply]]", messages: "Messages") -> Judgement:
-    """Ask for a grade, and once more if the reply is no grade."""
-    replies = []
-    for _ in range(NUM_ASKED):
-        reply = await ask(messages)
-        if reply.text is None:
-            return Judgement(None, f"the judge: {reply.reason}")
-        outcome = parse_grade(reply.text)
-        if outcome:
-            return Judgement(outcome, f"the judge says {outcome}: {_shown(reply.text)}")
-        replies.append(reply.text[:200])
-        messages = [*messages, {"role": "assistant", "content": replies[-1]}, {"role": "user", "content": ASK_AGAIN}]
-    return Judgement(None, f"the judge gave no verdict: {_shown(replies[0])}, then {_shown(replies[1])}")
 
 
 def _shown(reply: str) -> str:

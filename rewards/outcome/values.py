@@ -51,10 +51,8 @@ def build(name: str, options: Options) -> Reward:
     return Reward(
         name,
         with_confidence(grade) if name == "rlcr" else grade,
-        prepare=lambda rows, say: judge.check_sync(),
         finish=finish,
-        metrics=judge.metrics,
-        close=judge.close,
+        resources=(judge,),
     )
 
 

@@ -33,11 +33,11 @@ def model_saying(*texts: str | None, reason: str = "", cut: str = "", **options)
     """A decomposer whose model gives these replies, the last one for ever; and the list of what it was asked."""
     calls: list = []
 
-    async def complete(messages, *, max_tokens, prompt_version, accept):
-        calls.append((messages, max_tokens, prompt_version, accept))
+    async def ask(messages, *, max_tokens, prompt_version, read):
+        calls.append((messages, max_tokens, prompt_version, read))
         return FakeReply(texts[min(len(calls), len(texts)) - 1], reason, cut)
 
-    decompose = by_model(complete, **options)
+    decompose = by_model(ask, **options)
     return lambda *arguments: asyncio.run(decompose(*arguments)), calls
 
 
@@ -203,9 +203,7 @@ def test_a_reply_that_is_no_list_is_asked_for_once_more():
     assert texts(ask("She was born in Velda.", "", MIRA).facts) == ["Mira Tolan was born in Velda."]
     first, second = (messages for messages, *_ in calls)
     assert second[:2] == first and second[2] == {"role": "assistant", "content": "Sure! Here you go."}
-    worth_keeping = {"- Mira was born.": True, "NON_FACTUAL: thanks": True, "I am sorry, I cannot do that.": False}
-    accept = calls[0][3]
-    assert {text: accept(text) for text in worth_keeping} == worth_keeping  # or the cache would give it for ever
+    assert calls[0][3] is parse_reply  # what it cannot read is not cached
 
 
 def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():

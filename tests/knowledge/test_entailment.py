@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from cells import HOSTILE, cells
 
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, label_columns
+from knowledge.facts.verdict import Verdict
 from knowledge.store.answers import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,11 +111,11 @@ def entailment_model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def verifier(entailment_model) -> EntailmentVerifier:
-    return EntailmentVerifier.load(str(entailment_model), device="cpu")
+    return EntailmentVerifier(str(entailment_model), device="cpu")
 
 
 @pytest.fixture
-def copy(entailment_model, tmp_path) -> Path:
+def spoilt(entailment_model, tmp_path) -> Path:
     """The checkpoint, to be spoilt."""
     return Path(shutil.copytree(entailment_model, tmp_path / "copy"))
 
@@ -126,7 +127,7 @@ def edit_config(folder: Path, **changes) -> None:
 
 def refused(folder: Path, **options) -> UserError:
     with pytest.raises(UserError) as error:
-        EntailmentVerifier.load(str(folder), **{"device": "cpu"} | options)
+        EntailmentVerifier(str(folder), **{"device": "cpu"} | options)
     assert error.value.exit_code == 3 and error.value.why and error.value.fix
     return error.value
 
@@ -142,27 +143,24 @@ def test_right_verdicts_with_evidence(verifier):
         "Mira Tolan was born in Orun.",
         "Mira Tolan was not born in Velda.",
         "Jon Orn was raised in Velda.",
+        "The museum is in Paris.",
     ]
-    found = verifier.verify(
-        [(fact, texts) for fact in asked] + [("The museum is in Paris.", texts), ("The museum is in Paris.", [])]
-    )
-    assert [verdict.label for verdict in found] == [
-        "supported",
-        "refuted",
-        "refuted",
-        "unknown",
-        "supported",
-        "unknown",
+    museum, born = texts
+    assert verifier.verify([*((fact, texts) for fact in asked), ("The museum is in Paris.", [])]) == [
+        Verdict("supported", born),
+        Verdict("refuted", born),
+        Verdict("refuted", born),
+        Verdict("unknown"),
+        Verdict("supported", museum),
+        Verdict("unknown"),
     ]
-    assert [verdict.evidence for verdict in found] == ["doc#1", "doc#1", "doc#1", None, "doc#0", None]
-    assert found[0].entailment > 0.9 > 0.1 > found[3].entailment and found[1].contradiction > 0.9
 
 
 @pytest.mark.parametrize("labels", cells("L0 L1 L2 ¦ entailment no neutral ¦ entailment neutral Neutral"))
-def test_missing_label_names_are_refused(copy, labels):
+def test_missing_label_names_are_refused(spoilt, labels):
     names = labels.split()
-    edit_config(copy, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
-    error = refused(copy)
+    edit_config(spoilt, id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
+    error = refused(spoilt)
     assert names[0] in error.what and "id2label" in error.fix
 
 
@@ -171,32 +169,32 @@ def test_label_names_in_any_case_and_order():
     assert label_columns("m", {0: "contradiction", 1: "neutral", 2: "entailment"}) == [2, 0, 1]
 
 
-def test_only_safetensors_are_loaded(copy):
-    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
-    assert "safetensors" in refused(copy).why
+def test_only_safetensors_are_loaded(spoilt):
+    (spoilt / "model.safetensors").rename(spoilt / "pytorch_model.bin")
+    assert "safetensors" in refused(spoilt).why
 
 
-def test_code_in_a_checkpoint_never_runs(copy, tmp_path):
-    (copy / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+def test_code_in_a_checkpoint_never_runs(spoilt, tmp_path):
+    (spoilt / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     edit_config(
-        copy, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
+        spoilt, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForSequenceClassification": "own.Own"}
     )
-    refused(copy)
+    refused(spoilt)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_without_its_head_is_refused(copy):
+def test_a_checkpoint_without_its_head_is_refused(spoilt):
     from safetensors.torch import load_file, save_file
 
-    weights = load_file(copy / "model.safetensors")
+    weights = load_file(spoilt / "model.safetensors")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier")}
-    save_file(body, copy / "model.safetensors", {"format": "pt"})
-    assert "classifier" in refused(copy).why
+    save_file(body, spoilt / "model.safetensors", {"format": "pt"})
+    assert "classifier" in refused(spoilt).why
 
 
-def test_damaged_and_missing_files(copy, tmp_path):
-    (copy / "model.safetensors").write_bytes(b"damaged")
-    assert "cannot load" in refused(copy).what
+def test_damaged_and_missing_files(spoilt, tmp_path):
+    (spoilt / "model.safetensors").write_bytes(b"damaged")
+    assert "cannot load" in refused(spoilt).what
     refused(tmp_path / "none")
 
 
@@ -204,7 +202,7 @@ def test_it_goes_to_the_device_it_is_given(entailment_model, verifier):
     """The original pins the model to cuda:0 on every rank."""
     assert verifier.device == torch.device("cpu")
     with pytest.raises(TypeError):
-        EntailmentVerifier.load(str(entailment_model))
+        EntailmentVerifier(str(entailment_model))
     if not torch.cuda.is_available():
         assert "cuda:3" in refused(entailment_model, device="cuda:3").what
 
@@ -213,9 +211,7 @@ class Said(EntailmentVerifier):
     """Without a model: the probabilities of passages as their texts give them."""
 
     def __init__(self, threshold: float = 0.25, weigh_contradiction: bool = True):
-        model = torch.nn.Linear(1, 1)
-        model.config = None
-        super().__init__(model, None, [0, 1, 2], threshold, weigh_contradiction)
+        self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
 
     def probabilities(self, pairs):
         return [(*map(float, premise.split()), 0.0) for premise, _ in pairs]
@@ -242,10 +238,9 @@ def test_how_passages_are_weighed(row):
     evidence = passages(*scores.strip().split(", "))
     for weigh_contradiction, said in zip((True, False), wanted, strict=True):
         [found] = Said(weigh_contradiction=weigh_contradiction).verify([("a fact", evidence)])
-        place = "" if found.evidence is None else found.evidence.removeprefix("doc#")
+        place = found.evidence.id.removeprefix("doc#") if found.evidence else ""
         assert [found.label, *place] == said.partition("    ")[0].split()
-    [nothing] = Said().verify([("a fact", [])])
-    assert (nothing.label, nothing.evidence, nothing.entailment) == ("unknown", None, 0.0)
+    assert Said().verify([("a fact", [])]) == [Verdict("unknown")]
 
 
 def test_a_fact_that_spells_a_special_token_is_only_text(monkeypatch, verifier):
@@ -270,8 +265,8 @@ def test_batches_change_nothing(verifier, monkeypatch):
 
 
 def test_probabilities_add_up_to_one_though_the_model_computes_in_bfloat16(verifier):
-    model = deepcopy(verifier.model).to(torch.bfloat16)
-    coarse = EntailmentVerifier(model, verifier.tokenizer, verifier.columns, 0.3, weigh_contradiction=True)
+    coarse = copy(verifier)
+    coarse.model = deepcopy(verifier.model).to(torch.bfloat16)
     rng = random.Random(4)
     for scores in coarse.probabilities([example(rng)[:2] for _ in range(20)]):
         assert sum(scores) == pytest.approx(1, abs=1e-6)

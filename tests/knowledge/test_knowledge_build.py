@@ -115,7 +115,7 @@ def test_duplicates_over_many_batches_keep_the_first(tmp_path):
             print(json.dumps({"title": f"Title {row % 1500}", "text": f"Text {row}."}), file=file)
     report = build(source, out, strict=False)
     assert (report.documents, dict(report.skipped)) == (1500, {"duplicate title": 3500})
-    with KnowledgeBase.open(out) as base:
+    with KnowledgeBase(out) as base:
         assert base.search("text", titles=["Title 7"])[0].text == "Text 7."
         assert [passage.title for passage in base.search("Title 1499 text 1499", k=1)] == ["Title 1499"]
     assert verify(out).documents == 1500
@@ -152,7 +152,7 @@ def test_one_build_at_a_time(run, tmp_path):
 def test_an_open_base_survives_a_rebuild(tmp_path):
     source, out = write_rows(tmp_path / "source.jsonl", 20), tmp_path / "out.db"
     build(source, out)
-    with KnowledgeBase.open(out) as base:
+    with KnowledgeBase(out) as base:
         before = base.search("Word7")
         build(write_rows(source, 5), out)
         assert base.search("Word7") == before

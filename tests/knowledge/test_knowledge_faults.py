@@ -12,6 +12,7 @@ import time
 
 import pytest
 from commands import next_commands
+from making import refused
 
 from grpo.base.errors import UserError
 from knowledge.errors import KnowledgeBusy
@@ -22,10 +23,7 @@ from knowledge.verify import verify
 
 def opening(path) -> UserError:
     """The error that opening this file gives."""
-    with pytest.raises(UserError) as error:
-        KnowledgeBase.open(path).close()
-    assert error.value.exit_code == 3 and error.value.why and error.value.fix
-    return error.value
+    return refused(lambda: KnowledgeBase(path))
 
 
 def database(path, *statements: str):
@@ -43,6 +41,9 @@ def test_a_missing_file_is_not_created(tmp_path):
     assert os.listdir(tmp_path) == [] and "directory" in opening(tmp_path).why
 
 
+DOCUMENTS = "CREATE TABLE documents (title PRIMARY KEY, text)"
+
+
 @pytest.mark.parametrize(
     "content, found",
     [
@@ -50,29 +51,16 @@ def test_a_missing_file_is_not_created(tmp_path):
         (b"hello, world", "not a database"),
         (b"SQLite format 3\0", "not a database"),
         (b"\x1f\x8b\x08", "not a database"),
-    ],
-)
-def test_files_that_are_no_databases(tmp_path, content, found):
-    path = tmp_path / "file.db"
-    path.write_bytes(content)
-    assert found in opening(path).what
-
-
-@pytest.mark.parametrize(
-    "statements, found",
-    [
-        ([], "no table at all"),
+        (["PRAGMA user_version = 1"], "no table at all"),
         (["CREATE TABLE pages (id, body)"], "pages(body, id)"),
         (["CREATE TABLE documents (title PRIMARY KEY, body)"], "documents(body, title)"),
-        (["CREATE TABLE documents (title PRIMARY KEY, text)"], "is empty"),
-        (
-            ["CREATE TABLE documents (title PRIMARY KEY, text)", "CREATE TABLE knowledge_meta (key, value)"],
-            "version (None, None)",
-        ),
+        ([DOCUMENTS], "is empty"),
+        ([DOCUMENTS, "CREATE TABLE knowledge_meta (key, value)"], "version (None, None)"),
     ],
 )
-def test_wrong_schemas(tmp_path, statements, found):
-    path = database(tmp_path / "file.db", "PRAGMA user_version = 1", *statements)
+def test_a_file_that_is_no_knowledge_base_is_refused_with_what_it_holds(tmp_path, content, found):
+    path = tmp_path / "file.db"
+    path.write_bytes(content) if isinstance(content, bytes) else database(path, *content)
     assert found in opening(path).what
 
 
@@ -92,7 +80,7 @@ def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
     header = bytearray(knowrl.read_bytes())
     header[28:32], header[92:96] = (1000).to_bytes(4, "big"), bytes(4)
     knowrl.write_bytes(header)
-    with KnowledgeBase.open(knowrl) as base:
+    with KnowledgeBase(knowrl) as base:
         assert base.lookup("Mahatma Gandhi").how == "exact"
 
 
@@ -116,7 +104,7 @@ def test_no_truncated_file_is_ever_served(sixty, knowrl_sixty, tmp_path):
         whole = source.read_bytes()
         for length in [0, 1, 50, 99, 100, 512, 4096, len(whole) - 1, *rng.sample(range(len(whole)), 60)]:
             path.write_bytes(whole[:length])
-            for look in (KnowledgeBase.open, verify):
+            for look in (KnowledgeBase, verify):
                 with pytest.raises(UserError) as error:
                     look(path)
                 assert error.value.exit_code == 3, length
@@ -137,7 +125,7 @@ def test_a_damaged_page_is_found_at_once_or_where_it_is_met_and_never_a_crash(re
         flipped[place] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         try:
-            with KnowledgeBase.open(path) as base:
+            with KnowledgeBase(path) as base:
                 for number in range(60):
                     base.search("word1", 5, base.lookup(f"Title {number}").titles)
                 base.search("word7 word100", 5)
@@ -150,7 +138,7 @@ def test_a_damaged_page_is_found_at_once_or_where_it_is_met_and_never_a_crash(re
 def test_a_file_that_is_written_to_while_it_is_open_is_served_no_longer(sixty, tmp_path):
     path = tmp_path / "copy.db"
     shutil.copy(sixty, path)
-    with KnowledgeBase.open(path) as base:
+    with KnowledgeBase(path) as base:
         assert base.search("word7", 5, ["Title 3"])
         with open(path, "r+b") as file:
             file.seek(5000)
@@ -173,10 +161,10 @@ time.sleep(600)
 def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp_path):
     path = tmp_path / "locked.db"
     shutil.copy(ours, path)
-    assert inspect.signature(KnowledgeBase.open).parameters["busy_timeout_s"].default == 5.0
+    assert inspect.signature(KnowledgeBase).parameters["busy_timeout_s"].default == 5.0
     with (
-        KnowledgeBase.open(path, busy_timeout_s=1.0) as base,
-        KnowledgeBase.open(path, busy_timeout_s=0.05) as hasty,
+        KnowledgeBase(path, busy_timeout_s=1.0) as base,
+        KnowledgeBase(path, busy_timeout_s=0.05) as hasty,
     ):
         locker = subprocess.Popen([sys.executable, "-c", LOCKER, path], stdout=subprocess.PIPE, text=True)
         try:
@@ -193,7 +181,7 @@ def test_a_locked_file_is_waited_for_and_then_that_look_up_alone_fails(ours, tmp
                 with pytest.raises(KnowledgeBusy):
                     call()
             with pytest.raises(KnowledgeBusy) as error:
-                KnowledgeBase.open(path, busy_timeout_s=0.05)
+                KnowledgeBase(path, busy_timeout_s=0.05)
             assert error.value.exit_code == 3
         finally:
             locker.kill()
@@ -218,7 +206,7 @@ def wal(knowrl):
 
 def test_a_file_in_wal_mode_is_read_and_nothing_appears_beside_it(wal):
     before = wal.read_bytes()
-    with KnowledgeBase.open(wal) as base:
+    with KnowledgeBase(wal) as base:
         assert base.search("Salt March", titles=base.lookup("Mahatma Gandhi").titles)[0].title == "Mahatma Gandhi"
         assert sorted(os.listdir(wal.parent)) == ["wal.db"]
     assert verify(wal).documents and wal.read_bytes() == before
@@ -229,7 +217,7 @@ def test_a_file_in_wal_mode_is_read_where_nothing_can_be_written(wal):
     wal.chmod(0o444)
     wal.parent.chmod(0o555)
     try:
-        with KnowledgeBase.open(wal) as base:
+        with KnowledgeBase(wal) as base:
             assert base.lookup("Mahatma Gandhi").how == "exact"
     finally:
         wal.parent.chmod(0o755)
@@ -247,7 +235,7 @@ def test_a_file_in_wal_mode_whose_last_changes_are_not_in_it_is_refused(wal):
     )
     writer.execute("PRAGMA journal_mode=DELETE")
     writer.close()
-    with KnowledgeBase.open(wal) as base:
+    with KnowledgeBase(wal) as base:
         assert base.lookup("New").how == "exact"
 
 
@@ -260,7 +248,7 @@ def test_a_closed_base_holds_no_file_open(knowrl):
 
     kept = []  # garbage collection must not be what closes them
     for _ in range(3):
-        with KnowledgeBase.open(knowrl) as base:
+        with KnowledgeBase(knowrl) as base:
             kept += [base, base._database]
             assert base.lookup("Mahatma Gandhi").how == "exact" and held()
         assert held() == 0

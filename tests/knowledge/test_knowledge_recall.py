@@ -31,7 +31,7 @@ def xquad() -> tuple[dict[str, str], list[tuple[str, str, str]]]:
 
 def recall(path: Path, questions: list[tuple[str, str, str]]) -> dict[str, float]:
     hits: dict[str, list[bool]] = {"en": [], "zh": []}
-    with KnowledgeBase.open(path) as base:
+    with KnowledgeBase(path) as base:
         for language, question, title in questions:
             hits[language].append(title in [passage.title for passage in base.search(question, k=5)])
     assert all(len(found) == 1190 for found in hits.values())

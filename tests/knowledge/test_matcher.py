@@ -7,6 +7,7 @@ import pytest
 from cells import HOSTILE, cells
 
 from knowledge.facts.matcher import SentenceMatcher, by_rules
+from knowledge.facts.verdict import Verdict
 from knowledge.store.answers import Passage
 from knowledge.world import SENTENCE, VALUES
 
@@ -59,7 +60,7 @@ def test_a_fact_is_compared_with_the_sentence_of_its_stem(label):
 def test_a_sentence_that_is_stated_wins_over_another_value_and_names_its_passage():
     passages = [Passage(f"x#{n}", "x", f"The tree is {tree}.", 1.0) for n, tree in enumerate(("an oak", "a lime"))]
     found = SentenceMatcher().verify([("The tree is a lime", passages), ("The tree is a fir", passages), ("Hm", [])])
-    assert [(verdict.label, verdict.evidence) for verdict in found] == [(S, "x#1"), (R, "x#0"), (U, None)]
+    assert found == [Verdict(S, passages[1]), Verdict(R, passages[0]), Verdict(U)]
     assert verdicts(["Ilka runs"], "Ilka runs.") == [S]  # of no known form
 
 

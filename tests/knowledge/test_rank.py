@@ -64,7 +64,7 @@ def test_search_over_everything_finds_what_rank_finds(make_base, monkeypatch):
     rng, shared, best, total = random.Random(2), 0, 0, 0
     bags = [Counter(tokens(title) + tokens(text)) for title, text in documents.items()]
     titles = list(documents)
-    with KnowledgeBase.open(make_base(documents)) as base:
+    with KnowledgeBase(make_base(documents)) as base:
         for _ in range(100):
             query = " ".join(rng.sample(documents[rng.choice(titles)].split(), 5))
             ours = [passage.title for passage in base.search(query, 5)]
@@ -81,7 +81,7 @@ def test_a_result_shows_the_passage_that_was_scored(make_base):
     documents = {
         f"doc{place}": [f"{'. '.join(rng.choices(WORDS, k=9)).title()}." for _ in range(4)] for place in range(20)
     }
-    with KnowledgeBase.open(make_base(documents, max_tokens=16)) as base:
+    with KnowledgeBase(make_base(documents, max_tokens=16)) as base:
         for title in documents:
             passages = base.search("", 100, [title])
             assert len(passages) > 3
@@ -93,7 +93,7 @@ def test_a_result_shows_the_passage_that_was_scored(make_base):
 def test_the_rarest_words_are_sought(make_base, monkeypatch):
     """Of 50 passages all hold "valley", 10 "tower", 2 "anchor"; at most 12 may be scored by FTS5."""
     words = [["valley"] + ["tower"] * (i < 10) + ["anchor"] * (i in (3, 20)) for i in range(50)]
-    with KnowledgeBase.open(make_base({f"doc{i}": " ".join(found) for i, found in enumerate(words)})) as base:
+    with KnowledgeBase(make_base({f"doc{i}": " ".join(found) for i, found in enumerate(words)})) as base:
         sought, rows = [], base._database.rows
 
         def noted(sql, *values):

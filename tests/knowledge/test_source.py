@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from making import refused
@@ -42,6 +44,7 @@ def test_shapes_that_are_accepted(tmp_path, content, compress):
 
 
 BAD_LINES = [
+    (b"\xef\xbb\xbf", "blank"),
     (b'{"title": "first", "text": "fine"}', None),
     (b"", "blank"),
     (b"   \t", "blank"),
@@ -93,6 +96,23 @@ def test_tables_are_read_as_data_sets_are(tmp_path):
     path = tmp_path / "source.csv"
     path.write_text("title,text\nAlex,One.\n")
     assert list(read_source(path)) == ROWS[:1]
+
+
+def piped(content: bytes) -> list:
+    """The rows of a pipe that holds this content."""
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    try:
+        return list(read_source(Path(f"/dev/fd/{reader}")))
+    finally:
+        os.close(reader)
+
+
+def test_a_pipe_is_read_unless_it_holds_a_database(ours):
+    lines = "\n".join(map(json.dumps, GOOD)).encode()
+    assert piped(lines) == piped(gzip.compress(lines)) == ROWS
+    refused(lambda: piped(ours.read_bytes()[:4096]), "a pipe")
 
 
 @pytest.mark.parametrize(

@@ -119,22 +119,13 @@ async def write(
     await writer.drain()
 
 
-def says(content: Any, finish_reason: str = "stop", after_s: float = 0.0, **message: Any) -> Behaviour:
-    """Replies with a text."""
+def says(content: Any, finish_reason: str = "stop", after_s: float = 0.0) -> Behaviour:
+    """Replies with a text, or with what a function makes of the request."""
 
     async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(after_s)
-        await write(writer, json.dumps(chat(content, finish_reason, **message)).encode())
-
-    return behave
-
-
-def replies_with(function: Callable[[Request], str], after_s: float = 0.0) -> Behaviour:
-    """Replies with a text that depends on the request."""
-
-    async def behave(server: ApiServer, request: Request, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(after_s)
-        await write(writer, json.dumps(chat(function(request))).encode())
+        text = content(request) if callable(content) else content
+        await write(writer, json.dumps(chat(text, finish_reason)).encode())
 
     return behave
 

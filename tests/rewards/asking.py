@@ -13,6 +13,7 @@ from rewards.api.client import ApiClient, Limits
 from rewards.api.endpoint import Endpoint
 from rewards.api.reply import ChatReply
 from rewards.outcome.judge import Judgement, ModelJudge
+from rewards.registry import Resource
 
 KEY = "canary-5e2b-key"
 KEY_NAME, FACTS_KEY_NAME = "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE"
@@ -30,7 +31,7 @@ def judge_of(server: ApiServer, **more) -> ModelJudge:
     return ModelJudge(client_of(server, **more))
 
 
-class SetJudge:
+class SetJudge(Resource):
     """A judge that gives one verdict and remembers what it was asked."""
 
     def __init__(self, outcome: str | None):
@@ -40,14 +41,6 @@ class SetJudge:
         self.asked.append(asked)
         return Judgement(self.outcome, "as told")
 
-    def metrics(self) -> dict:
-        return {}
-
-    def check_sync(self) -> None:
-        pass
-
-    close = check_sync
-
 
 async def complete(client: ApiClient, text: str, **more) -> ChatReply:
     return await client.complete([{"role": "user", "content": text}], **{"max_tokens": 4, "prompt_version": "1"} | more)
@@ -55,14 +48,14 @@ async def complete(client: ApiClient, text: str, **more) -> ChatReply:
 
 def check(client: ApiClient) -> ChatReply:
     """Asks as the preflight does."""
-    return client.run_sync(lambda client: client.check([{"role": "user", "content": "question"}], 4))
+    return client.run_sync(client.check([{"role": "user", "content": "question"}], max_tokens=4))
 
 
 def ask(client: ApiClient, *texts: str) -> list[ChatReply]:
     """All texts at once, then closes the client."""
 
     try:
-        return client.run_sync(lambda client: complete_all(client, *texts))
+        return client.run_sync(complete_all(client, *texts))
     finally:
         client.close()
 

@@ -30,7 +30,7 @@ def test_a_permanent_failure_is_not_retried_and_ends_the_run_with_exit_code_4(na
         client = client_of(server)
         for text in ("one", "two"):
             with pytest.raises(UserError) as caught:
-                client.run_sync(lambda client, text=text: complete(client, text))
+                client.run_sync(complete(client, text))
             assert caught.value.exit_code == SERVICE
         assert len(server.requests) == 1  # the second question was not even sent
         assert ("quota" in str(caught.value)) == name.startswith("quota")
@@ -150,8 +150,9 @@ def held() -> tuple[int, int]:
 
 def test_a_thousand_calls_leak_no_thread_and_no_socket():
     with ApiServer() as server:
+        client = client_of(server, Limits(max_concurrency=16))
 
-        async def run(client):
+        async def run():
             sizes = []
             for number in range(5):
                 await complete_all(client, *[f"{number} {i}" for i in range(200)])
@@ -159,7 +160,7 @@ def test_a_thousand_calls_leak_no_thread_and_no_socket():
             return sizes
 
         before_files, before_threads = held()
-        sizes = client_of(server, Limits(max_concurrency=16)).run_sync(run)
+        sizes = client.run_sync(run())
         files, threads = (max(kind) for kind in zip(*sizes, strict=True))
         assert files <= before_files + 2 * 16 + 8  # both ends of a connection are in this process
         assert threads <= before_threads + 16
@@ -199,8 +200,9 @@ def test_a_caller_that_is_cancelled_leaves_the_others_alone():
         await says("A")(server, request, writer)
 
     with ApiServer(default=waits) as server:
+        client = client_of(server)
 
-        async def run(client):
+        async def run():
             first, second = (asyncio.create_task(complete(client, "same")) for _ in range(2))
             await asyncio.sleep(0.05)
             first.cancel()
@@ -208,4 +210,4 @@ def test_a_caller_that_is_cancelled_leaves_the_others_alone():
             reply = await second
             return first.cancelled(), reply
 
-        assert client_of(server).run_sync(run) == (True, ChatReply("A"))
+        assert client.run_sync(run()) == (True, ChatReply("A"))

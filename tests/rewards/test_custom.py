@@ -423,6 +423,16 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
     assert line < int(place[2]) <= line + 2
 
 
+def divides():
+    return 1 / 0
+
+
+def test_the_place_of_an_error_is_where_it_was_raised():
+    with pytest.raises(UserError, match="the reward mine:f failed") as error:
+        rewards_of(lambda completions, **columns: [divides()])
+    assert error.value.why.endswith("in divides)")
+
+
 def test_a_coroutine_past_its_deadline_is_cancelled():
     cancelled = threading.Event()
 

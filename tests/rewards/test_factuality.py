@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from making import build_base
@@ -76,7 +77,7 @@ def counts(score: Score) -> list[float]:
     return [score.details[name] for name in ("facts", "supported", "refuted")]
 
 
-def test_a_supported_and_a_refuted_text(make):
+def test_each_fact_has_a_verdict_and_a_passage_and_is_named_in_the_explanation(make):
     good, bad, mixed = judge_all(
         make(),
         (GOOD, "Who is Mira Tolan?", "Mira Tolan"),
@@ -84,60 +85,38 @@ def test_a_supported_and_a_refuted_text(make):
         (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"),
     )
     assert good.value == 1 / 4 and good.reason.startswith("1 of 1 facts supported, 0 refuted; ")
-    assert [(fact["fact"], fact["verdict"], fact["passage"]) for fact in good.facts] == [
-        (GOOD.rstrip("."), S, "Mira Tolan#0")
-    ]
     assert bad.value == 0 and counts(bad) == [1, 0, 1]
     assert labels(mixed) == [S, R, U] and mixed.value == 0 and counts(mixed) == [3, 1, 1]
-
-
-def test_the_explanation_names_every_fact_and_its_verdict(make):
-    [found] = judge_all(make(), (GOOD + " Mira Tolan works as a cook. Mira Tolan likes tea.", "", "Mira Tolan"))
-    assert found.reason == (
+    assert mixed.reason == (
         "1 of 3 facts supported, 1 refuted; Mira Tolan was born in Velda → supported; "
         "Mira Tolan works as a cook → refuted; Mira Tolan likes tea → unknown"
     )
-    unknown = found.facts[2]
-    assert unknown["verdict"] == U and unknown["passage"] == "Mira Tolan#0" and unknown["text"].startswith("Mira Tolan")
+    assert {fact["passage"] for fact in mixed.facts} == {"Mira Tolan#0"}
+    assert mixed.facts[2]["fact"] == "Mira Tolan likes tea" and mixed.facts[2]["text"].startswith("Mira Tolan")
     for length, shown in ((1000, "x… → unknown"), (MAX_FACT_CHARS, "; " + "x" * MAX_FACT_CHARS + " → unknown")):
         [found] = judge_all(make(decompose=_one_fact), ("x" * length, "", "Mira Tolan"))
         assert found.reason.endswith(shown) and len(found.reason) < 190
 
 
-def test_a_missing_title_concerns_its_sample_alone(make):
-    """In the original one missing title zeroes the factuality of the whole batch."""
-    rows = [
-        (GOOD, "", "Mira Tolan"),
-        (GOOD, "", "Nobody Known"),
-        (GOOD, "", "Mira Tolan"),
-        (GOOD, "", None),
-        (GOOD, "", ""),
-    ]
-    found = judge_all(make(), *rows)
-    assert [one.value for one in found] == [1 / 4, 0, 1 / 4, 0, 0] and "'Nobody Known'" in found[1].reason
-    found = judge_all(make("unscored"), *rows)
-    assert [one.value for one in found] == [1 / 4, None, 1 / 4, None, None] and "no title" in found[3].reason
+@pytest.mark.parametrize(("policy", "value"), [("zero", 0), ("unscored", None)])
+def test_a_missing_title_concerns_its_sample_alone(make, policy, value):
+    """In the original one missing title zeroes the factuality of the whole batch.
 
-
-@pytest.mark.parametrize(("policy", "has_answered"), [("zero", True), ("unscored", False)])
-@pytest.mark.parametrize("title", ["Nobody Known", ""])
-def test_a_base_without_the_title_has_answered_where_that_is_a_value(make, policy, has_answered, title):
-    """The share of its failures is what ends a run that trains on too little."""
-    [found] = judge_all(make(policy), (GOOD, "", title))
-    assert found.asked == {"knowledge base": has_answered} and (found.value is not None) == has_answered
+    Where a missing title has a value, the base has answered: the share of its failures ends a run.
+    """
+    titles = ("Mira Tolan", "Nobody Known", "Mira Tolan", None, "")
+    found = judge_all(make(policy), *((GOOD, "", title) for title in titles))
+    assert [one.value for one in found] == [1 / 4, value, 1 / 4, value, value]
+    assert "'Nobody Known'" in found[1].reason and "no title" in found[3].reason
+    assert found[1].asked == found[3].asked == {"knowledge base": value is not None}
 
 
 def test_the_passage_that_is_shown_is_the_one_that_decided_and_else_the_best(make):
-    class Second:
-        evidence = "b#0"
-
-        def verify(self, questions):
-            return [Verdict(S, self.evidence, 0.9, 0.0, fact) for fact, _ in questions]
-
-    judge = make(verifier=Second())
-    judge.base.search = lambda *_: [Passage("a#0", "a", "first text", 1.0), Passage("b#0", "b", "second text", 0.5)]
-    for evidence, shown in (("b#0", ("b#0", "second text")), (None, ("a#0", "first text"))):
-        Second.evidence = evidence
+    passages = [Passage("a#0", "a", "first text", 1.0), Passage("b#0", "b", "second text", 0.5)]
+    judge = make()
+    judge.base.search = lambda *_: passages
+    for evidence, shown in ((passages[1], ("b#0", "second text")), (None, ("a#0", "first text"))):
+        judge.verifier = SimpleNamespace(verify=lambda facts, evidence=evidence: [Verdict(S, evidence)] * len(facts))
         [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
         assert [(fact["passage"], fact["text"]) for fact in found.facts] == [shown]
 
@@ -177,7 +156,7 @@ def test_a_locked_base_makes_the_sample_unscorable(make, path, tmp_path):
     copy.write_bytes(path.read_bytes())
     judge = make(base_path=copy)
     judge.base.close()
-    judge.base = KnowledgeBase.open(copy, busy_timeout_s=0.05)
+    judge.base = KnowledgeBase(copy, busy_timeout_s=0.05)
     lock = sqlite3.connect(copy, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     [found] = judge_all(judge, (GOOD, "", "Mira Tolan"))
@@ -202,7 +181,7 @@ class Contains:
         for fact, passages in questions:
             is_said = any(set(tokens(fact)) <= set(tokens(passage.text)) for passage in passages)
             false = re.search("Tane|cook|flute", fact) and passages and passages[0].title
-            found.append(Verdict(R if false else S if is_said else U, None, is_said, bool(false), ""))
+            found.append(Verdict(R if false else S if is_said else U))
         return found
 
 
@@ -267,7 +246,7 @@ def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_ve
         return run
 
     class Echo:
-        verify = staticmethod(noted(lambda facts: [Verdict(S, fact, 1.0, 0.0, "") for fact, _ in facts]))
+        verify = staticmethod(noted(lambda facts: [Verdict(S)] * len(facts)))
 
     judge = make(is_original=True, verifier=Echo())
     judge.base.lookup, judge.base.search = noted(judge.base.lookup), noted(judge.base.search)

@@ -6,17 +6,18 @@ import pytest
 from api_server import ApiServer, fails, says
 from asking import judge_of
 from cells import cells
+from making import refused
 
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT
 from rewards.api.cache import ReplyCache
 from rewards.outcome.judge import MAX_CHARS, ModelJudge, build_messages, quote
 
 
 def verdicts(judge: ModelJudge, *cases: tuple[str, str, list[str]]):
-    async def run(client):
+    async def run():
         return [await judge.judge(*case) for case in cases]
 
-    found = judge.client.run_sync(run)
+    found = judge.client.run_sync(run())
     judge.close()
     return found
 
@@ -63,11 +64,7 @@ def test_an_outage_is_unscorable_and_never_a_grade():
 def test_the_random_word_differs_from_call_to_call_and_does_not_defeat_the_cache(tmp_path):
     with ApiServer() as server:
         for _ in range(2):
-            verdicts(
-                judge_of(server, cache=ReplyCache(tmp_path / "cache")),
-                ("q", "x", ["y"]),
-                ("q", "z", ["y"]),
-            )
+            verdicts(judge_of(server, cache=ReplyCache(tmp_path / "cache")), ("q", "x", ["y"]), ("q", "z", ["y"]))
         assert len(server.requests) == 2
         first, second = (request.text for request in server.requests)
         assert first.split("\n")[0] != second.split("\n")[0]
@@ -104,33 +101,29 @@ def test_a_quoted_text_reads_back_as_it_was():
 
 def test_all_accepted_answers_reach_the_judge():
     text = build_messages("q", "x", ["one", "two"], "n")[1]["content"]
-    assert '<reference n>\n"one"\n</reference n>\n<reference n>\n"two"\n</reference n>' in text
+    assert [line for line in text.split("\n") if line.startswith('"')] == ['"q"', '"one"', '"two"', '"x"']
 
 
-def test_a_model_that_does_not_reply_with_a_verdict_is_found_before_the_first_step():
-    for reply in (says("Sure! The answer is right."), says("A", "length"), says("")):
-        with ApiServer(default=reply) as server, pytest.raises(UserError) as caught:
-            judge_of(server).check_sync()
-        assert caught.value.exit_code == PREFLIGHT and len(server.requests) == 2
-        assert "judge_model" in caught.value.fix or "base_url" in caught.value.fix
-    with ApiServer() as server:
-        judge = judge_of(server)
-        judge.check_sync()
-        assert judge.metrics()["judge/calls"] == 1
-        judge.close()
+BAD_JUDGES = {  # reply -> number of questions, and what the message says
+    says("Sure! The answer is right."): (2, "does not work as a judge"),
+    says("A", "length"): (2, "does not work as a judge"),
+    says(""): (2, "gives no answer"),
+    **dict.fromkeys(map(says, ("B", "C", "INCORRECT")), (1, "the judge says")),
+}
 
 
-@pytest.mark.parametrize("reply", ["B", "C", "INCORRECT"])
-def test_a_judge_that_calls_a_right_answer_wrong_is_refused_before_the_first_step(reply):
-    with ApiServer(default=says(reply)) as server, pytest.raises(UserError, match="does not work as a judge") as error:
-        judge_of(server).check_sync()
-    assert error.value.exit_code == PREFLIGHT and "the judge says" in error.value.why
+@pytest.mark.parametrize("reply", BAD_JUDGES)
+def test_a_model_that_gives_no_verdict_or_a_wrong_one_is_refused_before_the_first_step(reply):
+    num_asked, said = BAD_JUDGES[reply]
+    with ApiServer(default=reply) as server:
+        error = refused(judge_of(server).check, said, exit_code=PREFLIGHT)
+        assert len(server.requests) == num_asked and ("judge_model" in error.fix or "base_url" in error.fix)
 
 
 def test_before_the_first_step_a_reply_has_the_room_that_it_has_later():
     with ApiServer() as server:
         judge = ModelJudge(judge_of(server).client, max_tokens=800)
-        judge.check_sync()
+        judge.check()
         verdicts(judge, ("q", "x", ["y"]))
         assert [request.body["max_tokens"] for request in server.requests] == [800, 800]
 
@@ -146,7 +139,7 @@ def test_a_reasoning_judge_has_room_for_its_thoughts():
 
     with ApiServer(default=thinks) as server:
         judge = judge_of(server)
-        judge.check_sync()
+        judge.check()
         assert len(server.requests) == 1
         (found,) = verdicts(judge, ("q", "x", ["y"]))
         assert found.outcome == "correct" and len(server.requests) == 2

@@ -2,22 +2,23 @@
 
 import asyncio
 import math
+from contextlib import ExitStack
 from dataclasses import asdict
 
 import pytest
-from api_server import ApiServer, fails, replies_with, says
+from api_server import ApiServer, fails, says
 from asking import SetJudge
-from making import build_base, fill, grade_groups, make_answers, of_each
+from making import build_base, fill, grade_groups, make_answers, of_each, refused
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import load_config
 from grpo.run.metrics import completion_metrics
 from knowledge.facts.claims import Claims
-from knowledge.facts.entailment import EntailmentVerifier
 from knowledge.facts.matcher import SentenceMatcher
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.reward import FORMULAS
 from rewards.registry import build_rewards
+from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
 SUPPORTED, REFUTED = "Mira Tolan was born in Velda.", "Mira Tolan worked as a baker."
@@ -46,16 +47,28 @@ def options(base, *overrides):
 
 
 @pytest.fixture
-def grade(base, monkeypatch):
+def build(base):
+    """build(name, *keys) -> the reward, which is closed at the end."""
+    with ExitStack() as ending:
+
+        def make(name, *keys):
+            reward = build_rewards([name], options(base, *keys))[-1]
+            for resource in reward.resources:
+                ending.callback(resource.close)
+            return reward
+
+        yield make
+
+
+@pytest.fixture
+def grade(build, monkeypatch):
     """grade(version, judge's outcome, thoughts, answer, **row) -> (score, judge)."""
 
     def run(version, outcome, thoughts, answer, settings=(), **row):
         judge = SetJudge(outcome)
         monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: judge)
-        reward = build_rewards([version], options(base, *settings))[-1]
-        score = asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row))
-        reward.close()
-        return score, judge
+        reward = build(version, *settings)
+        return asyncio.run(reward.grade(f"<think>{thoughts}</think><answer>{answer}</answer>", ROW | row)), judge
 
     return run
 
@@ -120,52 +133,33 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
     ("name", "weighs"),
     [("knowrl", True), ("knowrl_v1", False), ("knowrl_v2", False), ("factuality", True), ("binary_rar", True)],
 )
-def test_each_version_weighs_contradiction_as_the_table_says(base, monkeypatch, name, weighs):
+def test_each_version_weighs_contradiction_as_the_table_says(build, monkeypatch, name, weighs):
     loaded = []
 
     def load(model, *, device, threshold, weigh_contradiction):
         loaded.append((model, device, threshold, weigh_contradiction))
         return SentenceMatcher()
 
-    monkeypatch.setattr(EntailmentVerifier, "load", load)
+    monkeypatch.setattr("knowledge.facts.entailment.EntailmentVerifier", load)
     monkeypatch.setattr("grpo.device.distributed.choose_device", lambda device: f"what {device} stands for")
-    settings = ("verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
-    reward = build_rewards([name], options(base, *settings))[-1]
-    assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)] and reward.slow
-    reward.close()
+    build(name, "verifier=nli", "nli_model=some/model", "entailment_threshold=0.4", "device=cpu")
+    assert loaded == [("some/model", "what cpu stands for", 0.4, weighs)]
 
 
 LISTED = [SUPPORTED, "Born in Velda was Mira Tolan.", "Rome is a large city.", "Mira Tolan was born."]
 
 
 @pytest.mark.parametrize(("version", "n"), [("knowrl", 1), ("knowrl_v1", 4), ("knowrl_v2", 4), ("factuality", 1)])
-def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(base, monkeypatch, version, n):
+def test_knowrls_versions_count_every_fact_that_the_decomposer_lists(build, monkeypatch, version, n):
     """Ours leaves out the same words in another order, what the text does not say, and what the question says."""
     monkeypatch.setattr("rewards.knowrl.reward.build_judge", lambda _: SetJudge("wrong"))
     lines = [*LISTED, SUPPORTED.upper(), "two words"]  # a repetition and a scrap count nowhere
     with ApiServer(default=says("\n".join(f"- {line}" for line in lines))) as server:
-        settings = ("decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}")
-        reward = build_rewards([version], options(base, *settings))[-1]
         completion = f"<think>{SUPPORTED}</think><answer>Velda or Quent</answer>"
-        score = asyncio.run(reward.grade(completion, ROW))
-        reward.close()
+        score = asyncio.run(build(version, *served(server)).grade(completion, ROW))
     assert score.details["facts"] == n, score.reason
     if version == "knowrl_v2":
         assert score.value == pytest.approx(-1 + v2(score.details["supported"], 4))
-
-
-def test_a_reward_is_slow_if_it_waits_for_a_model(base):
-    for settings, slow in (
-        ((), (False, False, False)),
-        (("judge=api", "judge_model=m"), (True, True, False)),
-        (("decomposer=api", "decomposer_model=m"), (True, False, True)),
-    ):
-        found = []
-        for name in ("knowrl", "correctness", "factuality"):
-            reward = build_rewards([name], options(base, *settings))[-1]
-            found.append(reward.slow)
-            reward.close()
-        assert tuple(found) == slow
 
 
 def test_the_details_of_a_score_count_facts_by_verdict(grade):
@@ -183,21 +177,19 @@ def test_the_details_of_a_score_count_facts_by_verdict(grade):
 
 
 @pytest.mark.parametrize("before", ["", "<think> \n", "Hm. <think>"])
-def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(base, before):
+def test_the_facts_of_a_score_name_the_places_of_their_sentences_in_the_completion(build, before):
     """Credit goes to the tokens there."""
     completion = f"{before}{SUPPORTED} {REFUTED}</think><answer>Quent</answer>"
     for name in ("knowrl", "factuality"):
-        reward = build_rewards([name], options(base))[-1]
-        facts = asyncio.run(reward.grade(completion, ROW)).facts
-        reward.close()
+        facts = asyncio.run(build(name).grade(completion, ROW)).facts
         places = [[completion[start:end].strip() for start, end in fact["sentences"]] for fact in facts]
         assert places == [[SUPPORTED], [REFUTED]]
 
 
-def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(base):
+def test_without_its_title_a_wrong_answer_still_counts_in_its_group_so_that_refusing_is_not_the_worst(build):
     texts = [f"<think>{SUPPORTED}</think><answer>{answer}</answer>" for answer in ("Velda", "I don't know", "Quent")]
     group = make_answers(ROW | {"title": "Nobody At All"}, *texts)
-    grade_groups(build_rewards(["knowrl"], options(base))[-1:], group)
+    grade_groups([build("knowrl")], group)
     assert of_each(group, "reward") == [2.0, 1.0, -1.0]
 
 
@@ -234,54 +226,41 @@ COVERAGE = [  # policy, titles; what is said of their coverage, and the warning
 
 
 @pytest.mark.parametrize(("policy", "rows", "told", "warning"), COVERAGE)
-def test_the_coverage_of_titles_is_told_before_the_first_step(base, policy, rows, told, warning):
+def test_the_coverage_of_titles_is_told_before_the_first_step(build, policy, rows, told, warning):
     """With a warning where so many are missing that the reward means little, or that the run would end."""
     said = []
-    reward = build_rewards(["knowrl"], options(base, f"missing_title_policy={policy}"))[-1]
-    reward.prepare(rows, said.append)
-    reward.close()
+    Scorer([build("knowrl", f"missing_title_policy={policy}")]).prepare(rows, said.append)
     assert told in said[0] and len(said) == 1 + bool(warning) and warning in said[-1]
     assert not warning or "such as Nobody At All" in said[1]
 
 
-def served(base, server, *more):
-    """The options of a run whose decomposer is this server."""
-    return options(
-        base, "decomposer=api", "decomposer_model=m", f"decomposer_base_url={server.url}", "api_deadline_s=60", *more
-    )
+def served(server, service="decomposer"):
+    """The keys of a run whose decomposer or judge is this server."""
+    return f"{service}=api", f"{service}_model=m", f"{service}_base_url={server.url}", "api_deadline_s=60"
 
 
-def graded(rewards, answers):
+def graded(reward, answers):
     """One group of these answers, graded as in training."""
     texts = [f"<think>{SUPPORTED} So I say {answer}.</think><answer>{answer}</answer>" for answer in answers]
     group = make_answers(ROW, *texts)
     fill(group, advantage=[0.0] * len(texts))
-    grade_groups(rewards, group)
+    grade_groups([reward], group)
     return group
 
 
-def test_the_unscored_share_is_the_worst_of_the_services_asked(base):
+def test_the_unscored_share_is_the_worst_of_the_services_asked(build):
     """Four wrong answers, one of which the decomposer fails: a quarter, though it is an eighth of the completions."""
 
     def facts(request):
         return "Sure!" if "Orun" in request.body["messages"][1]["content"] else f"- {SUPPORTED}"
 
-    with ApiServer(default=replies_with(facts)) as server:
-        rewards = build_rewards(["knowrl"], served(base, server))[-1:]
-        group = graded(rewards, ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
+    with ApiServer(default=says(facts)) as server:
+        group = graded(build("knowrl", *served(server)), ["Velda"] * 4 + ["Quent", "Tessel", "Marn", "Orun"])
     scores = [completion.scores["knowrl"] for completion in group.completions]
     assert scores[0].asked == {"judge": True}
     assert scores[4].asked == {"judge": True, "knowledge base": True, "decomposer": True}
     assert scores[7].asked == {"judge": True, "knowledge base": True, "decomposer": False}
     assert completion_metrics([group], ["knowrl"])["rewards/knowrl/unscored_frac"] == 0.25
-
-
-def prepare(base, server):
-    reward = build_rewards(["knowrl"], served(base, server))[-1]
-    try:
-        reward.prepare([ROW], lambda text: None)
-    finally:
-        reward.close()
 
 
 @pytest.mark.parametrize(
@@ -292,9 +271,9 @@ def prepare(base, server):
         ["Sure!", "- Paris lies on the Seine."],
     ],
 )
-def test_the_preflight_has_a_text_taken_apart(base, script):
+def test_the_preflight_has_a_text_taken_apart(build, script):
     with ApiServer(*map(says, script), default=fails(400)) as server:
-        prepare(base, server)
+        Scorer([build("knowrl", *served(server))]).prepare([ROW], print)
         assert len(server.requests) == len(script)
         assert "Paris is the capital of France" in server.requests[0].text
 
@@ -304,30 +283,28 @@ TRIED = [*((name, "judge") for name in OF_JUDGE), ("factuality", "decomposer"), 
 
 
 @pytest.mark.parametrize(("name", "service"), TRIED)
-def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base, name, service):
+def test_the_rewards_that_ask_one_service_try_it_before_the_first_step_too(base, build, name, service):
     said = []
     with ApiServer(default=says("Sure! Paris.")) as server:
-        settings = (f"{service}=api", f"{service}_model=m", f"{service}_base_url={server.url}")
-        reward = build_rewards([name], options(base, *settings))[-1]
+        scorer = Scorer([build(name, *served(server, service))])
         with pytest.raises(UserError, match=f"does not work as a {service}"):
-            reward.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
-        reward.close()
+            scorer.prepare([ROW, ROW | {"title": "Nobody At All"}], said.append)
     assert [text.partition(",")[0] for text in said] == [
         f"knowledge base {base}: 50.0% of 2 titles found (1 exact"
     ] * len(said)
     assert bool(said) == (service == "decomposer")
 
 
-def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(base):
+def test_the_decomposers_replies_have_the_configured_room_before_the_first_step_and_later(build):
     with ApiServer(says("- Paris is the capital of France."), default=says(f"- {SUPPORTED}")) as server:
-        rewards = build_rewards(["knowrl"], served(base, server, "decomposer_max_tokens=77"))[-1:]
-        rewards[0].prepare([ROW], lambda text: None)
-        graded(rewards, ["Quent"])
+        reward = build("knowrl", *served(server), "decomposer_max_tokens=77")
+        Scorer([reward]).prepare([ROW], print)
+        graded(reward, ["Quent"])
         assert [request.body["max_tokens"] for request in server.requests] == [77, 77]
 
 
 @pytest.mark.parametrize("reply", ["A", "Sure! Paris.", "NON_FACTUAL:", "- Rome is in Italy.", ""])
-def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(base, reply):
-    with ApiServer(default=says(reply)) as server, pytest.raises(UserError) as caught:
-        prepare(base, server)
-    assert caught.value.exit_code == PREFLIGHT and "decomposer" in caught.value.what
+def test_a_model_that_cannot_take_a_text_apart_is_found_before_the_first_step(build, reply):
+    with ApiServer(default=says(reply)) as server:
+        scorer = Scorer([build("knowrl", *served(server))])
+        assert "decomposer" in refused(lambda: scorer.prepare([ROW], print), exit_code=PREFLIGHT).what

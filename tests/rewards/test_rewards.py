@@ -12,7 +12,7 @@ from making import grade_groups, make_answers, of_each
 
 from grpo.base.schema import Score
 from rewards import exact, format
-from rewards.registry import BUILT_IN, Reward, build_rewards, expand
+from rewards.registry import BUILT_IN, Resource, Reward, build_rewards, expand
 from rewards.scorer import NUM_THREADS, Scorer
 from rewards.services import services_of
 
@@ -192,6 +192,7 @@ def test_the_seconds_of_a_function_are_its_own_and_not_those_it_waited_for_a_thr
 
     seconds = grade_groups([Reward("busy", function=busy)], *(_group("a") for _ in range(100)))["rewards/busy/time"]
     assert sum(own) <= seconds < 4 * sum(own)  # with the wait it would be some 13 times as much
+    assert grade_groups([Reward("busy", function=busy)]) == {"rewards/busy/time": 0}  # in a step without a call
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -317,30 +318,6 @@ def test_grades_that_wait_for_a_thread_when_a_run_fails_are_given_up():
     assert sorted(seen) == list("abcd")
 
 
-@pytest.mark.parametrize("kind", ["grade", "function"])
-def test_a_group_is_ready_when_all_its_grades_are_there(kind):
-    go = threading.Event()
-
-    def grade(text, row):
-        assert text == "a" or go.wait(PATIENCE_S)
-        return Score(1.0)
-
-    def whole(prompts, completions, **columns):
-        assert go.wait(PATIENCE_S)
-        return [1.0] * len(completions)
-
-    scorer, group = Scorer([Reward("r", **{kind: {"grade": grade, "function": whole}[kind]})]), _group("a", "b")
-    for index in range(2):
-        scorer.submit(group, index)
-    time.sleep(0.05)
-    assert not group.is_ready  # the first completion is graded, the second is not
-    go.set()
-    assert until(lambda: group.is_ready) and group.pending
-    scorer.collect(group)
-    assert group.is_ready and not group.pending
-    scorer.close()
-
-
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
     """None in one part makes the sum None, unless its weight is 0. Scores are not weighted."""
     for score, weights, value in (
@@ -356,23 +333,23 @@ def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():
         assert rewards_of(group) == [[value]] and group.completions[0].scores["b"].value == score
 
 
-def test_the_scorer_hands_on_to_each_reward_that_has_it():
+def test_the_scorer_looks_after_what_rewards_use():
     calls = []
-    rewards = [
-        Reward("plain", grade=format.grade),
-        Reward(
-            "full",
-            grade=format.grade,
-            prepare=lambda rows, say: calls.append((rows, say)),
-            metrics=lambda: {"full/calls": 2.0},
-            close=lambda: calls.append("closed"),
-        ),
-        Reward("more", grade=format.grade, metrics=lambda: {"more/calls": 3.0}),
-    ]
+
+    class Service(Resource):
+        def prepare(self, rows, say):
+            calls.append((rows, say))
+
+        def metrics(self):
+            return {"service/calls": 2.0}
+
+        def close(self):
+            calls.append("closed")
+
+    rewards = [Reward("plain", format.grade), Reward("full", format.grade, resources=(Resource(), Service()))]
     scorer = Scorer(rewards)
     scorer.prepare([{"a": 1}], print)
-    assert calls == [([{"a": 1}], print)] and scorer.metrics() == {"full/calls": 2.0, "more/calls": 3.0}
-    assert not scorer.slow and Scorer([*rewards, Reward("s", slow=True)]).slow
+    assert calls == [([{"a": 1}], print)] and scorer.metrics() == {"service/calls": 2.0}
     scorer.close()
     assert calls[1:] == ["closed"]
 
