@@ -5,7 +5,6 @@ takes the fastest of the rest. If bits must be the same in every run, it takes t
 packed.py and decode.py choose by dtype.
 """
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -34,26 +33,14 @@ TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048  # at most, because the reference is comp
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The result of one implementation: its seconds per call, or why it cannot be used."""
-
-    name: str
-    seconds: float = math.nan
-    problem: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.problem}" if self.problem else f"{self.name} {1e6 * self.seconds:.0f} µs"
-
-
-@dataclass(frozen=True)
 class KernelChoice:
-    """The chosen implementation and all trials, the chosen one first."""
+    """The chosen implementation; and of all that were tried the seconds per call, or why it cannot be used."""
 
     name: str
-    trials: tuple[Trial, ...]
+    trials: Mapping[str, float | str]
 
     def __str__(self) -> str:
-        return f"{self.name} ({', '.join(map(str, self.trials))})" if self.trials else self.name
+        return f"{self.name} ({_in_words(self.trials)})" if self.trials else self.name
 
 
 def choose(
@@ -67,52 +54,55 @@ def choose(
 
     With `repeatable`, take the first that is right. The last candidate is the fallback and must be right.
     """
-    trials = [_try(name, run, wanted, tolerance, clock) for name, run in candidates.items()]
-    usable = [trial for trial in trials if not trial.problem]
+    trials = {name: _try(run, wanted, tolerance, clock) for name, run in candidates.items()}
+    usable = {name: result for name, result in trials.items() if isinstance(result, float)}
     if not usable:
-        raise RuntimeError(f"no implementation passed its self-test: {', '.join(map(str, trials))}")
-    best = usable[0] if repeatable else min(usable, key=lambda trial: trial.seconds)
-    return KernelChoice(best.name, (best, *(trial for trial in trials if trial is not best)))
+        raise RuntimeError(f"no implementation passed its self-test: {_in_words(trials)}")
+    best = next(iter(usable)) if repeatable else min(usable, key=usable.get)
+    return KernelChoice(best, {best: usable[best]} | trials)
 
 
-def _try(name: str, run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> Trial:
+def _in_words(trials: Mapping[str, float | str]) -> str:
+    return ", ".join(
+        f"{name}: {result}" if isinstance(result, str) else f"{name} {1e6 * result:.0f} µs"
+        for name, result in trials.items()
+    )
+
+
+def _try(run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> float | str:
+    """Return the seconds of a call, or why the implementation cannot be used."""
     try:
         error = float((run().double() - wanted).norm() / wanted.norm())
         if not error <= tolerance:  # NaN is wrong, too
-            return Trial(name, problem=f"wrong by {error:.1e}")
-        return Trial(name, clock(run))
+            return f"wrong by {error:.1e}"
+        return clock(run)
     except Exception as problem:
         if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
             raise
         first_line = str(problem).partition("\n")[0]
-        return Trial(name, problem=f"{type(problem).__name__}: {first_line[:120]}")
+        return f"{type(problem).__name__}: {first_line[:120]}"
 
 
 # --- attention of one new token per slot ---------------------------------------------------------------------------
 
 
-def choose_decode_kernel(
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    num_rows: int,
-    num_positions: int,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    kernels: Mapping[str, Callable] = DECODE_KERNELS,
+def decode_choice(
+    model: "Decoder", num_rows: int, num_positions: int, kernels: Mapping[str, Callable] = DECODE_KERNELS
 ) -> KernelChoice:
-    """Choose the decode attention for `num_rows` sequences of up to `num_positions` tokens.
+    """Choose the decode attention of a model for `num_rows` sequences of up to `num_positions` tokens.
 
     The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
     """
+    c, dtype, device = model.shard_config, model.build.dtype, model.build.device
     num_rows, num_positions = min(num_rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         kernels = {"sdpa": kernels["sdpa"]}
     elif not Settings.kernels or triton_problem():
         kernels = {name: make for name, make in kernels.items() if name != "triton"}
     generator = torch.Generator(device).manual_seed(0)
-    q_BHE = torch.randn(num_rows, num_heads, head_dim, generator=generator, device=device).to(dtype)
-    kv = torch.randn(2, num_rows, num_kv_heads, num_positions, head_dim, generator=generator, device=device).to(dtype)
+    q_BHE = torch.randn(num_rows, c.num_heads, c.head_dim, generator=generator, device=device).to(dtype)
+    kv_shape = 2, num_rows, c.num_kv_heads, num_positions, c.head_dim
+    kv = torch.randn(kv_shape, generator=generator, device=device).to(dtype)
     lengths_B = torch.linspace(num_positions, 1, num_rows, device=device).long()
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
     wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
@@ -124,13 +114,6 @@ def choose_decode_kernel(
 
     candidates = {name: candidate(make) for name, make in kernels.items()}
     return choose(candidates, wanted, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
-
-
-def decode_choice(model: "Decoder", num_rows: int, num_positions: int) -> KernelChoice:
-    """Return the choice of decode attention for a model."""
-    c, build = model.shard_config, model.build
-    sizes = c.num_heads, c.num_kv_heads, c.head_dim, num_rows, num_positions
-    return choose_decode_kernel(*sizes, build.dtype, build.device)
 
 
 def configure(kernels: bool, repeatable: bool) -> None:
@@ -152,7 +135,7 @@ def choose_packed(
 ) -> KernelChoice:
     """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
     if torch.device(device).type != "cuda" or dtype not in HALF:
-        return KernelChoice("sdpa", ())
+        return KernelChoice("sdpa", {})
 
     def run(name: str, kind: torch.dtype) -> torch.Tensor:
         *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)

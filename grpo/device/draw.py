@@ -37,7 +37,7 @@ class SamplingParams:
         }
         for name, (is_possible, advice) in limits.items():
             if not is_possible:
-                raise UserError(f"{name} is {getattr(self, name)}", "there is no such sampling", advice)
+                raise UserError(f"{name} is {getattr(self, name)}", "sampling is not defined for this value", advice)
 
     @property
     def truncates(self) -> bool:
@@ -104,6 +104,10 @@ def _threshold(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 14).
 
+    Only the likeliest tokens are sorted, in rising order. The last one kept by top_k is the k-th from the end. top_p
+    keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one kept is
+    the first at which the sum exceeds the share of the others, 1 - top_p.
+
     The cut lies half way between the last token kept and the first one dropped, so that rounding differences between
     sampler and trainer do not move tokens across it. Tokens with equal logits are kept or dropped together.
 
@@ -113,14 +117,14 @@ def _threshold(
     rising_BX = _largest(logits_BV, width)
     best_B1 = rising_BX[:, -1:]
     least_B1 = rising_BX[:, -top_k:][:, :1].contiguous()  # of all if top_k is 0
-    is_found_B1 = least_B1 > rising_BX[:, :1]
+    is_found_B1 = least_B1 > rising_BX[:, :1]  # else more tokens of this logit may lie outside
     if top_p < 1:
         mass_BX = (rising_BX - best_B1).exp_()
         if top_k:
-            mass_BX *= _reaches(rising_BX, least_B1)
+            mass_BX *= _reaches(rising_BX, least_B1)  # top_p is a share of what top_k has left
         seen_B = _exact_sum(mass_BX)
         total_B = seen_B if top_k else 1 / largest_p_B1[:, 0]
-        wanted_B = top_p * (1 - 1e-12) * total_B  # top_p is enough
+        wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
         least_B1 = rising_BX.gather(1, inverse_cdf(mass_BX, 1 - wanted_B / seen_B)[0][:, None])
         is_found_B1 = is_found_B1 if top_k else least_B1 > rising_BX[:, :1]
     num_dropped_B1 = torch.searchsorted(rising_BX, least_B1)

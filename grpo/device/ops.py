@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from grpo.device.draw import NO_CUT, SamplingParams, draw, uniforms
-from grpo.device.products import Room, linear
+from grpo.device.products import SpareColumns, linear
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
@@ -66,29 +66,33 @@ def describe(device: torch.device | str) -> str:
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, residual: torch.Tensor | None = None, room: Room | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    spare_columns: SpareColumns | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the norm of x + residual over the last axis, weighted, and the sum x + residual. Computed in float32.
 
-    room: how many copies of the norm to write, and how many columns to leave free to the right of each, so that
-    `append_product` copies nothing. Only a kernel does this; torch's operations leave no room.
+    spare_columns: how many copies of the norm to write, and how many columns to leave free to the right of each, so
+    that `append_product` copies nothing. Only a kernel does this; torch's operations leave none.
     """
     if uses_kernels(x):
         from grpo.kernels import rms_norm as kernel
 
-        return kernel.rms_norm(x, weight, eps, residual, room)
+        return kernel.rms_norm(x, weight, eps, residual, spare_columns)
     x = x if residual is None else residual + x
     exact = x.to(torch.promote_types(x.dtype, torch.float32))
     exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
     return exact.to(x.dtype) * weight, x
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, room: Room | None = None) -> torch.Tensor:
-    """Return silu(gate) · up (2002.05202). room: as in `rms_norm`."""
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: SpareColumns | None = None) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202). spare_columns: as in `rms_norm`."""
     if uses_kernels(gate_TF):
         from grpo.kernels import swiglu as kernel
 
-        return kernel.swiglu(gate_TF, up_TF, room)
+        return kernel.swiglu(gate_TF, up_TF, spare_columns)
     return F.silu(gate_TF) * up_TF
 
 
@@ -235,7 +239,7 @@ def draw_tokens(
     least = None
     if params.truncates:
         least = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
-    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)[0]
+    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)
 
 
 def write_drawn(

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 
-Room = tuple[int, int]  # copies of a product's input, and spare columns to the right of each: see `append_product`
+# Copies of a product's input, and columns to leave free to the right of each: see `append_product`.
+SpareColumns = tuple[int, int]
 
 # By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 12.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

@@ -56,10 +56,6 @@ class Shard(Peers):
             parts += [part, part.new_zeros(missing)]
         return torch.cat(parts, dim=split.dim)
 
-    def index(self, shape: torch.Size, split: Split) -> tuple[slice, ...]:
-        """Return where this shard's part lies in a tensor of this shape, which is one block."""
-        return tuple(self.part(size) if dim == split.dim else slice(size) for dim, size in enumerate(shape))
-
     def join(self, part: torch.Tensor, split: Split | None) -> torch.Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:

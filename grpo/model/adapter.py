@@ -19,7 +19,7 @@ from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
 from grpo.device.shard import Shard, Split
 from grpo.model.decoder import Decoder
-from grpo.model.lora import ALL_PROJECTIONS, LoraLinear
+from grpo.model.lora import ALL_PROJECTIONS
 from grpo.model.master_weight import master_dtype
 from grpo.model.slices import split_of
 from grpo.model.weights import NAMES_SHOWN, projections, read_tensors
@@ -150,9 +150,9 @@ def _exact_weights(
     checkpoint: Path, shard: Shard, splits: Mapping[str, Split | None]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name of each module of a checkpoint, and the shard's part of its weight."""
-    for name, _, tensor in read_tensors(checkpoint):
+    for name, stored in read_tensors(checkpoint):
         module = name.removesuffix(".weight")
-        yield module, shard.take(tensor, splits.get(module))
+        yield module, shard.take(stored[:], splits.get(module))
 
 
 def trained_adapter(
@@ -165,7 +165,7 @@ def trained_adapter(
     pairs = {}
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if isinstance(linear, LoraLinear) and part in linear.rank_slices:
+        if part in linear.rank_slices:
             split = split_of(model, f"{module}.weight", linear.base(part)[0])
             A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.device import ops
 from grpo.device.ops import CosSin
-from grpo.device.products import Room
+from grpo.device.products import SpareColumns
 from grpo.model.int8_weight import share_scratch
 from grpo.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.model.master_weight import MasterWeight
@@ -27,6 +27,16 @@ from grpo.model.rope import cos_sin_tables, read_rope
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
 # values if it has a cache, and decides which token sees which.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, CosSin], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What all layers of a forward pass share. recomputes_mlp: MLPs keep no activations for the backward pass."""
+
+    attend: Attend
+    cos_sin: CosSin
+    mode: Mode
+    recomputes_mlp: bool
 
 
 @dataclass(frozen=True)
@@ -181,10 +191,10 @@ class RMSNorm(nn.Module):
         return self.after_adding(x, None)[0]
 
     def after_adding(
-        self, x: torch.Tensor, residual: torch.Tensor | None, room: Room | None = None
+        self, x: torch.Tensor, residual: torch.Tensor | None, spare_columns: SpareColumns | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of x + residual, and that sum. room: see `ops.rms_norm`."""
-        return ops.rms_norm(x, self.weight(), self.eps, residual, room)
+        """Return the norm of x + residual, and that sum. spare_columns: see `ops.rms_norm`."""
+        return ops.rms_norm(x, self.weight(), self.eps, residual, spare_columns)
 
 
 class Attention(nn.Module):
@@ -193,9 +203,9 @@ class Attention(nn.Module):
     A shard has some of the heads. `spread` and `collect` return their argument if one process has them all.
     """
 
-    def __init__(self, c: ModelConfig, build: Build):
+    def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
-        self.head_dim, self.shard = c.head_dim, build.shard
+        self.head_dim, self.shard, self.layer = c.head_dim, build.shard, layer
         sizes = {
             "q_proj": c.num_heads * c.head_dim,
             "k_proj": c.num_kv_heads * c.head_dim,
@@ -206,11 +216,12 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
-    def forward(self, x_TD: torch.Tensor, layer: int, cos_sin: CosSin, attend: Attend, mode: Mode) -> torch.Tensor:
-        q_THE, k_TKE, v_TKE = (y.unflatten(-1, (-1, self.head_dim)) for y in self.qkv(self.shard.spread(x_TD), mode))
+    def forward(self, x_TD: torch.Tensor, this_pass: Pass) -> torch.Tensor:
+        parts = self.qkv(self.shard.spread(x_TD), this_pass.mode)
+        q_THE, k_TKE, v_TKE = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
         q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
-        out_THE = attend(layer, q_THE, k_TKE, v_TKE, cos_sin)
-        return self.shard.collect(self.o(out_THE.flatten(1), mode))
+        out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
+        return self.shard.collect(self.o(out_THE.flatten(1), this_pass.mode))
 
 
 class MLP(nn.Module):
@@ -225,43 +236,36 @@ class MLP(nn.Module):
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(self.shard.spread(x_TD), mode)
-        return self.shard.collect(self.down(ops.swiglu(gate_TF, up_TF, self.down.room), mode))
+        return self.shard.collect(self.down(ops.swiglu(gate_TF, up_TF, self.down.spare_columns), mode))
 
 
 class Block(nn.Module):
     """A layer: attention and MLP, each on a norm of the residual stream.
 
     In plain words x = x + attention(norm(x)), then x = x + mlp(norm(x)). The MLP's output is added by the next layer's
-    norm, because one kernel does both. room: on a GPU, norms leave columns free for x Aᵀ (lora.py).
+    norm, because one kernel does both. On a GPU, norms leave columns free for x Aᵀ (lora.py).
     """
 
-    def __init__(self, c: ModelConfig, build: Build):
+    def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
-        self.attention, self.mlp = Attention(c, build), MLP(c, build)
+        self.attention, self.mlp = Attention(c, build, layer), MLP(c, build)
         self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
     def forward(
-        self,
-        x_TD: torch.Tensor,
-        added_TD: torch.Tensor | None,
-        layer: int,
-        cos_sin: CosSin,
-        attend: Attend,
-        mode: Mode,
-        recompute: str,
+        self, x_TD: torch.Tensor, added_TD: torch.Tensor | None, this_pass: Pass
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the residual stream before the MLP's output is added, and that output, which the next norm adds.
 
         x_TD, added_TD: the same two of the layer before.
         """
-        normed_TD, x_TD = self.attention_norm.after_adding(x_TD, added_TD, self.attention.qkv.room)
-        attended_TD = self.attention(normed_TD, layer, cos_sin, attend, mode)
-        if recompute == "mlp":
+        normed_TD, x_TD = self.attention_norm.after_adding(x_TD, added_TD, self.attention.qkv.spare_columns)
+        attended_TD = self.attention(normed_TD, this_pass)
+        if this_pass.recomputes_mlp:
             x_TD = x_TD + attended_TD
-            return x_TD, _recomputed(lambda x: self.mlp(self.mlp_norm(x), mode), x_TD)
-        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.room)
-        return x_TD, self.mlp(normed_TD, mode)
+            return x_TD, _recomputed(lambda x: self.mlp(self.mlp_norm(x), this_pass.mode), x_TD)
+        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.spare_columns)
+        return x_TD, self.mlp(normed_TD, this_pass.mode)
 
 
 def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
@@ -295,7 +299,7 @@ class Decoder(nn.Module):
         self.shard_config = own = config.of_shard(build.shard.world)
         check_layers(build, config.num_layers)
         self.embedding = build.weight(own.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(own, build.for_layer(number)) for number in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(own, build.for_layer(number), number) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else build.weight(own.vocab_size, config.hidden_size)
         self.tables: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -310,12 +314,13 @@ class Decoder(nn.Module):
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         x_TD, added_TD = self._embed(ids_T), None
         cos_sin = tuple(table_SE[positions_T][:, None] for table_SE in self._cos_sin())
-        for layer, block in enumerate(self.blocks):
+        this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
+        for block in self.blocks:
             if recompute == "all":
-                x_TD, added_TD = _recomputed(block, x_TD, None, layer, cos_sin, attend, mode, "none")
+                x_TD, added_TD = _recomputed(block, x_TD, None, this_pass)
                 x_TD, added_TD = x_TD + added_TD, None  # so that one tensor per layer is kept
             else:
-                x_TD, added_TD = block(x_TD, added_TD, layer, cos_sin, attend, mode, recompute)
+                x_TD, added_TD = block(x_TD, added_TD, this_pass)
         return self.norm.after_adding(x_TD, added_TD)[0]
 
     def head(self) -> torch.Tensor:
@@ -332,8 +337,8 @@ class Decoder(nn.Module):
         found_TD = F.embedding(own_T.clamp(0, self.shard_config.vocab_size - 1), self.embedding())
         return shard.collect(found_TD.where(is_here_T1, 0.0))
 
-    def linears(self) -> Iterator[Linear | LoraLinear]:
-        return (module for module in self.modules() if isinstance(module, (Linear, LoraLinear)))
+    def linears(self) -> Iterator[Linear]:
+        return (module for module in self.modules() if isinstance(module, Linear))
 
     @contextmanager
     def prepacked(self) -> Iterator[torch.Tensor]:

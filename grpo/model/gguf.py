@@ -12,12 +12,11 @@ import hashlib
 import os
 import re
 import shutil
-import struct
 import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -29,8 +28,6 @@ from grpo.model.weights import write_tensors
 SUFFIX = ".gguf"
 FILE_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a value, by its type
-STRING, ARRAY = 8, 9
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
 UNSCALED = (None, "none", 1.0)
 _IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
@@ -70,7 +67,6 @@ def open_gguf(name: str) -> Path:
     if not find_spec("gguf"):
         raise UserError(f"cannot read {path}", "the package gguf is missing", "pip install gguf", PREFLIGHT)
     try:
-        check_header(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
         folder = cache() / f"{path.stem}-{digest}"
@@ -104,47 +100,25 @@ def _publish(unfinished: Path, folder: Path) -> None:
             raise
 
 
-def check_header(path: Path) -> None:
-    """Raise an error if a list in the metadata is longer than the file: gguf's reader would count for ever."""
-    with path.open("rb") as file:
-        magic, _, _, num_values = _unpack(file, "<4sIQQ")
-        if magic != b"GGUF":
-            raise ValueError("it does not begin with GGUF")
-        for _ in range(num_values):
-            _skip_value(file, STRING)
-            _skip_value(file, *_unpack(file, "<I"))
+def _open(path: Path) -> Any:
+    """Open a file with gguf's reader. ValueError if a list is longer than the file: it would count for ever."""
+    from gguf import GGUFReader
 
+    class BoundedReader(GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: str | None = None) -> Any:
+            values = super()._get(offset, dtype, count, override_order)
+            if len(values) < count:
+                raise ValueError("it is shorter than its header says")
+            return values
 
-def _skip_value(file: BinaryIO, kind: int) -> None:
-    if kind == STRING:
-        _skip(file, *_unpack(file, "<Q"))
-    elif kind == ARRAY:
-        item, count = _unpack(file, "<IQ")
-        if item in SIZES:
-            _skip(file, count * SIZES[item])
-        else:
-            for _ in range(count):
-                _skip_value(file, item)
-    else:
-        _skip(file, SIZES[kind])
-
-
-def _skip(file: BinaryIO, num_bytes: int) -> None:
-    if num_bytes > os.fstat(file.fileno()).st_size - file.tell():
-        raise ValueError("it ends within its header")
-    file.seek(num_bytes, os.SEEK_CUR)
-
-
-def _unpack(file: BinaryIO, layout: str) -> tuple[Any, ...]:
-    return struct.unpack(layout, file.read(struct.calcsize(layout)))
+    return BoundedReader(path)
 
 
 def _convert(path: Path, folder: Path) -> None:
     """Write config.json, safetensors and the tokenizer of a file into a folder."""
-    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    reader = GGUFReader(path)
+    reader = _open(path)
     if (field := reader.get_field("general.architecture")) is None:
         raise ValueError("it has no general.architecture")
     family = str(field.contents())

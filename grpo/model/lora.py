@@ -15,14 +15,15 @@ begins, and freed when it ends (`Decoder.prepacked`). Weights in 8 bits (`base_w
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
-from grpo.device.products import Product, Room, add_product, append_product, linear, prepack, weight_gradient
+from grpo.device.products import Product, SpareColumns, add_product, append_product, linear, prepack, weight_gradient
 from grpo.device.shard import ALONE, Shard
 from grpo.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
-from grpo.model.master_weight import MasterWeight, master_dtype
+from grpo.model.master_weight import MasterWeight
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
@@ -94,43 +95,60 @@ class Build:
         """Make a weight of this shape, all zeros."""
         return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
 
-    def matrix(self, num_outputs: int, num_inputs: int, inputs: Shard) -> MasterWeight | Int8Weight:
-        """Make the weight of projections, all zeros. inputs: the processes that share its columns."""
+    def matrix(self, num_outputs: int, num_inputs: int, num_columns: int, inputs: Shard) -> MasterWeight | Int8Weight:
+        """Make the weight of projections [O, I + num_columns], all zeros. inputs: who share its inputs."""
         if self.int8:
-            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device, inputs=inputs)
-        return self.weight(num_outputs, num_inputs)
+            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device, num_columns, inputs)
+        return self.weight(num_outputs, num_inputs + num_columns)
 
 
 class Linear(nn.Module):
     """One product for several projections of one input, called parts. sizes: the number of outputs of each part.
 
+    num_columns: of the weight, to the right of the parts' own W; a LoraLinear has some.
     inputs: the processes that share the inputs. The first one of them adds the bias.
     """
 
-    room: Room | None = None  # see LoraLinear
+    spare_columns: SpareColumns | None = None  # see LoraLinear
 
-    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, num_columns: int = 0):
         super().__init__()
-        self.out_slices, self.inputs = _slices(sizes), build.sharing_inputs(sizes)
-        self.weight = build.matrix(sum(sizes.values()), in_features, self.inputs)
-        self.bias = build.weight(sum(sizes.values())) if bias else None
-        self.prepacked: torch.Tensor | Int8Rows | None = None  # see Decoder.prepacked
+        out_features = sum(sizes.values())
+        self.in_features, self.out_slices, self.inputs = in_features, _slices(sizes), build.sharing_inputs(sizes)
+        self.product_rows = [slice(0, out_features)]  # the outputs of each product
+        self.rank_slices: dict[str, slice] = {}  # the rows of A that belong to each adapted part
+        self.weight = build.matrix(out_features, in_features, num_columns, self.inputs)
+        self.bias = build.weight(out_features) if bias else None
+        self.prepacked: Any = None  # the weight, while sampling: see Decoder.prepacked
 
     def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
-        return self.weight.source[rows], None if self.bias is None else self.bias.source[rows]
+        return self.weight.source[rows, : self.in_features], None if self.bias is None else self.bias.source[rows]
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        bias_O = None if self.bias is None or self.inputs.rank else self.bias()
-        if self.prepacked is not None:
-            return frozen_linear(x_TI, self.prepacked, bias_O)
-        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
-        return product.apply(x_TI, self.weight(), bias_O)
+        outputs = self.multiply(x_TI, mode)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
     def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         """Return the output of each part."""
-        return self(x_TI, mode).split(_sizes(self.out_slices), dim=-1)
+        return self.split(self.multiply(x_TI, mode))
+
+    def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Split the outputs of the products, or their gradients, into one tensor per part."""
+        sizes = [rows.stop - rows.start for rows in self.out_slices.values()]
+        return outputs[0].split(sizes, dim=-1) if len(outputs) == 1 else outputs
+
+    def multiply(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+        """Return the output of each product; here there is one."""
+        if self.prepacked is not None:
+            return (frozen_linear(x_TI, self.prepacked, self.added_bias()),)
+        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
+        return (product.apply(x_TI, self.weight(), self.added_bias()),)
+
+    def added_bias(self) -> torch.Tensor | None:
+        """Return the bias, if this process adds it."""
+        return None if self.bias is None or self.inputs.rank else self.bias()
 
     def prepack(self) -> None:
         self.prepacked = self.weight.prepack()
@@ -140,93 +158,75 @@ class Linear(nn.Module):
         self.weight.release()
 
 
-class LoraLinear(nn.Module):
+class LoraLinear(Linear):
     """`Linear` with frozen weights and an adapter on some of its parts.
 
     A: [R, I], with the rows of all adapted parts, one part after the other. B: one [O_part, r] per adapted part.
-    weight: [O, I + R], a tensor or an Int8Weight. The columns from I on hold s B: a block for each adapted part, and
-    zeros elsewhere.
-    apart: all parts are adapted, and each is a product of its own with its part of x Aᵀ. Then weight is [O, I + r], and
-    has no zeros.
-    inputs: as in Linear.
+    weight: [O, I + R]. The columns from I on hold s B: a block for each adapted part, and zeros elsewhere.
+    separate: all parts are adapted, and each is a product of its own with its part of x Aᵀ. Then weight is [O, I + r],
+    and has no zeros.
+    prepacked: A and the weight of each product; or no A, and W + s B A alone.
     """
 
-    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False):
-        super().__init__()
-        self.in_features, self.lora, self.out_slices = in_features, build.lora, _slices(sizes)
-        self.inputs = build.sharing_inputs(sizes)
-        adapted = [part for part in sizes if part in build.lora.targets]
-        self.rank_slices = _slices(dict.fromkeys(adapted, build.lora.rank))
-        rank, out_features = len(adapted) * build.lora.rank, sum(sizes.values())
-        self.product_rows = list(self.out_slices.values()) if apart else [slice(0, out_features)]
-        self.num_columns = rank // len(self.product_rows)  # of the weight, for s B
-        where = {"dtype": build.dtype, "device": build.device}
-        if build.int8:
-            self.weight = Int8Weight(
-                out_features, in_features, **where, num_columns=self.num_columns, inputs=self.inputs
-            )
-        else:
-            self.register_buffer("weight", torch.zeros(out_features, in_features + self.num_columns, **where))
-        self.register_buffer("bias", torch.zeros(out_features, **where) if bias else None)
-        self.A = MasterWeight(rank, in_features, trained=True, **where)
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, separate: bool = False):
+        adapted, rank = [part for part in sizes if part in build.lora.targets], build.lora.rank
+        num_columns = rank if separate else rank * len(adapted)
+        super().__init__(in_features, sizes, bias, replace(build, train_weights=False), num_columns)
+        self.lora, self.num_columns = build.lora, num_columns
+        self.rank_slices = _slices(dict.fromkeys(adapted, rank))
+        if separate:
+            self.product_rows = list(self.out_slices.values())
+        self.A = replace(build, train_weights=True).weight(rank * len(adapted), in_features)
         self.B = nn.ParameterDict()
         for part in adapted:
-            B_OR = torch.zeros(sizes[part], build.lora.rank, dtype=master_dtype(build.dtype), device=build.device)
-            self.B[part] = nn.Parameter(B_OR)
+            self.B[part] = nn.Parameter(torch.zeros(sizes[part], rank, dtype=self.A.master.dtype, device=build.device))
         self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
-        # A and the weight of each product; or no A, and W + s B A alone: see Decoder.prepacked
-        self.prepacked: tuple[torch.Tensor | None, list[torch.Tensor | Int8Rows]] | None = None
 
     @property
-    def room(self) -> Room | None:
-        """Return the room that its input should have while decoding, so that `append_product` copies nothing."""
+    def spare_columns(self) -> SpareColumns | None:
+        """Return what its input should have to its right while decoding, so that `append_product` copies nothing."""
         appends = self.prepacked is not None and self.prepacked[0] is not None
         return (len(self.product_rows), self.num_columns) if appends else None
-
-    def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
-        rows = self.out_slices[part]
-        return self.weight[rows, : self.in_features], None if self.bias is None else self.bias[rows]
 
     def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
         return self.A.source[self.rank_slices[part]], self.B[part].data
 
-    def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        outputs = self._products(x_TI, mode)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-
-    def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
-        """Return the output of each part."""
-        return self.split(self._products(x_TI, mode))
-
-    def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """Split the outputs of the products, or their gradients, into one tensor per part."""
-        return outputs[0].split(_sizes(self.out_slices), dim=-1) if len(outputs) == 1 else outputs
-
-    def _products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+    def multiply(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
-            return (frozen_linear(x_TI, self.weight[:, : self.in_features], self._added_bias()),)
+            return (frozen_linear(x_TI, self.weight.source[:, : self.in_features], self.added_bias()),)
         if self.prepacked is not None:
             A_RI, weights = self.prepacked
             if A_RI is None:
-                return (linear(x_TI, weights[0], self._added_bias()),)
-            return self.multiply(append_product(x_TI, A_RI, len(self.product_rows)), weights)
+                return (linear(x_TI, weights[0], self.added_bias()),)
+            return self.multiply_each(append_product(x_TI, A_RI, len(self.product_rows)), weights)
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
-    def multiply(
+    def multiply_each(
         self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor | Int8Rows]
     ) -> tuple[torch.Tensor, ...]:
         """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
-        bias_O = self._added_bias()
+        bias_O = self.added_bias()
         biases = [None if bias_O is None else bias_O[rows] for rows in self.product_rows]
         return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 12
 
-    def _added_bias(self) -> torch.Tensor | None:
-        return None if self.inputs.rank else self.bias
+    def input_gradients(
+        self, gradients: tuple[torch.Tensor, ...], needs_dx: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return the base part of dL/dx (None below the first adapted layer, where nobody needs it), and dL/d(x Aᵀ)."""
+        dx_TI, dh_TR = None, gradients[0].new_empty(len(gradients[0]), len(self.A.value))
+        for g_TO, rows, dh_TX in zip(gradients, self.product_rows, self.split_h(dh_TR), strict=True):
+            if needs_dx:
+                both_TX = linear(g_TO, dense(self.weight.source[rows]).T)
+                base_TI, adapter_TX = both_TX.split([self.in_features, self.num_columns], dim=-1)
+                dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
+            else:
+                adapter_TX = linear(g_TO, self.weight.source[rows, self.in_features :].contiguous().T)
+            dh_TX.copy_(adapter_TX)
+        return dx_TI, dh_TR
 
     def dropped(self, x_TI: torch.Tensor, seed: int | None) -> torch.Tensor:
         """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout.
@@ -247,13 +247,13 @@ class LoraLinear(nn.Module):
 
     def weights(self) -> list[torch.Tensor | Int8Rows]:
         """Return [W | s B] of each product."""
-        return [self.weight[rows] for rows in self.product_rows]
+        return [self.weight.source[rows] for rows in self.product_rows]
 
     def prepack(self) -> None:
         """Prepare for sampling: pack A and each [W | s B]; in float32 on a CPU, pack the merged weight instead."""
         weights = self.weights()
-        if isinstance(self.weight, torch.Tensor):
-            if self.weight.dtype == torch.float32 and self.weight.device.type == "cpu":
+        if isinstance(self.weight, MasterWeight):
+            if weights[0].dtype == torch.float32 and weights[0].device.type == "cpu":
                 self.prepacked = None, [prepack(self._merge())]
                 return
             weights = list(map(prepack, weights))
@@ -261,23 +261,19 @@ class LoraLinear(nn.Module):
 
     def _merge(self) -> torch.Tensor:
         """Return W + s B A, [O, I], for all products together."""
-        base_OI, sB_OX = self.weight.split([self.in_features, self.num_columns], dim=-1)
+        base_OI, sB_OX = self.weight.value.split([self.in_features, self.num_columns], dim=-1)
         merged_OI = torch.empty_like(base_OI, memory_format=torch.contiguous_format)
         for rows, A_XI in zip(self.product_rows, self.A.value.split(self.num_columns), strict=True):
             torch.addmm(base_OI[rows], sB_OX[rows], A_XI, out=merged_OI[rows])
         return merged_OI
-
-    def release(self) -> None:
-        self.prepacked = None
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the masters into the tensors that the products use; call it after every change of the masters."""
         self.A.refresh()
         for part, columns in self.rank_slices.items():
-            sB_OR = self.lora.scale * self.B[part]
             own = columns if len(self.product_rows) == 1 else slice(None)
-            self.weight[self.out_slices[part], self.in_features :][:, own] = sB_OR
+            self.weight.source[self.out_slices[part], self.in_features :][:, own] = self.lora.scale * self.B[part]
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
@@ -305,39 +301,32 @@ class _AugmentedLinear(torch.autograd.Function):
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.module, ctx.seed = module, seed
         inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.split_h(h_TR))
-        return module.multiply(inputs, module.weights())
+        return module.multiply_each(inputs, module.weights())
 
     @staticmethod
     def backward(ctx, *gradients):
         (x_TI, h_TR), module, seed = ctx.saved_tensors, ctx.module, ctx.seed
         lora, A_RI, exact = module.lora, module.A.value, module.A.master.dtype
-        dx_TI, dh_TR = None, torch.empty_like(h_TR)
-        for g_TO, weight_OX, dh_TX in zip(gradients, module.weights(), module.split_h(dh_TR), strict=True):
-            base_TI, adapter_TX = linear(g_TO, dense(weight_OX).T).split(
-                [module.in_features, module.num_columns], dim=-1
-            )
-            dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
-            dh_TX.copy_(adapter_TX)
-        del base_TI, adapter_TX  # frees their memory before more is allocated
+        dx_TI, dh_TR = module.input_gradients(gradients, ctx.needs_input_grad[0])
         dA_RI = weight_gradient(dh_TR, module.dropped(x_TI, seed))
         g_of_part = dict(zip(module.out_slices, module.split(gradients), strict=True))
         dB = []
         for part, columns in module.rank_slices.items():
             dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
             dB.append(lora.scale * dB_OR.to(exact))
-        if seed is None:
+        if dx_TI is not None and seed is None:
             dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
-        else:
+        elif dx_TI is not None:
             dx_TI = dx_TI + module.dropped(linear(dh_TR, A_RI.T), seed)
         return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
 def make_linear(
-    in_features: int, sizes: dict[str, int], bias: bool, build: Build, apart: bool = False
+    in_features: int, sizes: dict[str, int], bias: bool, build: Build, separate: bool = False
 ) -> Linear | LoraLinear:
     """Make the module for these projections of one input, with an adapter if one of them is a target."""
     if build.lora is not None and any(name in build.lora.targets for name in sizes):
-        return LoraLinear(in_features, sizes, bias, build, apart)
+        return LoraLinear(in_features, sizes, bias, build, separate)
     return Linear(in_features, sizes, bias, build)
 
 
@@ -358,14 +347,14 @@ class JointLinear(nn.Module):
         if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
             linears = [make_linear(in_features, sizes, bias, build)]
         else:
-            linears = [make_linear(in_features, some, bias, build, apart=True) for some in (adapted, others) if some]
+            linears = [make_linear(in_features, some, bias, build, separate=True) for some in (adapted, others) if some]
         self.linears = nn.ModuleList(linears)
         self.names = list(sizes)
 
     @property
-    def room(self) -> Room | None:
-        """Return the room that its input should have while decoding."""
-        return self.linears[0].room if len(self.linears) == 1 else None
+    def spare_columns(self) -> SpareColumns | None:
+        """Return what its input should have to its right while decoding: see LoraLinear."""
+        return self.linears[0].spare_columns if len(self.linears) == 1 else None
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         outputs = {}
@@ -380,10 +369,6 @@ def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device
     if torch.device(device).type == "cuda":
         return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES
     return is_few
-
-
-def _sizes(slices: dict[str, slice]) -> list[int]:
-    return [part.stop - part.start for part in slices.values()]
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:

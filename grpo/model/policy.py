@@ -218,9 +218,9 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
     unknown = [name for name in targets if name not in ALL_PROJECTIONS]
     if unknown:
         raise UserError(
-            f"lora_target_modules: unknown {', '.join(unknown)}",
-            "",
-            f"choose from {', '.join(ALL_PROJECTIONS)}, or all",
+            f"lora_target_modules names {', '.join(unknown)}",
+            f"the projections that can have adapters are {', '.join(ALL_PROJECTIONS)}",
+            "name some of these, or all",
         )
     layers = config.lora_layers_to_transform
     return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers and tuple(layers))

@@ -5,7 +5,7 @@ from torch import nn
 
 from grpo.device.shard import Split
 from grpo.model.decoder import Decoder
-from grpo.model.lora import ALL_PROJECTIONS, SPLIT_BY_INPUTS, Linear, LoraLinear
+from grpo.model.lora import ALL_PROJECTIONS, SPLIT_BY_INPUTS, Linear
 
 SAME = "same"  # every shard has the parameter, and its gradient
 PARTIAL = "partial"  # every shard has the parameter, and a term of its gradient
@@ -42,7 +42,7 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     return shares
 
 
-def _share(linear: Linear | LoraLinear, name: str, parameter: nn.Parameter, num_shards: int) -> Share:
+def _share(linear: Linear, name: str, parameter: nn.Parameter, num_shards: int) -> Share:
     """Return how the shards share a parameter of projections that are split by their inputs, or by their outputs.
 
     A multiplies the inputs, B makes outputs; weight and bias have the outputs of all projections below one another.

@@ -12,7 +12,7 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
 from grpo.model.decoder import Decoder, ModelConfig, RMSNorm
-from grpo.model.lora import Build, Linear, LoraLinear
+from grpo.model.lora import Build, Linear
 from grpo.model.slices import split_of
 
 FILE_BYTES = 5_000_000_000
@@ -40,7 +40,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 def load_decoder(folder: Path, build: Build) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
-    A shard (build.shard) reads only its parts of them.
+    A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
     model = Decoder(read_model_config(folder), build)
@@ -48,29 +48,19 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
     shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
     is_meta = torch.device(build.device).type == "meta"
-
-    def read(file: Any, name: str, shape: torch.Size) -> torch.Tensor | None:
-        if is_meta or shapes.get(name) != shape:
-            return None
-        split = splits[name]
-        return file.get_slice(name)[build.shard.index(shape, split)] if split else file.get_tensor(name)
-
-    for name, shape, tensor in counted(read_tensors(folder, read), len(named), f"loading {folder}", "tensors"):
+    for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+        shape = torch.Size(stored.get_shape())
         if name not in named:
             is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
             if not is_derived:  # which only some checkpoints contain, as it follows from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
-        elif is_meta:
-            pass
-        elif torch.isfinite(tensor).all():
-            mine = named[name]
-            if len(tensor) < mine.shape[0]:  # the last shard has fewer tokens
-                mine = mine[: len(tensor)]
-            mine.copy_(tensor)
-        else:
-            problems.append(f"{name} holds numbers that are not finite")
+        elif not is_meta:
+            tensor = build.shard.take(stored[:], splits[name])  # of the file, only these bytes are read
+            if not torch.isfinite(tensor).all():
+                problems.append(f"{name} holds numbers that are not finite")
+            named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
     if problems:
@@ -102,13 +92,13 @@ def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
     return named
 
 
-def projections(model: Decoder) -> dict[str, tuple[Linear | LoraLinear, str]]:
+def projections(model: Decoder) -> dict[str, tuple[Linear, str]]:
     """Map Hugging Face's module name of each projection to the layer that computes it and its part of that layer."""
     found = {}
     for number, block in enumerate(model.blocks):
         for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
             for linear in module.modules():
-                if isinstance(linear, (Linear, LoraLinear)):
+                if isinstance(linear, Linear):
                     for part in linear.out_slices:
                         found[f"model.layers.{number}.{where}.{part}"] = linear, part
     return found
@@ -147,48 +137,34 @@ def write_tensors(
     sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
 ) -> None:
     """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
-    groups, index = _grouped(sizes, file_bytes), {}
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    split = split_state_dict_into_shards_factory(
+        sizes,
+        get_storage_size=lambda num_bytes: num_bytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=file_bytes,
+    )
     with counting(len(sizes), f"writing {folder}", "tensors") as add:
-        for number, names in enumerate(groups, 1):
-            file = "model.safetensors" if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        for file, names in split.filename_to_tensors.items():
             save_tensors({name: read(name) for name in names}, folder / file)
-            index.update(dict.fromkeys(names, file))
             add(len(names))
-    if len(groups) > 1:
-        about = {"total_size": sum(sizes.values())}
-        write_json(folder / "model.safetensors.index.json", {"metadata": about, "weight_map": index})
-
-
-def _grouped(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
-    """Group the names, in order, by files of at most `file_bytes`; a larger tensor gets a file of its own."""
-    groups, size = [[]], 0
-    for name, num_bytes in sizes.items():
-        size += num_bytes
-        if groups[-1] and size > file_bytes:
-            groups.append([])
-            size = num_bytes
-        groups[-1].append(name)
-    return groups
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(folder / "model.safetensors.index.json", index)
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor, linear: Linear | LoraLinear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    if not isinstance(linear, LoraLinear) or part not in linear.rank_slices:
+    if linear is None or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
 
 
-def whole(file: Any, name: str, shape: torch.Size) -> torch.Tensor:
-    """Read a whole tensor."""
-    return file.get_tensor(name)
-
-
-def read_tensors(
-    folder: Path, read: Callable[[Any, str, torch.Size], torch.Tensor | None] = whole
-) -> Iterator[tuple[str, torch.Size, torch.Tensor | None]]:
-    """Yield name and shape of all tensors of a checkpoint, one at a time, and what `read` reads of it in its file."""
+def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
     if not files:
@@ -203,8 +179,7 @@ def read_tensors(
         broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
         with broken, safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():
-                shape = torch.Size(tensors.get_slice(name).get_shape())
-                yield name, shape, read(tensors, name, shape)
+                yield name, tensors.get_slice(name)
 
 
 def _indexed_files(index: Path) -> list[str]:

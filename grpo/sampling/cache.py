@@ -5,6 +5,8 @@ is copied into its place. That is one copy per finished sequence, about the memo
 gathering the live slots by index would copy the complete cache at every step.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from grpo.model.decoder import Decoder
@@ -12,33 +14,23 @@ from grpo.model.decoder import Decoder
 GROWTH = 32  # positions; the cache grows to a multiple of it
 
 
+@dataclass
 class KVCache:
-    """Keys and values for `num_slots` sequences of `num_positions` tokens: kv_L2BKSE.
+    """Keys and values for `num_slots` sequences of `num_positions` tokens.
 
     Bytes: 2 · L · slots · K · S · E · bytes of the dtype (56 KiB per token for a 7B Qwen2 in bf16). On a GPU it is made
     for the longest sequence at once. On a CPU it starts with no position and grows, because products over all of its
     positions are the fastest.
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_slots: int,
-        num_kv_heads: int,
-        num_positions: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ):
-        self.kv_L2BKSE = torch.zeros(
-            num_layers, 2, num_slots, num_kv_heads, num_positions, head_dim, dtype=dtype, device=device
-        )
+    kv_L2BKSE: torch.Tensor
 
     @classmethod
     def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
         """Make a cache for the sequences of a model."""
         c, build = model.shard_config, model.build
-        return cls(c.num_layers, num_slots, c.num_kv_heads, num_positions, c.head_dim, build.dtype, build.device)
+        shape = c.num_layers, 2, num_slots, c.num_kv_heads, num_positions, c.head_dim
+        return cls(torch.zeros(shape, dtype=build.dtype, device=build.device))
 
     @property
     def num_slots(self) -> int:
