@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from grpo.base.progress import counting
 from grpo.config.options import AnyConfig
+from grpo.data.messages import with_system
 from grpo.data.prompts import render
 from grpo.device.distributed import choose_device
 from grpo.device.draw import SamplingParams
@@ -33,9 +34,7 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
 
 def prompt_text(policy: Policy, system_prompt: str | None, fact: Fact) -> str:
     """Return the prompt of a question, up to where the answer begins."""
-    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages.append({"role": "user", "content": fact.question})
-    return render(policy.tokenizer, messages)
+    return render(policy.tokenizer, with_system([{"role": "user", "content": fact.question}], system_prompt))
 
 
 def end_ids(policy: Policy) -> list[int]:

@@ -23,6 +23,13 @@ LETTERS = "ABCDEFGHIJ"
 NUM_TESTED = 20  # rows by which a format is recognised
 
 
+def _read_as_it_is(record: Record, rng: random.Random) -> Record:
+    """Return the question and its answer. KeyError if the record has none."""
+    question = record["question" if "question" in record else "problem"]
+    answer = record["answer" if "answer" in record else "solution"]
+    return {"question": question, "answer": answer}
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A format of files.
@@ -37,7 +44,7 @@ class Benchmark:
     columns: str
     reward: str
     prompt: str = "{question}"
-    read: Callable[[Record, random.Random], Record] = lambda record, rng: _first_columns(record)
+    read: Callable[[Record, random.Random], Record] = _read_as_it_is
     accepts: Callable[[Record], bool] = lambda record: True
     says_so: str = ""
 
@@ -66,12 +73,6 @@ def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark 
 def _named_alike(record: Record) -> Record:
     """Name columns as the hub does: `Best Answer` is best_answer."""
     return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
-
-
-def _first_columns(record: Record) -> Record:
-    """Read a question and its answer as they are."""
-    question, answer = (next(name for name in names if name in record) for names in (QUESTIONS, ANSWERS))
-    return {"question": record[question], "answer": record[answer]}
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Record:
@@ -110,7 +111,6 @@ def _is_aime_answer(record: Record) -> bool:
 
 TOO_COMMON = ("problem, answer", "question, answer", "problem, solution")
 WRONG_CHOICES = "incorrect_answer_1, incorrect_answer_2, incorrect_answer_3"
-QUESTIONS, ANSWERS = ("question", "problem"), ("answer", "solution")
 JUDGED, MATH = "simpleqa", ("math", STEP_BY_STEP)
 BENCHMARKS = (  # the first that fits is taken, so formats with more columns come first
     Benchmark("TruthfulQA", "question, best_answer, correct_answers, incorrect_answers", JUDGED, read=_truthful_qa),

@@ -8,7 +8,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error
-from grpo.data.messages import Message, read_message
+from grpo.data.messages import Message, read_message, with_system
 from grpo.data.prompts import ChatEncoder
 
 
@@ -92,17 +92,14 @@ def make_examples(
     examples = []
     too_long = f"answers left out, with prompts of more than {max_length} tokens"
     for index, given, trained in read_conversations(records, path, count):
-        if system_prompt and [*given, *trained][0]["role"] != "system":
-            given = [{"role": "system", "content": system_prompt}, *given]
         for number, message in enumerate(trained):
             if not is_answer(message):
                 continue
-            before = [*given, *trained[:number]]
-            if sum(len(earlier["content"]) for earlier in before) > encoder.max_chars(max_length):
-                count.notes[too_long] += 1
-                continue
-            text, prompt_ids = encoder.prompt(before)
-            room = max_length - len(prompt_ids)
+            before = with_system([*given, *trained[:number]], system_prompt)
+            room = 0
+            if encoder.may_fit(before, max_length):
+                text, prompt_ids = encoder.prompt(before)
+                room = max_length - len(prompt_ids)
             if room <= 0:
                 count.notes[too_long] += 1
                 continue

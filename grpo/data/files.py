@@ -101,7 +101,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 def _read_table(text: str, path: Path) -> Iterator[Record]:
     """Yield the rows of a table, each of which has as many fields as the header."""
-    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+    delimiter = max(DELIMITERS, key=text.lstrip("\n").partition("\n")[0].count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     first = 1  # line of the row that is being read

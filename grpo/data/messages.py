@@ -1,6 +1,7 @@
 """Messages of a conversation, in the one form that chat templates take."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from grpo.data.files import shown
@@ -14,6 +15,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character,
 def is_text(value: Any) -> bool:
     """Return whether a value is text that can be encoded."""
     return isinstance(value, str) and not _SURROGATE.search(value)
+
+
+def with_system(messages: Sequence[Message], system_prompt: str | None) -> list[Message]:
+    """Put a system prompt before a conversation that has none of its own."""
+    if not system_prompt or (messages and messages[0]["role"] == "system"):
+        return list(messages)
+    return [{"role": "system", "content": system_prompt}, *messages]
 
 
 def read_message(turn: dict[str, Any]) -> Message:

@@ -13,7 +13,7 @@ from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.schema import Prompt
 from grpo.base.storage import read_json
 from grpo.base.time_limit import memory_limit, time_limit
-from grpo.data.messages import Message
+from grpo.data.messages import Message, with_system
 from grpo.data.rows import Row
 from knowledge.text import encodable
 
@@ -83,18 +83,10 @@ def turn_end(tokenizer) -> int | None:
     mark = "\ue000"
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": mark}]
     _, _, rest = render(tokenizer, turns, header=False).partition(mark)
-    following = tokenizer.encode(rest.lstrip(), add_special_tokens=False)
-    if following and following[0] in special_tokens(tokenizer):
-        return following[0]
-    return tokenizer.eos_token_id
-
-
-def special_tokens(tokenizer) -> dict[int, str]:
-    """Return all special tokens: id -> text.
-
-    The tokenizer's own list, `all_special_ids`, lacks those without a role in its settings, such as Llama 3's headers.
-    """
-    return {index: token.content for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids = tokenizer.encode(rest.lstrip(), add_special_tokens=False)
+    # The tokenizer's `all_special_ids` lacks tokens without a role in its settings, such as Llama 3's headers.
+    following = tokenizer.added_tokens_decoder.get(ids[0]) if ids else None
+    return ids[0] if following and following.special else tokenizer.eos_token_id
 
 
 def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
@@ -219,6 +211,10 @@ class ChatEncoder:
         """
         return num_tokens * self.longest_token
 
+    def may_fit(self, messages: Sequence[Message], num_tokens: int) -> bool:
+        """Return whether messages are short enough to be worth encoding."""
+        return sum(len(message["content"]) for message in messages) <= self.max_chars(num_tokens)
+
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text without any special token; UserError (exit 3) if the tokenizer makes one."""
         ids: list[int] = []
@@ -241,15 +237,11 @@ def make_prompts(
     rows: Sequence[Row], encoder: ChatEncoder, system_prompt: str | None, template: str, max_prompt_length: int
 ) -> tuple[list[Prompt], int]:
     """Return the prompts of at most `max_prompt_length` tokens, and the number of longer ones, which are left out."""
-    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
     prompts = []
     for row in rows:
-        before = row.before or ()
-        has_system = bool(before) and before[0]["role"] == "system"
         question = {"role": "user", "content": template.replace("{question}", row.question)}
-        messages = [*([] if has_system else system), *before, question]
-        num_chars = sum(len(message["content"]) for message in (*before, question))
-        if num_chars <= encoder.max_chars(max_prompt_length):
+        messages = with_system([*(row.before or ()), question], system_prompt)
+        if encoder.may_fit(messages, max_prompt_length):
             text, ids = encoder.prompt(messages)
             passed = () if row.before is None else tuple(messages)
             prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))

@@ -1,6 +1,5 @@
 """Prompts to answers, and the records of answers that could not be graded."""
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,5 +45,8 @@ def ungraded_records(groups: Sequence[Group]) -> list[Json]:
 
 def unused(path: Path) -> Path:
     """Return the path, or one with a number in its name if there is such a file already."""
-    candidates = itertools.chain([path], (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2)))
-    return next(candidate for candidate in candidates if not candidate.exists())
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_stem(f"{path.stem}-{number}")
+    return candidate

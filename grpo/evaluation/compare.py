@@ -1,7 +1,8 @@
 """Compare two models on the same questions, paired: what differs, and whether chance alone would explain it.
 
 - The interval of a difference is a bootstrap interval (Efron, 1979): questions are resampled together with both models'
-  answers, so that the difficulty of a question cancels. Percentiles of 2,000 resamples with a fixed seed.
+  answers, so that the difficulty of a question cancels. It lies between percentiles of 2,000 resamples with a fixed
+  seed: another seed would move an end by about 0.05 standard errors, which is 1.4 % of the interval's width.
 - p: the share of 10,000 random exchanges of the two models' answers to each question after which the means differ at
   least as much (Fisher, 1935). For a rate, with one answer per question, this is McNemar's test (1947).
 """

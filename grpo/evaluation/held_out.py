@@ -87,7 +87,7 @@ class Evaluation:
 
     def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
         """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
-        with tolerated("evaluation/", self.warned):
+        with tolerated("evaluation/", self.warned, say=self.run.say):
             write_lines(self.run.path / "evaluation" / name, records)
 
     def before(self, step: int) -> Measurement:

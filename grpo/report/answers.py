@@ -1,10 +1,13 @@
 """Answers worth reading, some of the last step; and how training has changed those to held-out questions."""
 
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from grpo.base.errors import UserError
 from grpo.diagnosis.record import Answer, Record
-from grpo.evaluation.compare import compare, measure_answers
+from grpo.evaluation.compare import Comparison, compare, measure_answers
 
 NUM_CHANGES = 6  # in each direction
 HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}
@@ -14,12 +17,13 @@ def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
     """Return the best, the median and the worst completion of a step, by reward, and one that could not be scored."""
     answers = record.answers(step)
     scored = sorted((a for a in answers if a.reward is not None), key=lambda answer: answer.reward, reverse=True)
-    places = {"The best": 0, "The median": len(scored) // 2, "The worst": -1} if scored else {}
-    unscored = [answer for answer in answers if answer.reward is None][:1]
-    return [
-        *((label, scored[place]) for label, place in places.items()),
-        *(("One that could not be scored", answer) for answer in unscored),
-    ]
+    shown = {
+        "The best": scored[:1],
+        "The median": scored[len(scored) // 2 :][:1],
+        "The worst": scored[-1:],
+        "One that could not be scored": [answer for answer in answers if answer.reward is None][:1],
+    }
+    return [(label, answer) for label, found in shown.items() for answer in found]
 
 
 @dataclass(frozen=True)
@@ -35,38 +39,43 @@ class Change:
         return self.last.reward - self.first.reward
 
 
-def _first_and_last(record: Record) -> tuple[list[Answer], list[Answer]]:
-    """Return the first and the last answers to the held-out questions; none unless they were answered twice."""
+def answered_twice(record: Record) -> list[Change]:
+    """Return the held-out questions that were answered at least twice, each with its first and its last answer."""
     steps = record.answer_steps("evaluation")
-    return (
-        (record.answers(steps[0], "evaluation"), record.answers(steps[-1], "evaluation"))
-        if len(steps) > 1
-        else ([], [])
-    )
+    if len(steps) < 2:
+        return []
+    ends = [record.answers(step, "evaluation") for step in (steps[0], steps[-1])]
+    first, last = ({answer.row: answer for answer in answers} for answers in ends)
+    return [Change(first[row], last[row]) for row in sorted((first.keys() & last.keys()) - {None})]
 
 
-def headline(record: Record) -> str:
-    """Return what training has changed, in one sentence; "" if nothing was measured twice."""
-    first, last = (measure_answers(map(vars, answers)) for answers in _first_and_last(record))
-    if not any(first[name].keys() & last.get(name, {}).keys() for name in first):
-        return ""
-    compared, texts = compare(first, last), []
+def before_and_after(changes: Sequence[Change]) -> Comparison | None:
+    """Compare the answers before and after training; None if none of them is graded."""
+    first = measure_answers(vars(change.first) for change in changes)
+    last = measure_answers(vars(change.last) for change in changes)
+    with suppress(UserError):  # there is nothing to compare
+        return compare(first, last)
+    return None
+
+
+def headline(compared: Comparison) -> str:
+    """Return what training has changed, in one sentence."""
+    texts = []
     for name, words in HEADLINE.items():
         of = compared.measures.get(name)
         if of and (of.a or of.b) and not (name == "reward" and texts):
-            values = f"{of.a:.1%} → {of.b:.1%}" if name != "reward" else f"{of.a:.2f} → {of.b:.2f}"
-            texts.append(f"{words} {values} ({'p < 0.001' if of.p < 0.001 else f'p = {of.p:.2g}'})")
+            form = ".2f" if name == "reward" else ".1%"
+            chance = "p < 0.001" if of.p < 0.001 else f"p = {of.p:.2g}"
+            texts.append(f"{words} {of.a:{form}} → {of.b:{form}} ({chance})")
     return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
 
 
-def changes(record: Record) -> tuple[list[Change], list[tuple[str, int]]]:
-    """Return the held-out questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
-    first, last = ({answer.row: answer for answer in answers} for answers in _first_and_last(record))
-    both = sorted((first.keys() & last.keys()) - {None})
-    found = [Change(first[row], last[row]) for row in both if None not in (first[row].reward, last[row].reward)]
-    outcomes = [(change.first.outcome, change.last.outcome) for change in found]
+def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:
+    """Return the questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
+    scored = [change for change in changes if None not in (change.first.reward, change.last.reward)]
+    outcomes = [(change.first.outcome, change.last.outcome) for change in scored]
     flipped = Counter(f"{before} → {after}" for before, after in outcomes if before and after and before != after)
-    found.sort(key=lambda change: change.gain)
-    lost = [change for change in found[:NUM_CHANGES] if change.gain < 0]
-    won = [change for change in reversed(found[-NUM_CHANGES:]) if change.gain > 0]
+    scored.sort(key=lambda change: change.gain)
+    lost = [change for change in scored[:NUM_CHANGES] if change.gain < 0]
+    won = [change for change in reversed(scored[-NUM_CHANGES:]) if change.gain > 0]
     return lost + won, flipped.most_common()

@@ -62,21 +62,13 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A curve: the data of an SVG path; and the x, y and value of its points, to point at."""
-
-    path: str
-    spots: list[tuple[float, float, str]]
-
-
-@dataclass(frozen=True)
 class Chart:
-    """A plot, and the name and meaning of each of its curves, in the same order."""
+    """A plot: the x, y and value of each point of its curves, and the curves' names and meanings, in the same order."""
 
     title: str
     x: Axis
     y: Axis
-    lines: list[Line]
+    curves: list[list[tuple[float, float, str]]]
     is_percent: bool
     meanings: list[tuple[str, str]]
 
@@ -107,13 +99,12 @@ def _draw(title: str, curves: dict[str, Points]) -> Chart:
     is_percent = title in OF_SHARES
     x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
     y = make_axis(*((0, 1) if is_percent else (min(ys), max(ys))), BOTTOM, TOP)
-    chart = Chart(title, x, y, [], is_percent, [(name, meaning(name)) for name in curves])
     value_format = ".1%" if is_percent else ".4g"
-    for points in curves.values():
-        spots = [(x.place(step), y.place(value), f"step {step:.0f}: {value:{value_format}}") for step, value in points]
-        path = "M" + "L".join(f"{right} {down}" for right, down, _ in spots)
-        chart.lines.append(Line(path, spots))
-    return chart
+    placed = [
+        [(x.place(step), y.place(value), f"step {step:.0f}: {value:{value_format}}") for step, value in points]
+        for points in curves.values()
+    ]
+    return Chart(title, x, y, placed, is_percent, [(name, meaning(name)) for name in curves])
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:

@@ -1,7 +1,8 @@
 """What the page shows of a run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from grpo.base.errors import escape, redact
-from grpo.base.storage import write_atomically
+from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
-from grpo.config.options import as_yaml
+from grpo.config.options import SftConfig, TrainConfig, as_yaml, keys_that
 from grpo.diagnosis.reader import is_number
 from grpo.diagnosis.record import Record, read_record
+from grpo.evaluation.compare import comparison_text
 from grpo.evaluation.measures import Summary
 from grpo.evaluation.table import summary_table
 from grpo.explain import explain
-from grpo.report.answers import changes, examples, headline
+from grpo.report.answers import answered_twice, before_and_after, examples, headline, most_changed
 from grpo.report.charts import draw_charts, show_tick
 
 FILE_NAME = "report.html"
@@ -34,13 +36,16 @@ def write_report(path: str | Path, output: str | Path | None = None) -> Path:
 def render(record: Record) -> str:
     """Return the page: one HTML text that needs nothing else. Texts of models and data are escaped by the template."""
     step = max(record.answer_steps(), default=0)
-    shown, (changed, outcomes) = examples(record, step), changes(record)
+    shown, answered = examples(record, step), answered_twice(record)
+    compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
     page = _template().render(
         name=record.name,
-        headline=headline(record),
+        headline=headline(compared) if compared else "",
         overview=_overview(record),
         config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
+        changed_keys=list(changed_keys(record.config)),
         held_out=_held_out(record.summaries),
+        compared=comparison_text(compared, "before", "after") if compared else "",
         charts=draw_charts(record),
         examples_step=step,
         examples=shown,
@@ -85,6 +90,16 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "started": str(state.get("started") or "").replace("T", " "),
     }
     return [(label, str(text)) for label, text in texts.items() if text]
+
+
+def changed_keys(config: Json) -> Iterator[str]:
+    """Yield each key of a run that differs from its default, and that default."""
+    have_defaults = config.keys() - keys_that("required")
+    for declared in fields(TrainConfig if "num_generations" in config else SftConfig):
+        name, default = declared.name, declared.default
+        default = list(default) if isinstance(default, tuple) else default
+        if name in have_defaults and config[name] != default:
+            yield f"{name}: {as_yaml(config[name])}  (default {as_yaml(default)})"
 
 
 def _held_out(summaries: Mapping[str, Mapping[str, Summary]]) -> str:
