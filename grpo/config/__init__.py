@@ -2,5 +2,6 @@
 
 Read options.py (every key, with its default and meaning), then entries.py and load.py (reading), with foreign.py (the
 words of other tools) and supplied.py (the settings that they have built in); values.py (types and bounds) and
-combinations.py (what does not work together). This room imports errors.py and the names of rewards/, nothing else.
+combinations.py (what does not work together). These files import grpo/base/ and, of rewards and benchmarks, their
+names and prompts.
 """

@@ -72,9 +72,9 @@ def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]:
-    """Read `key=value` arguments; add messages about mistakes to `problems`."""
+    """Read `key=value` arguments, or flags; add messages about mistakes to `problems`."""
     entries = []
-    for argument in overrides:
+    for argument in join_flags(overrides):
         name, equals, text = argument.partition("=")
         if not equals:
             problems.append(f"{COMMAND_LINE}: {argument!r} is not key=value")

@@ -61,13 +61,14 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 
 
 def load_config(
-    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig
+    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig, is_run: bool = True
 ) -> tuple[AnyConfig, list[str]]:
     """Return the configuration, and notices about keys that have no effect or another name here.
 
-    Without a path, everything comes from `overrides` and the defaults. UserError (exit 2) lists all mistakes.
+    overrides: `key=value`, or flags as on a command line. Without a path, everything comes from them and the defaults.
+    is_run: the keys that a run needs must be set. UserError (exit 2) lists all mistakes.
     """
-    config, notices, problems = examine_config(path, overrides, kind)
+    config, notices, problems = examine_config(path, overrides, kind, is_run)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
@@ -80,7 +81,7 @@ def load_config(
 
 
 def examine_config(
-    path: str | Path | None, overrides: Sequence[str], kind: type
+    path: str | Path | None, overrides: Sequence[str], kind: type, is_run: bool = True
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     problems: list[str] = []
@@ -105,7 +106,7 @@ def examine_config(
     if not is_complete:
         return config, notices, problems
     doubtful, missing = reader.doubtful, []  # a consequence of a mistake is not reported as a second one
-    for name in _missing_keys(values, kind):
+    for name in _missing_keys(values, kind) if is_run else ():
         if name not in doubtful:
             missing.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
             doubtful.add(name)
@@ -116,11 +117,11 @@ def examine_config(
 def _settle(config: AnyConfig) -> AnyConfig:
     """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a replica.
 
-    questions_per_step is kept if replicas (the processes, unless several share a model) cannot share it equally.
+    questions_per_step is kept if replicas cannot share it equally.
     """
     if getattr(config, "multi_objective_aggregation", "") == "normalize_then_sum":
         config = replace(config, scale_rewards="batch")
-    num_replicas = max(int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size, 1)
+    num_replicas = replicas_of(config)
     questions = getattr(config, "questions_per_step", None)
     if not questions or questions % num_replicas:
         return config
@@ -128,6 +129,11 @@ def _settle(config: AnyConfig) -> AnyConfig:
     return replace(
         config, per_device_train_batch_size=completions, gradient_accumulation_steps=1, questions_per_step=None
     )
+
+
+def replicas_of(config: AnyConfig) -> int:
+    """Return how many copies of the model the run has: its processes, divided by those that share one."""
+    return max(int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size, 1)
 
 
 def keys_of(overrides: Sequence[str]) -> set[str]:

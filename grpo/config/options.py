@@ -30,7 +30,7 @@ FACTS = {  # what else is known of keys
     "first": "-h shows it before the others",
     "once": "it concerns one invocation, not the run, and is not written to config.resolved.yaml",
     "model": "it says which model a run starts from",
-    "local": "it may differ between the machines of a run: a path, whose content is compared where that matters",
+    "local": "it says where something lies, so machines may differ in it; if its content matters, that is compared",
     "free": "a resumed run may change it",
     "warned": "a resumed run may change it, and says so",
 }
@@ -54,7 +54,7 @@ def key(
 class ModelKeys:
     model_name_or_path: str = key(None, "required toy first model local")
     """Model to start from: a folder, a hub id, or a GGUF file (PACKAGE:FILE.gguf for one in an installed package)."""
-    model_revision: str = key("main", "model")
+    model_revision: str = key("main", "model local")
     """Branch, tag or commit, if the model is a hub id."""
     tokenizer_name_or_path: str | None = key(None, "model local")
     """Folder or hub id of the tokenizer. Unset: that of the model."""
@@ -118,8 +118,8 @@ class OptimKeys:
     """AdamW's beta 1."""
     adam_beta2: float = key(0.999, low=0, high=0.9999999)
     """AdamW's beta 2."""
-    adam_epsilon: float = key(1e-8, above=0)
-    """AdamW's epsilon."""
+    adam_epsilon: float = key(1e-8, low=1.2e-38)
+    """AdamW's epsilon. AdamW divides by it in float32, where a smaller one is 0."""
     max_grad_norm: float = key(1.0, "warned", low=0)
     """Clip the gradient to this norm. 0: no clipping."""
     gradient_checkpointing: bool | str = key("auto", "free", choices=("auto", "mlp", True, False))
@@ -167,7 +167,7 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class DataKeys:
-    dataset_split: str = key("train")
+    dataset_split: str = key("train", "local")
     """File of a hub data set to use: the one whose name contains this word."""
     max_samples: int = key(0, low=0)
     """Use only this many rows of a data set, from the first. 0: all."""
@@ -377,7 +377,7 @@ class TrainConfig(
 class ConversationKeys:
     dataset_id_or_path: str = key(None, "required toy first local")
     """Conversations as ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."""
-    dataset_dir: str | None = key(None)
+    dataset_dir: str | None = key(None, "local")
     """Folder of LLaMA-Factory's dataset_info.json: dataset_id_or_path may hold names that are registered there. Unset:
     data, if that holds one."""
     max_length: int = key(3072, "first", low=2)

@@ -86,7 +86,10 @@ GLOSSARY = {
     "<service>/completion_tokens": "tokens received",
     "tokens": "stage 1: answer tokens trained on in this step",
 }
-_PATTERNS = {name: re.compile(re.sub("<[a-z]+>", ".+", re.escape(name)), re.DOTALL) for name in GLOSSARY}
+_PATTERNS: dict[str, re.Pattern] = {}
+for _entry in GLOSSARY:
+    _pattern = re.escape(_entry).replace("<service>", "(judge|decomposer)")
+    _PATTERNS[_entry] = re.compile(re.sub("<[a-z]+>", ".+", _pattern), re.DOTALL)
 
 
 def meaning(name: str) -> str:

@@ -10,7 +10,7 @@ from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.base.schema import Completion, Group, completions_of
 from grpo.diagnosis.glossary import Metrics
 from grpo.diagnosis.reasons import Grades, dominant_reason
-from grpo.diagnosis.record import read_metrics
+from grpo.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.diagnosis.rules import RECENT, RULES, History, Rule, advice, first_step
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Health:
 
     def resume(self, run_dir: Path) -> None:
         """Replay the steps before the run was resumed, without announcing their failures again."""
-        for metrics in read_metrics(run_dir / "metrics.jsonl")[0]:
+        for metrics in read_metrics(run_dir / METRICS_FILE)[0]:
             self.diagnosis.check(metrics["step"], metrics)
 
     def end(self) -> None:

@@ -82,7 +82,7 @@ Check = Callable[[Case], str]
 
 
 class NotChecked(Exception):
-    """Raised if a check needs a result that an earlier check did not get: this is not a failure of its own."""
+    """Raised if a check needs a key that is not set, or what an earlier check did not find: a finding of its own."""
 
 
 def need(value: Value | None, what: str) -> Value:
@@ -90,13 +90,6 @@ def need(value: Value | None, what: str) -> Value:
     if value is None:
         raise NotChecked(f"not checked: this needs {what}")
     return value
-
-
-def need_key(config: AnyConfig, name: str) -> str:
-    """Return the value of a key. Raise NotChecked if it is not set: that is a finding of its own."""
-    if getattr(config, name) is None:
-        raise NotChecked(f"not checked: {name} is not set")
-    return getattr(config, name)
 
 
 @dataclass

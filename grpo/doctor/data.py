@@ -11,7 +11,7 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.data.registry import find_sources
 from grpo.data.rows import Row
-from grpo.doctor.case import Case, need, need_key
+from grpo.doctor.case import Case, need
 from grpo.sft import load_examples
 
 MAX_SHOWN = 3  # examples of duplicates
@@ -20,7 +20,7 @@ MAX_SHOWN = 3  # examples of duplicates
 def questions(case: Case) -> str:
     """Read the questions to train on."""
     config = case.config
-    need_key(config, "dataset_id_or_path")
+    need(config.dataset_id_or_path, "dataset_id_or_path")
     case.data = QuestionData(config)
     case.rows, count = case.data.load(Questions.to_train(config))
     return f"{len(case.rows)} questions in {count}; {_duplicates(case.rows)}"
@@ -29,7 +29,7 @@ def questions(case: Case) -> str:
 def held_out(case: Case) -> str:
     """Read the held-out questions, and look for those that are trained on as well."""
     if not case.config.eval_dataset_id_or_path:
-        need_key(case.config, "dataset_id_or_path")
+        need(case.config.dataset_id_or_path, "dataset_id_or_path")
     case.data = case.data or QuestionData(case.config)
     rows, count = case.data.load(Questions.held_out(case.config))
     case.num_held_out = len(rows)
@@ -82,7 +82,7 @@ def prompt(case: Case) -> str:
 def conversations(case: Case) -> str:
     """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
     config = case.start
-    need_key(config, "dataset_id_or_path")
+    need(config.dataset_id_or_path, "dataset_id_or_path")
     if case.tokenizer is None or case.shape is None:  # the data can be read, but not encoded
         for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
             for _ in read_conversations(source.read(), source.path, RowCount(source.path.name)):

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import STORAGE, UserError
+from grpo.config.load import replicas_of
 from grpo.device import ops
-from grpo.doctor.case import Case, need_key
+from grpo.doctor.case import Case, need
 from grpo.run.checkpoint import existing_part
 from grpo.run.resume import check_changes, continues_a_run, find_checkpoint
 from grpo.run.run_dir import refuse_a_run
@@ -24,7 +25,7 @@ def machine(case: Case) -> str:
 
 
 def output(case: Case) -> str:
-    path = Path(need_key(case.config, "output_dir"))
+    path = Path(need(case.config.output_dir, "output_dir"))
     if not (continues_a_run(case.config) or case.config.overwrite_output_dir):
         refuse_a_run(path)
     existing = existing_part(path)
@@ -42,10 +43,10 @@ def resume(case: Case) -> str:
     """Find the checkpoint to resume from, and compare its run with this one."""
     config, wanted = case.config, case.config.resume_from_checkpoint
     if wanted is True:
-        need_key(config, "output_dir")
+        need(config.output_dir, "output_dir")
     folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
     if folder is None:
         return "; ".join(notices)
     now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
-    changes = check_changes(folder, now, int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size or 1)
+    changes = check_changes(folder, now, replicas_of(config))
     return "; ".join([f"resumes from {folder}", *notices, *changes])

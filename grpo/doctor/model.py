@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.schema import Completion, Group, Prompt
@@ -12,7 +11,7 @@ from grpo.data.prompts import eos_ids, turn_end
 from grpo.device.draw import SamplingParams, hash_seed
 from grpo.device.products import slow_dtype
 from grpo.device.shard import Shard
-from grpo.doctor.case import Case, NotChecked, need, need_key
+from grpo.doctor.case import Case, NotChecked, need
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
 from grpo.model import memory
 from grpo.model.adapter import load_adapter
@@ -22,7 +21,7 @@ from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_e
 from grpo.model.weights import load_decoder, named_tensors, read_model_config
 from grpo.run.checkpoint import check_disk
 from grpo.sampling.sampler import Sampler, check_finite
-from grpo.sft import is_done, stage1_overrides, start_from
+from grpo.sft import after_stage1, stage1_overrides
 from rewards.scorer import Scorer
 
 SAMPLE_TOKENS = 8
@@ -36,18 +35,16 @@ def stage1(case: Case) -> str:
     if problems:
         case.start = first
         raise UserError(f"{config.cold_start} is not a configuration of stage 1", "\n     ".join(problems))
-    if is_done(first, config.cold_start):
-        final = Path(first.output_dir) / "final"
-        case.start = start_from(final, config)
-        return f"done: {final}"
-    case.start = first
+    case.start = after_stage1(first, config) or first
+    if case.start is not first:
+        return f"done: {case.start.model_name_or_path}"
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
 
 
 def model(case: Case) -> str:
     """Check that the weights fit the model's config, and that checkpoints fit on the disk."""
     config = case.config
-    need_key(case.start, "model_name_or_path")
+    need(case.start.model_name_or_path, "model_name_or_path")
     template = config.chat_template or case.start.chat_template
     case.start = replace(case.start, chat_template=template, chat_template_kwargs=config.chat_template_kwargs)
     parts = find_parts(case.start)

@@ -6,7 +6,6 @@ take too long, the time of the longest step that was made is scaled up by its to
 
 import os
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean
 
 from grpo.base.schema import Group, Score, completions_of
@@ -16,7 +15,7 @@ from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.signals import Signals
-from grpo.sft import SftTrainer
+from grpo.sft import Examples, SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -59,24 +58,22 @@ class Rehearsal:
     """
 
     trainer: GrpoTrainer | SftTrainer
-    source: Rollout | SftTrainer
+    source: Rollout | Examples
     num_rows: int
     longest: int
 
     def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
         """Measure the longest step that `limit_s` allows; return the times of a complete one."""
-        limits = [FIRST_TOKENS]
-        while limits[-1] < self.longest:
-            limits.append(min(2 * limits[-1], self.longest))
-        spent = sum(self.make_step(FIRST_TOKENS).values())  # warms up; on a slow machine it is all that is made
-        if spent > limit_s:
-            limits = limits[:1]
-        for tokens, following in pairwise([*limits, limits[-1]]):
+        tokens = FIRST_TOKENS
+        spent = sum(self.make_step(tokens).values())  # warms up
+        while True:
             phases = self.make_step(tokens)
             seconds = sum(phases.values())
             spent += seconds
-            if spent + seconds * following / tokens > limit_s:
+            more = min(2 * tokens, self.longest)
+            if more <= tokens or spent + seconds * more / tokens > limit_s:
                 break
+            tokens = more
         lengths = [len(completion.ids) for completion in completions_of(self.source.groups)]
         measured = f"{self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if tokens < self.longest:
@@ -107,7 +104,7 @@ class GrpoRehearsal(Rehearsal):
 
     def cut(self, tokens: int) -> None:
         rollout = self.source
-        rollout.sampled_step = -1
+        rollout.sampled = None
         rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
         rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
 
@@ -124,14 +121,15 @@ class SftRehearsal(Rehearsal):
     """First steps of stage 1. A row is an example."""
 
     def __init__(self, config: SftConfig):
-        self.trainer = self.source = SftTrainer(config, SilentRun(config))
-        self.examples, self.num_rows = self.trainer.examples, self.trainer.rows_per_step
+        self.trainer = SftTrainer(config, SilentRun(config))
+        self.source = examples = self.trainer.examples
+        self.examples, self.num_rows = examples.all, examples.rows_per_step
         lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
         self.longest = max(max(pair) for pair in lengths)
 
     def cut(self, tokens: int) -> None:
-        self.trainer.taken_step = -1
-        self.trainer.examples = [_cut_example(example, tokens) for example in self.examples]
+        self.source.step = -1
+        self.source.all = [_cut_example(example, tokens) for example in self.examples]
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)

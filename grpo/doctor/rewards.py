@@ -47,8 +47,9 @@ def titles(case: Case) -> str:
     """Look up all titles of the data."""
     rows = need(case.rows, "the data")
     need(case.checkups.get("knowledge base"), "the knowledge base")
-    with KnowledgeBase.open(knowledge_base_path(case.options)) as base:
-        found = base.coverage([joined_titles(row.columns.get("title")) for row in rows])
+    with KnowledgeBase(knowledge_base_path(case.options)) as base:
+        may_guess = case.config.missing_title_policy == "search"
+        found = base.coverage([joined_titles(row.columns.get("title")) for row in rows], may_guess)
     text = str(found)
     if found.missing:
         text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"

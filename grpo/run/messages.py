@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,14 +17,14 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def tolerated(name: str, warned: set[str], kinds: Kinds = OSError) -> Iterator[None]:
+def tolerated(name: str, warned: set[str], kinds: Kinds = OSError, say: Callable[[str], None] = tell) -> Iterator[None]:
     """Go on if the code inside fails to write to `name`. Warn about it once: `warned` holds the names so far."""
     try:
         yield
     except kinds as error:
         if name not in warned:
             warned.add(name)
-            tell(f"warning: writing to {name} failed ({reason(error)}); training continues")
+            say(f"warning: writing to {name} failed ({reason(error)}); training continues")
 
 
 class DebugLog:

@@ -27,10 +27,6 @@ from grpo.data.rows import digest
 from grpo.model.policy import Policy, find_parts
 
 ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
-BY_CONTENT = {  # keys of stage 1 whose files are compared, and not their paths
-    *("model_name_or_path", "model_revision", "adapter_name_or_path", "tokenizer_name_or_path", "chat_template"),
-    *("dataset_id_or_path", "dataset_split", "dataset_dir", "toy_dir"),
-}
 LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
@@ -119,7 +115,7 @@ def origin_of(config: SftConfig) -> Json:
     for source in sources:
         layout = dict(source.layout)
         data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
-    left_out = ({*keys_that("free")} | BY_CONTENT) - LENGTH
+    left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
     origin = {name: value for name, value in asdict(config).items() if name not in left_out}
     origin["data"] = digest(data)
     origin["base model"] = digest([path.name, file_hash(path)] for path in base if path.is_file())

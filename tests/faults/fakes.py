@@ -27,14 +27,10 @@ def hanging(prompts, completions, **columns):
 
 
 def forgetful(prompts, completions, **columns):
-    """Tells a secret, as the message of some library's error may."""
-    raise RuntimeError(f"401 for the key {os.environ['SOME_API_KEY']}")
-
-
-def prints_what_it_was_told(prompts, completions, **columns):
-    """A reward that repeats its configuration's secrets in its errors, on stdout and in its reasons."""
-    print("told", os.environ["A_PLAIN_NAME"], flush=True)
-    raise RuntimeError(f"it was {os.environ['A_PLAIN_NAME']} and {os.environ['JUDGES_LOGIN']}")
+    """Tells secrets, as prints for debugging and the message of some library's error may."""
+    secrets = [os.environ.get(name) for name in ("SOME_API_KEY", "A_PLAIN_NAME", "JUDGES_LOGIN")]
+    print("told", *secrets, flush=True)
+    raise RuntimeError(f"401 for {secrets}")
 
 
 def drawn(prompts, completions, **columns):
@@ -124,11 +120,6 @@ def wrap(owner, name, around) -> None:
     setattr(owner, name, replacement)
 
 
-def on_rank_1(setup) -> None:
-    if os.environ["RANK"] == "1":
-        setup()
-
-
 def short_grace() -> None:
     """A second instead of 20 after a signal."""
     from grpo.run import signals
@@ -164,11 +155,6 @@ def endless_decoding() -> None:
 
     wrap(Sampler, "sample", endless)
     short_grace()
-
-
-def endless_generation_on_rank_1() -> None:
-    short_grace()
-    on_rank_1(endless_generation)
 
 
 def slow_save() -> None:
@@ -247,10 +233,6 @@ def bad_logits() -> None:
     wrap(grpo.logprobs, "token_logprobs", broken)
 
 
-def bad_logits_on_rank_1() -> None:
-    on_rank_1(bad_logits)
-
-
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
     from grpo import logprobs
@@ -290,13 +272,13 @@ def bad_gradient() -> None:
 
 
 def dies_in_a_step() -> None:
-    """Rank 1 is killed in its third step."""
+    """The process is killed in its third step."""
     from grpo.rollout import Rollout
 
     def deadly(number, sample, *_):
         return os.kill(os.getpid(), signal.SIGKILL) if number == 3 else sample()
 
-    on_rank_1(lambda: wrap(Rollout, "sample", deadly))
+    wrap(Rollout, "sample", deadly)
 
 
 def full_logs() -> None:
@@ -339,17 +321,16 @@ def full_disk_under_stderr() -> None:
     os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
 
 
-def another_torch_on_rank_1() -> None:
+def another_torch() -> None:
     from grpo.run import provenance
 
-    version = provenance.version
-    on_rank_1(lambda: setattr(provenance, "version", lambda name: "2.0.0" if name == "torch" else version(name)))
+    wrap(provenance, "version", lambda number, version, name: "2.0.0" if name == "torch" else version())
 
 
-def another_program_on_rank_1() -> None:
+def another_program() -> None:
     from grpo.run import provenance
 
-    on_rank_1(lambda: setattr(provenance, "PACKAGES", ("grpo",)))
+    provenance.PACKAGES = ("grpo",)
 
 
 def counts_what_it_sends() -> None:

@@ -5,8 +5,8 @@
     run.resume()
 
 The children are real processes with real signals, files and sockets; only the import of torch is shared. Also a
-program: it serves start requests, one JSON object a line, on stdin. `setup` names a function of fakes.py that a child
-calls first.
+program: it serves start requests, one JSON object a line, on stdin. `setup` names functions of fakes.py that a child
+calls first; of several ranks, `bad_logits@1` is for rank 1 alone.
 """
 
 import json
@@ -241,7 +241,9 @@ def become(request: dict) -> int:
         if request["setup"]:
             import fakes
 
-            getattr(fakes, request["setup"])()
+            for name, _, rank in (setup.partition("@") for setup in request["setup"].split()):
+                if rank in ("", os.environ.get("RANK")):
+                    getattr(fakes, name)()
 
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has the tests ignore it, and that would be inherited

@@ -9,6 +9,7 @@ from signal import SIGKILL
 import pytest
 import torch
 from making import TEMPLATE, write_rows
+from running import QUESTIONS
 from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
@@ -194,7 +195,9 @@ OTHER_TEMPLATE = TEMPLATE.replace("assistant", "helper")
 CHANGED_INPUTS = {
     "base_weights": write_other_weights,
     "chat_template": lambda folder, model: (model / "chat_template.jinja").write_text(OTHER_TEMPLATE),
-    "dataset": lambda folder, model: write_rows(folder / "questions.jsonl", [{"question": "x", "answer": "y"}]),
+    "dataset": lambda folder, model: write_rows(
+        folder / "questions.jsonl", [{**row, "answer": "y"} for row in QUESTIONS]
+    ),
 }
 
 

@@ -134,7 +134,7 @@ def test_api_body_reader(body):
 @pytest.fixture(scope="module")
 def base(tmp):
     documents = {t: f"{t} was born in 1962. AND OR NOT NEAR title." for t in ("Alex", "NEAR", "C++", "Ż")}
-    with KnowledgeBase.open(build_base(tmp, documents)) as opened:
+    with KnowledgeBase(build_base(tmp, documents)) as opened:
         yield opened
 
 

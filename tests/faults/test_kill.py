@@ -4,7 +4,7 @@ import re
 from signal import SIGKILL
 
 import pytest
-from api_server import ApiServer, replies_with
+from api_server import ApiServer, says
 from commands import source_files
 from making import write_rows
 
@@ -65,7 +65,7 @@ def test_a_cache_killed_while_it_is_written_is_sound_and_pays_for_nothing_twice(
 
     keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_steps": 2}
     environment = {"OPENAI_API_KEY_JUDGE": "canary-key", "setup": "talkative"}
-    with ApiServer(default=replies_with(grade)) as server:
+    with ApiServer(default=says(grade)) as server:
         keys["judge_base_url"] = server.url
         run, whole = make_run(**keys, api_cache=str(tmp_path / "cache.db")), make_run("whole", **keys)
         run.train(FAILPOINT=place, code=-SIGKILL, **environment)
@@ -89,7 +89,7 @@ def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(proce
     out.write_bytes(b"old")
     processes.start("knowledge.build", source, out, FAILPOINT=place).ends(-SIGKILL)
     if place.startswith("build-renamed"):
-        with KnowledgeBase.open(out) as base:
+        with KnowledgeBase(out) as base:
             assert base.lookup("Title 99").how == "exact"
     else:
         assert out.read_bytes() == b"old"

@@ -87,8 +87,8 @@ UNLIKE = {  # what rank 1 has: overrides, or a setup; and what is told
     "shards": (["tensor_parallel_size=2"], "", "tensor_parallel_size: 1 on rank 0"),
     "data": (["dataset_id_or_path={}/other.jsonl"], "", "dataset: "),
     "base weights": (["model_name_or_path={}/model"], "", "base_weights: "),
-    "torch": ([], "another_torch_on_rank_1", "torch: "),
-    "program": ([], "another_program_on_rank_1", "grpo: "),
+    "torch": ([], "another_torch@1", "torch: "),
+    "program": ([], "another_program@1", "grpo: "),
 }
 
 

@@ -67,7 +67,7 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(make_run):
 def test_two_ranks_drop_an_endless_rollout_together(make_run, tmp_path):
     """Rank 1 samples for an hour; rank 0 waits for it. Resumed, it ends in the weights of an undisturbed run."""
     run, whole = (make_run(name, save_steps=0) for name in ("run", "whole"))
-    children = run.start_ranks(setup="endless_generation_on_rank_1", GENERATING=str(tmp_path / "generating"))
+    children = run.start_ranks(setup="short_grace endless_generation@1", GENERATING=str(tmp_path / "generating"))
     children[0].until((tmp_path / "generating").exists)
     for child in children:
         child.signal(SIGTERM)
@@ -94,7 +94,7 @@ def test_every_rank_goes_on_with_its_own_generators(make_run):
 
 def test_when_a_rank_is_killed_the_other_ends_and_says_so(make_run):
     run = make_run()
-    first, second = run.start_ranks(setup="dies_in_a_step")
+    first, second = run.start_ranks(setup="dies_in_a_step@1")
     second.ends(-SIGKILL)
     first.ends(1, 600)  # and does not wait for the 30 minutes of a process group
     assert "error: another process of this run has ended" in first.stderr
@@ -114,7 +114,7 @@ def test_a_rank_that_fails_alone_leaves_its_reason(make_run):
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(make_run):
     run = make_run(beta=0.0, max_steps=3, save_total_limit=0)
-    run.train_ranks(setup="bad_logits_on_rank_1")
+    run.train_ranks(setup="bad_logits@1")
     assert [row["grad_norm"] is None for row in run.lines] == [False, True, False]
     assert [row["skipped_steps"] for row in run.lines] == [0, 1, 1]
     before, after = (load_file(run.checkpoint(step) / "state.safetensors")["optimizer.master"] for step in (1, 2))

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 import torch
-from api_server import ApiServer, fails, replies_with, says
+from api_server import ApiServer, fails, says
 from commands import source_files
 from making import TEMPLATE, load, refused, write_chat_checkpoint, write_rows
 
@@ -44,7 +44,7 @@ def test_no_output_of_a_run_holds_a_key(make_run, tmp_path):
     echo = fails(400, message=f"bad request with {CANARIES['OPENAI_API_KEY_JUDGE']} and {CANARIES['HF_TOKEN']}")
     keys = {"reward_funcs": ["correctness"], "judge_model": "m", "max_unscored": 1.0, "report_to": ["tensorboard"]}
     keys |= {"api_cache": str(tmp_path / "run" / "cache.db"), "num_completions_to_print": 4}
-    graded = replies_with(lambda request: "AB"[len(request.text) % 2])
+    graded = says(lambda request: "AB"[len(request.text) % 2])
     with ApiServer(*[says("A"), says("B"), echo] * 4, default=graded) as server:
         run = make_run(judge_base_url=server.url, **keys)
         child = run.resume(setup="talkative", **CANARIES)
@@ -61,15 +61,16 @@ def test_no_half_of_a_key_is_left_where_a_long_reply_is_cut(monkeypatch):
         assert "cana" not in excerpt("x" * length + CANARIES["OPENAI_API_KEY_JUDGE"])
 
 
-def test_no_error_holds_a_key(make_run, tmp_path):
-    """A library's error that repeats one: on stderr, in debug.log's traceback and in run_state.json it is only
-    named."""
-    run = make_run(reward_funcs=["fakes:forgetful"])
+def test_what_a_users_reward_prints_and_raises_holds_no_key_and_no_named_secret(make_run, tmp_path):
+    """On stdout, on stderr, in debug.log's traceback and in run_state.json they are only named."""
+    keys = {"system_prompt": "${A_PLAIN_NAME}", "judge_api_key_env": "JUDGES_LOGIN"}
+    run = make_run(reward_funcs=["fakes:forgetful"], **keys)
+    named = {"A_PLAIN_NAME": "canary-plain-4b6f", "JUDGES_LOGIN": "canary-login-99"}
     for show_traceback in ({}, {"GRPO_TRACEBACK": "1"}):
-        child = run.start("resume_from_checkpoint=true", **CANARIES, **show_traceback)
+        child = run.start("resume_from_checkpoint=true", **CANARIES, **named, **show_traceback)
         assert child.wait() == 1
-        for text in (child.stderr, run.state["reason"], (run.folder / "debug.log").read_text()):
-            assert "[SOME_API_KEY]" in text
+        for text in (child.stdout, child.stderr, run.state["reason"], (run.folder / "debug.log").read_text()):
+            assert all(f"[{name}]" in text for name in ("SOME_API_KEY", *named))
         assert leaks(child, tmp_path) == []
 
 
@@ -118,16 +119,6 @@ def test_values_of_variables_that_the_configuration_names_are_secrets_whatever_t
         changed = run.resume("max_steps=6", setup="talkative", **other, code=2)
     assert "system_prompt" in changed.stderr
     assert leaks(changed, tmp_path) == []
-
-
-def test_what_a_users_reward_prints_and_raises_holds_no_named_secret(make_run, tmp_path):
-    keys = {"system_prompt": "${A_PLAIN_NAME}", "judge_api_key_env": "JUDGES_LOGIN"}
-    run = make_run(reward_funcs=["fakes:prints_what_it_was_told"], **keys)
-    named = {"A_PLAIN_NAME": "canary-plain-4b6f", "JUDGES_LOGIN": "canary-login-99"}
-    child = run.start(**named, GRPO_TRACEBACK="1")
-    assert child.wait() == 1
-    assert leaks(child, tmp_path) == []
-    assert "told [A_PLAIN_NAME]" in child.stdout
 
 
 def test_a_path_that_exists_is_no_secret(tmp_path, monkeypatch):
