@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 STD_EPSILON = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
 
@@ -51,34 +52,42 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
 
 
-def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> list[float]:
-    """Return what the rewards of one group add to the four sums of `refusal_shift`: D S - A T, D A, D, and D + A.
+class RefusalCounts(NamedTuple):
+    """The completions of a group by whether they decline, or the sums of these numbers over the groups of a step.
 
-    D completions decline, and their rewards add up to T. A completions answer, and theirs add up to S. Completions
-    without a reward or an outcome are left out, such as those without an answer block.
+    In a group, D decline and earn V together; A answer and earn U. gain: over all pairs of one that answers and one
+    that declines, the sum of how much more the first earns.
+    """
 
-    >>> refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None])
-    [0.0, 2, 1, 3]
+    gain: float  # D U - A V
+    num_pairs: float  # D A
+    num_declined: float  # D
+    num_known: float  # D + A
+
+
+def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> RefusalCounts:
+    """Count one group. Completions without a reward or an outcome are left out, such as those without an answer block.
+
+    >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
+    (0.0, 2, 1, 3)
     """
     known = [pair for pair in zip(rewards, outcomes, strict=True) if None not in pair]
     declined = [reward for reward, outcome in known if outcome == "refused"]
     answered = [reward for reward, outcome in known if outcome != "refused"]
     D, A = len(declined), len(answered)
-    return [D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A]
+    return RefusalCounts(D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A)
 
 
-def refusal_shift(counts: Sequence[float], target: float) -> float:
-    """Return what is added to the reward of declining in a step (Eq. 20).
+def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known: float, target: float) -> float:
+    """Return what is added to the reward of declining in a step (Eq. 20), from the RefusalCounts of all its groups.
 
-    counts: `refusal_counts`, summed over the groups of the step. With the first term alone, the advantages of all
-    completions that decline add up to 0: the step teaches which questions to decline, and not how many. The second term
-    is how far the log-odds of declining are below those of the target. It counts half an answer more on both sides, so
-    that it is finite.
+    With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
+    questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
+    target. It counts half an answer more on both sides, so that it is finite.
 
-    >>> refusal_shift([1.0, 2.0, 2.0, 4.0], target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
+    >>> refusal_shift(1.0, 2, 2, 4, target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
     0.5
     """
-    gain, num_pairs, num_declined, num_known = counts
     missing = math.log(target / (1 - target)) - math.log((num_declined + 0.5) / (num_known - num_declined + 0.5))
     return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 20
 

@@ -11,13 +11,12 @@ of declined answers, pass@k; and a table on stderr. A and B are the --output fil
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from grpo.base.errors import UserError, describe, escape, run_main
+from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.schema import Group, completions_of
 from grpo.base.storage import write_json, write_lines
@@ -33,6 +32,7 @@ from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.model import memory
 from grpo.run.log import completion_records
+from grpo.run.messages import tell
 from grpo.run.saved import load_saved
 from grpo.sampling.sampler import Sampler
 from rewards.format import parse
@@ -49,8 +49,8 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path) -> list[Group
 
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
     """
-    scorer = prepare_rewards(task.data, say, task.questions)
-    say(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
+    scorer = prepare_rewards(task.data, tell, task.questions)
+    tell(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
         groups = _generate(task, scorer, n, temperature)
         _grade(scorer, groups, rescue, task.config.reward_funcs)
@@ -63,7 +63,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
     config, device = task.config, choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
-    say(str(loaded.count))
+    tell(str(loaded.count))
     prompts = loaded.prompts
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
@@ -90,7 +90,7 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
     ]
     if records := ungraded_records(left):
         write_lines(rescue, records)
-        say(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
+        tell(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
 
 
 def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
-    say(summary_table({"": parts}))
+    tell(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
-        say(f"note: {note}")
+        tell(f"note: {note}")
     result = {**parts.pop(""), "parts": parts, "risk_coverage": risk_coverage(stated_claims(groups))}
     return {name: value for name, value in result.items() if value not in ({}, [])}
 
@@ -118,21 +118,16 @@ def _notes(config: TrainConfig, measured: Summary, groups: Sequence[Group]) -> I
         yield f"{share:.0%} of the answers have no <answer> block and count as wrong; --reward simpleqa needs none"
 
 
-def say(text: str) -> None:
-    """Print a message on stderr."""
-    print(escape(text), file=sys.stderr)
-
-
 def compare_two(a: str, b: str) -> dict[str, Any]:
     """Compare the answers in the files of two evaluations."""
     comparison = compare(*(read_answers(Path(name)) for name in (a, b)))
-    say(comparison_text(comparison, a, b))
+    tell(comparison_text(comparison, a, b))
     return {"a": a, "b": b, **asdict(comparison)}
 
 
 def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
     """Evaluate a model; write the answers to a file next to `--output`."""
-    task, output = make_task(arguments.model, arguments, say), arguments.output
+    task, output = make_task(arguments.model, arguments, tell), arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
     groups = evaluate(task, arguments.n, arguments.temperature, rescue)
     result = _summarise(task.config, groups)

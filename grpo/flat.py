@@ -27,9 +27,9 @@ class FlatLayout:
         self.alike: list[slice] = []  # places of SAME parameters
         self.summed: list[slice] = []  # places of SAME and PARTIAL parameters
         self.split: list[slice] = []  # places of split parameters
+        share_of = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
         starts = {}
-        kinds = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
-        for parameter, share in sorted(kinds.items(), key=_sort_key):
+        for parameter, share in sorted(share_of.items(), key=_sort_key):
             place = slice(self.size, self.size + parameter.numel())
             starts[parameter], self.size = place.start, place.stop
             if not _is_vector(parameter):
@@ -38,7 +38,7 @@ class FlatLayout:
                 _extend(self.alike, place)
             _extend(self.split if isinstance(share, Split) else self.summed, place)
         self.starts = [starts[parameter] for parameter in self.parameters]
-        self.splits = [share if isinstance(share, Split) else None for share in kinds.values()]
+        self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
         self.size += -self.size % num_parts
 
     def flatten(self) -> torch.Tensor:

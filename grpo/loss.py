@@ -46,7 +46,7 @@ def policy_loss(
 
 
 def _sampler_correction(batch: PackedBatch, used_C: torch.Tensor, config: TrainConfig) -> torch.Tensor:
-    """Return min(π_train / π_sampler, C), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
+    """Return min(π_train / π_sampler, w_max), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
     log_ratio_C = _masked(batch.old_logp_C - batch.sampler_logp_C, used_C).clamp(max=MAX_LOG_RATIO)
     return log_ratio_C.exp().clamp(max=config.sampler_importance_sampling_cap).detach()  # Eq. 11
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from grpo.base.errors import CONFIG, NON_FINITE, UserError
+from grpo.base.errors import NON_FINITE, UserError
 from grpo.device.peers import Peers
 from grpo.device.shard import ALONE, Shard
 from grpo.flat import FlatLayout, overlap
@@ -46,9 +46,6 @@ class Optimizer:
         shard: Shard = ALONE,
         shares: Mapping[nn.Parameter, Share] | None = None,
     ):
-        if eps < torch.finfo(torch.float32).tiny:
-            why = "AdamW divides by it in float32, where it is 0"
-            raise UserError(f"adam_epsilon is {eps:g}", why, "set adam_epsilon=1e-8", CONFIG)
         self.replicas, self.shard = replicas or Peers(), shard
         self.layout = layout = FlatLayout(parameters, shares or {}, self.replicas.world)
         if not layout.parameters:
@@ -74,7 +71,7 @@ class Optimizer:
                 states[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
         self.adamw.state.update(states)
-        self.num_backward, self.num_updates = 0, 0  # passes since the last update; updates that have begun
+        self.num_updates = 0  # that have begun
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
 
     @property
@@ -85,12 +82,10 @@ class Optimizer:
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of the loss, times `scale`."""
         (loss * self.scale).backward()
-        self.num_backward += 1
 
     def discard_gradient(self) -> None:
         """Discard the gradient that was accumulated since the last step."""
         self.grad.zero_()
-        self.num_backward = 0
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Sum the accumulated gradient, clip it to `max_grad_norm` (0: no clipping), apply it, and clear it.

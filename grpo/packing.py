@@ -4,12 +4,12 @@ Micro-batches only limit memory. Any split gives the same gradient, because the 
 complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from grpo.base.schema import Completion, Group, Layout, PackedBatch, PackedGroup, Part, completions_of
+from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, completions_of
 from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 
@@ -104,42 +104,36 @@ def _packed_length(completion: Completion) -> int:
 
 def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str = "cpu") -> PackedBatch:
     """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step."""
-    layout, ids, positions, source, targets, members, weights, logps, cuts = [], [], [], [], [], [], [], [], []
-    index = 0  # of the completion
+    completions = [completion for part in parts for completion in part.completions]
+    layout, ids, positions, source = [], [], [], []
     for part in parts:
         prompt = part.group.prompt.ids
         ids += prompt
         positions += range(len(prompt))
         last_of_prompt = len(ids) - 1
         for completion in part.completions:
-            inputs, start = completion.ids[:-1], len(ids)
-            ids += inputs
-            positions += range(len(prompt), len(prompt) + len(inputs))
-            source += [last_of_prompt, *range(start, start + len(inputs))]  # the shift by one: here and nowhere else
-            targets += completion.ids
-            members += [index] * len(completion.ids)
-            weights += [completion.loss_weight] * len(completion.ids)
-            logps += completion.logps
-            cuts += completion.cuts
-            index += 1
-        layout.append(PackedGroup(len(prompt), tuple(map(_packed_length, part.completions))))
+            start, length = len(ids), _packed_length(completion)
+            ids += completion.ids[:length]
+            positions += range(len(prompt), len(prompt) + length)
+            source += [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
+        layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
 
-    def integers(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+    def integers(values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=device)
 
-    def floats(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
+    def floats(values: Iterable[float]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.float32, device=device)
 
     return PackedBatch(
         number=number,
         parts=parts,
-        layout=Layout(tuple(layout)),
+        layout=Layout.of(*layout),
         ids_T=integers(ids),
         positions_T=integers(positions),
         source_C=integers(source),
-        targets_C=integers(targets),
-        completion_C=integers(members),
-        weight_C=floats(weights),
-        sampler_logp_C=floats(logps),
-        cut_C=floats(cuts),
+        targets_C=integers(token for completion in completions for token in completion.ids),
+        completion_C=integers(index for index, completion in enumerate(completions) for _ in completion.ids),
+        weight_C=floats(completion.loss_weight for completion in completions for _ in completion.ids),
+        sampler_logp_C=floats(logp for completion in completions for logp in completion.logps),
+        cut_C=floats(cut for completion in completions for cut in completion.cuts),
     )

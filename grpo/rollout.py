@@ -1,10 +1,10 @@
 """The first half of a step: prompts to groups of completions, and their rewards to advantages.
 
-Grading starts as each completion ends, while the others are still being generated; `graded` waits for the grades.
+Grading starts as each completion ends, while the others are still being generated; `grade` waits for the grades.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from grpo.advantages import group_advantages, normalize_then_sum, refusal_counts, refusal_shift, reward_std
 from grpo.base.schema import Completion, Group, PackedBatch, completions_of
@@ -21,7 +21,28 @@ from grpo.sampling.sampler import Sampler
 from rewards.custom import TrainerState
 from rewards.scorer import Scorer
 
-POLL_SECONDS = 0.005
+
+@dataclass(frozen=True)
+class Shared:
+    """What the advantages of a step have in common, on all ranks.
+
+    batch_std: deviation of all its rewards, if the advantages need it. refusal_shift: added to the reward of declining
+    (Eq. 20).
+    """
+
+    batch_std: float | None = None
+    refusal_shift: float = 0.0
+
+
+@dataclass
+class Sampled:
+    """The groups of a step."""
+
+    step: int
+    groups: list[Group]  # to train on
+    generated: list[Group]  # all of them, also those that dynamic sampling drops
+    totals: Totals  # what is trained, on all ranks
+    shared: Shared | None = None  # known once grading has begun
 
 
 class Rollout:
@@ -30,7 +51,7 @@ class Rollout:
     def __init__(self, data: QuestionData, run: Run, policy: Policy, scorer: Scorer, clock: Clock):
         config = data.config
         self.config, self.run, self.policy, self.scorer, self.clock = config, run, policy, scorer, clock
-        self.replicas, self.shard = run.ranks.replicas, run.ranks.shard
+        self.replicas = run.ranks.replicas
         loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
         run.report_data("training data", loaded.count)
         self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
@@ -45,39 +66,34 @@ class Rollout:
         self.longest = max(len(prompt.ids) for prompt in self.prompts) + config.max_completion_length
         self.sampler = Sampler(policy.model, policy.eos_ids)
         self.sampler.before_decoding = run.signals.stop_with_shards
-        # Of the step that was sampled last:
-        self.sampled_step = -1  # its number
-        self.groups: list[Group] = []  # to train on
-        self.generated: list[Group] = []  # all of them, also those that dynamic sampling drops
-        self.totals = Totals(0, 0, 0)
-        self.is_graded = False
-        self.has_shared = False  # whether the ranks have shared their rewards, from which the next two come
-        self.batch_std: float | None = None  # deviation of all its rewards
-        self.refusal_shift = 0.0  # added to the reward of declining (Eq. 20)
+        self.sampled: Sampled | None = None  # the last step
+
+    @property
+    def groups(self) -> list[Group]:
+        """Return the groups of the last step to train on."""
+        return self.sampled.groups
 
     def reserve(self, num_sequences: int) -> None:
         """Decode at most this many sequences together; on a GPU, allocate their cache now."""
         self.sampler.max_slots = num_sequences
         self.sampler.prepare(num_sequences, self.longest, self.config.max_completion_length)
 
-    def sample(self, step: int) -> list[Group]:
+    def sample(self, step: int) -> Sampled:
         """Generate the groups of a step to train on; grading starts as each completion ends.
 
         If a step is repeated, with smaller micro-batches, it gets the same groups again.
         """
-        if step == self.sampled_step:
-            return self.groups
-        self.is_graded, self.has_shared, self.refusal_shift = False, False, 0.0
+        if self.sampled and self.sampled.step == step:
+            return self.sampled
         dynamic = self.config.dynamic_sampling
         with self.run.signals.interruptible(together=not dynamic):
             if dynamic:
-                self.groups, self.generated = self._sample_mixed(step)
+                groups, generated = self._sample_mixed(step)
             else:
-                self.groups = self.generated = self._generate(step)
-        self.totals = count_trained(self.groups, self.config, self.replicas)
-        self.sampled_step = step
+                groups = generated = self._generate(step)
+        self.sampled = Sampled(step, groups, generated, count_trained(groups, self.config, self.replicas))
         failpoint("step-sampled")
-        return self.groups
+        return self.sampled
 
     def _sample_mixed(self, step: int) -> tuple[list[Group], list[Group]]:
         """Replace groups that are all right or all wrong by new ones: dynamic sampling (DAPO).
@@ -127,99 +143,75 @@ class Rollout:
             self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)
         return groups
 
-    def graded(self, batches: Sequence[PackedBatch]) -> Iterator[PackedBatch]:
-        """Yield the micro-batches with their advantages; with slow rewards, in the order in which these arrive.
-
-        The wait can be interrupted only in the first iteration. Later ones find all rewards there.
-        """
-        waiting = list(batches)
-        while waiting:
-            batch = waiting.pop(0) if self.is_graded else self._take_graded(waiting)
-            batch.set_advantages()
-            yield batch
+    def grade(self, batch: PackedBatch) -> None:
+        """Wait for the rewards of a micro-batch, and set its advantages."""
+        self._grade([part.group for part in batch.parts])
+        batch.set_advantages()
 
     def finish_grading(self) -> None:
-        """Wait for the rewards of the groups in no micro-batch. Every rank must call it, whatever it trains."""
-        if not self.is_graded:
-            with self.clock.timed("time/reward"), self.run.signals.interruptible():
-                self._grade(self.groups)
-            self.is_graded = True
-            failpoint("step-graded")
-
-    def _take_graded(self, waiting: list[PackedBatch]) -> PackedBatch:
-        """Wait for the rewards of a micro-batch, and remove it from the waiting ones."""
-        with self.clock.timed("time/reward"), self.run.signals.interruptible():
-            # The first shard chooses, so that all take the same one.
-            batch = waiting.pop(self.shard.of_first(lambda: self._first_ready(waiting)))
-            self._grade([part.group for part in batch.parts])
-        return batch
-
-    def _first_ready(self, batches: Sequence[PackedBatch]) -> int:
-        """Return the index of the micro-batch to train next: 0, or with slow rewards that of the first one graded."""
-        if not self.scorer.slow or self.config.full_determinism or self._needs_all_rewards():
-            return 0
-        while True:
-            for index, batch in enumerate(batches):
-                if all(part.group.is_ready for part in batch.parts):
-                    return index
-            time.sleep(POLL_SECONDS)
+        """Grade also the groups that are in no micro-batch. Every rank must call it, whatever it trains."""
+        self._grade(self.sampled.groups)
+        failpoint("step-graded")
 
     def _grade(self, groups: Sequence[Group]) -> None:
-        """Wait for these groups' rewards and set their advantages (Eq. 1, 2, 17, 20), with the bonus of each score."""
-        if self._needs_all_rewards() and not self.has_shared:
-            self._share_rewards()
-        for group in groups:
-            self._collect(group)
-            rewards = self._rewards_of(group)
-            advantages = group_advantages(rewards, self.config.scale_rewards, self.batch_std)  # Eq. 1, 2
-            weights = self.scorer.weights_of(group)
-            for completion, advantage in zip(group.completions, advantages, strict=True):
-                bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
-                completion.advantage = advantage + bonus if completion.reward is not None else 0.0
+        """Wait for the rewards of these groups and set their advantages, with the bonus of each score.
 
-    def _collect(self, group: Group) -> None:
-        """Wait for the rewards of a group, unless it has them; with `credit: sentence`, find the judged sentences."""
-        if not group.pending:
-            return
-        self.scorer.collect(group)
-        if self.config.credit == "sentence":
-            for completion in group.completions:
-                completion.sentences = judged_sentences(completion, self.policy.decode)
-        elif self.config.credit == "answer":
-            for completion in group.completions:
-                completion.credited_from = answer_start(completion, self.policy.decode)
+        A signal may interrupt the wait, so no weight may have changed in this step.
+        """
+        with self.clock.timed("time/reward"), self.run.signals.interruptible():
+            self.sampled.shared = self.sampled.shared or self._share()
+            shared = self.sampled.shared
+            for group in groups:
+                rewards = self._rewards_of(group, shared.refusal_shift)
+                advantages = group_advantages(rewards, self.config.scale_rewards, shared.batch_std)  # Eq. 1, 2
+                weights = self.scorer.weights_of(group)
+                for completion, advantage in zip(group.completions, advantages, strict=True):
+                    bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
+                    completion.advantage = advantage + bonus if completion.reward is not None else 0.0
 
-    def _rewards_of(self, group: Group) -> list[float | None]:
-        """Return the reward of each completion of a group: summed, or normalized and then summed (GDPO)."""
-        if self.config.multi_objective_aggregation == "sum_then_normalize":
-            return [self._shifted(completion) for completion in group.completions]
-        weights = self.scorer.weights_of(group)
-        values = [[completion.scores[name].value for completion in group.completions] for name in weights]
-        return normalize_then_sum(values, list(weights.values()))  # Eq. 17
-
-    def _shifted(self, completion: Completion) -> float | None:
-        """Return the reward of a completion, moved by Eq. 20 if it declines."""
-        if not self.refusal_shift or completion.reward is None or outcome_of(completion.scores) != "refused":
-            return completion.reward
-        return completion.reward + self.refusal_shift
-
-    def _needs_all_rewards(self) -> bool:
-        """Return whether an advantage depends on the rewards of the complete step."""
-        return self.config.scale_rewards == "batch" or self.config.refusal_target is not None
-
-    def _share_rewards(self) -> None:
-        """Wait for all rewards of the step; find what depends on those of all ranks. Every rank must call it."""
-        for group in self.groups:
-            self._collect(group)
+    def _share(self) -> Shared:
+        """Find what depends on the rewards of the complete step: wait for them, and share them with all ranks."""
+        shift, std = 0.0, None
         if self.config.refusal_target is not None:
             counts = [[0.0] * 4]
-            for group in self.groups:
+            for group in self.sampled.groups:
+                self._collect(group)
                 rewards = [completion.reward for completion in group.completions]
                 outcomes = [outcome_of(completion.scores) for completion in group.completions]
                 counts.append(refusal_counts(rewards, outcomes))
             totals = self.replicas.sum([sum(column) for column in zip(*counts, strict=True)])
-            self.refusal_shift = refusal_shift(totals, self.config.refusal_target)  # Eq. 20
+            shift = refusal_shift(*totals, self.config.refusal_target)  # Eq. 20
         if self.config.scale_rewards == "batch":
-            mine = [reward for group in self.groups for reward in self._rewards_of(group)]
-            self.batch_std = reward_std(self.replicas.gather_lists(mine))
-        self.has_shared = True
+            mine = [reward for group in self.sampled.groups for reward in self._rewards_of(group, shift)]
+            std = reward_std(self.replicas.gather_lists(mine))
+        return Shared(std, shift)
+
+    def _rewards_of(self, group: Group, shift: float) -> list[float | None]:
+        """Wait for the rewards of a group. Return one per completion: summed, or normalized and then summed (GDPO).
+
+        shift: what a sum gains if the completion declines (Eq. 20).
+        """
+        self._collect(group)
+        if self.config.multi_objective_aggregation == "sum_then_normalize":
+            return [_shifted(completion, shift) for completion in group.completions]
+        weights = self.scorer.weights_of(group)
+        values = [[completion.scores[name].value for completion in group.completions] for name in weights]
+        return normalize_then_sum(values, list(weights.values()))  # Eq. 17
+
+    def _collect(self, group: Group) -> None:
+        """Wait for the rewards of a group, unless it has them; with `credit`, find the tokens that it is about."""
+        if not group.pending:
+            return
+        self.scorer.collect(group)
+        for completion in group.completions:
+            if self.config.credit == "sentence":
+                completion.sentences = judged_sentences(completion, self.policy.decode)
+            elif self.config.credit == "answer":
+                completion.credited_from = answer_start(completion, self.policy.decode)
+
+
+def _shifted(completion: Completion, shift: float) -> float | None:
+    """Return the reward of a completion, moved by Eq. 20 if it declines."""
+    if completion.reward is None or outcome_of(completion.scores) != "refused":
+        return completion.reward
+    return completion.reward + shift

@@ -25,6 +25,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
 from grpo.device.distributed import Ranks
+from grpo.device.peers import Peers
 from grpo.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.model.adapter import is_adapter
 from grpo.model.policy import find_parts, load_encoder
@@ -40,35 +41,49 @@ from grpo.run.saved import start_of
 from grpo.trainer import Trainer, load_trained
 
 
+class Examples:
+    """The conversations of a run, and those of each step. An example is a group of one given completion."""
+
+    def __init__(self, config: SftConfig, replicas: Peers):
+        max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
+        self.all, self.count = load_examples(config, load_encoder(config), max_length)
+        self.replicas = replicas
+        rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        self.rows_per_step = rows_per_replica * replicas.world
+        self.order = Order(len(self.all), config.seed, shuffle=True)
+        self.data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in self.all)
+        self.total_steps = num_steps(config, len(self.all), self.rows_per_step)
+        self.longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.all)
+        self.step, self.groups, self.num_tokens = -1, [], 0  # the last step taken: its examples, and its trained tokens
+
+    def take(self, step: int) -> list[Group]:
+        """Return this replica's examples of a step. Every trained token, on all replicas, gets the same loss weight.
+
+        A step that is done again, with smaller micro-batches, gets the same examples.
+        """
+        if self.step != step:
+            rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
+            self.groups, self.step = [self.all[row] for row in rows], step
+            num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(self.groups))
+            self.num_tokens = int(self.replicas.sum([num_tokens])[0])
+            for answer in completions_of(self.groups):
+                answer.advantage, answer.loss_weight = 1.0, 1 / self.num_tokens
+        return self.groups
+
+
 class SftTrainer(Trainer):
-    """Policy, examples and optimizer of one run. An example is a group of one given completion."""
+    """Policy, examples and optimizer of one run."""
 
     def __init__(self, config: SftConfig, run: Run):
-        max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
-        self.examples, count = load_examples(config, load_encoder(config), max_length)
+        self.examples = Examples(config, run.ranks.replicas)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
-        run.report_data("training data", count)
-        self.taken_step, self.groups = -1, []  # the step of the last examples taken, and these examples
-        rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.rows_per_step = rows_per_replica * run.ranks.replicas.world
-        super().__init__(
-            config,
-            run,
-            policy,
-            optimizer,
-            Clock(run.device),
-            order=Order(len(self.examples), config.seed, shuffle=True),
-            data_hash=digest([example.prompt.ids, example.completions[0].ids] for example in self.examples),
-            total_steps=num_steps(config, len(self.examples), self.rows_per_step),
-            longest=max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.examples),
-        )
+        run.report_data("training data", self.examples.count)
+        super().__init__(config, run, policy, optimizer, self.examples, Clock(run.device))
 
     def train_step(self) -> None:
         """Train on the next examples: the mean negative log-prob of all their answer tokens."""
-        groups = self.next_examples()
-        batches = self.make_batches(groups)
         total = 0.0
-        for batch in batches:
+        for batch in self.make_batches(self.examples.take(self.step)):
             batch.set_advantages()
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
             loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
@@ -78,24 +93,10 @@ class SftTrainer(Trainer):
         self.step += 1
         self.loss = self.replicas.sum([total])[0]
 
-    def next_examples(self) -> list[Group]:
-        """Return this replica's examples of the step. Every trained token, on all replicas, gets the same loss weight.
-
-        A step that is done again, with smaller micro-batches, gets the same examples.
-        """
-        if self.taken_step != self.step:
-            rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
-            self.groups, self.taken_step = [self.examples[row] for row in rows], self.step
-            num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(self.groups))
-            self.step_tokens = int(self.replicas.sum([num_tokens])[0])
-            for answer in completions_of(self.groups):
-                answer.advantage, answer.loss_weight = 1.0, 1 / self.step_tokens
-        return self.groups
-
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        groups = self.replicas.gather_lists(self.groups)
-        return {"loss": self.loss, "tokens": self.step_tokens, **self.step_metrics(groups)}
+        groups = self.replicas.gather_lists(self.examples.groups)
+        return {"loss": self.loss, "tokens": self.examples.num_tokens, **self.step_metrics(groups)}
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
@@ -142,8 +143,7 @@ def check_prompts(config: TrainConfig) -> None:
     start = config
     if config.cold_start and not config.toy_world:
         stage1, _ = load_stage1(config)
-        is_ready = is_done(stage1, config.cold_start)
-        start = start_from(Path(stage1.output_dir) / "final", config) if is_ready else stage1
+        start = after_stage1(stage1, config) or stage1
     system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
     load_encoder(start).prompt([*system, {"role": "user", "content": config.prompt_template}])
 
@@ -154,7 +154,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if run.ranks.of_main(run.ranks.is_main and is_done(stage1, config.cold_start)):
+    if run.ranks.of_main(run.ranks.is_main and after_stage1(stage1, config) is not None):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
         return start_from(final, config)
     kept = place_of(locate(stage1), run.ranks, run.device) if run.ranks.is_main else None
@@ -172,8 +172,20 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     return start_from(final, config)
 
 
+def after_stage1(stage1: SftConfig, config: TrainConfig) -> TrainConfig | None:
+    """Return the configuration of a stage 2 whose stage 1 is done; None if it has to run first.
+
+    UserError (exit 2) if the result that is there is that of another stage 1.
+    """
+    final = Path(stage1.output_dir) / "final"
+    if not final.exists():
+        return None
+    check_origin(final, locate(stage1), config.cold_start)
+    return start_from(final, config)
+
+
 def start_from(final: Path, config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a stage 2 whose stage 1 is done."""
+    """Return the configuration of a stage 2 that starts from the result of stage 1."""
     return replace(config, model_name_or_path=str(final), adapter_name_or_path=None, cold_start=None)
 
 
@@ -204,14 +216,6 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
         if value != getattr(SftConfig, name):
             overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")
     return overrides
-
-
-def is_done(stage1: SftConfig, path: str) -> bool:
-    """Return whether a stage 1 is finished. UserError (exit 2) if the config at `path` now makes another one."""
-    final = Path(stage1.output_dir) / "final"
-    if final.exists():
-        check_origin(final, locate(stage1), path)
-    return final.exists()
 
 
 def main(argv: list[str]) -> None:

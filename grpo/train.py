@@ -44,20 +44,9 @@ class GrpoTrainer(Trainer):
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
         data, clock = data or QuestionData(config), Clock(run.device)
-        self.rollout = rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)
-        super().__init__(
-            config,
-            run,
-            policy,
-            optimizer,
-            clock,
-            order=rollout.order,
-            data_hash=rollout.data_hash,
-            total_steps=rollout.total_steps,
-            longest=rollout.longest,
-            reference=reference,
-        )
-        rollout.reserve(self.plan.num_sequences)
+        self.rollout = Rollout(data, run, policy, scorer or prepare_rewards(data, run.say), clock)
+        super().__init__(config, run, policy, optimizer, self.rollout, clock, reference)
+        self.rollout.reserve(self.plan.num_sequences)
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.rollout.sampler.decode_kernel}; "
@@ -66,16 +55,19 @@ class GrpoTrainer(Trainer):
 
     def train_step(self) -> None:
         """Generate the answers of one step, and train on them."""
-        groups = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
-        set_loss_weights(groups, self.rollout.totals, self.config)  # Eq. 8, over the complete step and all ranks
-        batches = self.make_batches(groups)  # micro-batches that fit into memory
+        sampled = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        set_loss_weights(sampled.groups, sampled.totals, self.config)  # Eq. 8, over the complete step and all ranks
+        batches = self.make_batches(sampled.groups)  # micro-batches that fit into memory
         for batch in batches:
             batch.ref_logp_C = self.reference_logprobs(batch)  # Eq. 3, while rewards are pending
         for iteration in range(self.num_iterations):
-            for batch in self.rollout.graded(batches):  # Eq. 20, 17, 1, 2, 19, as rewards arrive
+            for batch in batches:
+                if iteration == 0:
+                    self.rollout.grade(batch)  # Eq. 20, 17, 1, 2, 19, once its rewards are there
                 self.train_batch(batch, iteration)
-            self.rollout.finish_grading()  # of the groups that are in no micro-batch
-            self.update(iteration)
+            if iteration == 0:
+                self.rollout.finish_grading()  # of the groups that are in no micro-batch
+            self.update(iteration, is_empty=sampled.totals.completions == 0)
         self.step += 1
 
     def train_batch(self, batch: PackedBatch, iteration: int = 0) -> None:
@@ -114,19 +106,20 @@ class GrpoTrainer(Trainer):
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        groups = self.ranks.replicas.gather_lists(self.rollout.generated)
+        sampled = self.rollout.sampled
+        groups = self.replicas.gather_lists(sampled.generated)
         metrics = {
             **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in self.rollout.scorer.rewards]),
-            **self.meter.result(self.ranks.replicas),
+            **self.meter.result(self.replicas),
             **self.rollout.scorer.metrics(),
         }
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)
         if self.config.refusal_target is not None:
-            metrics["refusal_shift"] = self.rollout.refusal_shift
+            metrics["refusal_shift"] = sampled.shared.refusal_shift
         if self.config.dynamic_sampling:
-            metrics["sampling/kept_frac"] = self.ranks.replicas.sum([len(self.rollout.groups)])[0] / len(groups)
+            metrics["sampling/kept_frac"] = self.replicas.sum([len(sampled.groups)])[0] / len(groups)
         return metrics, groups
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import ceil, isfinite
+from typing import Protocol
 
 import torch
 
@@ -46,13 +47,21 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
     return policy, optimizer
 
 
+class Source(Protocol):
+    """Where the groups of each step come from: the rollouts of stage 2, the examples of stage 1."""
+
+    order: Order  # of the rows that are taken
+    data_hash: str
+    total_steps: int  # of the run
+    longest: int  # tokens of the longest sequence, prompt and completion
+
+
 class Trainer:
     """Policy and optimizer of one run. A subclass adds `train_step`, and `summarise_step`, which returns its metrics.
 
     The constructor chooses micro-batches that fit into the memory that is still free.
 
-    longest: tokens of the longest sequence, prompt and completion. reference: the frozen policy of step 0, for the KL
-    penalty.
+    reference: the frozen policy of step 0, for the KL penalty.
     """
 
     def __init__(
@@ -61,12 +70,8 @@ class Trainer:
         run: Run,
         policy: Policy,
         optimizer: Optimizer,
+        source: Source,
         clock: Clock,
-        *,
-        order: Order,
-        data_hash: str,
-        total_steps: int,
-        longest: int,
         reference: Decoder | None = None,
     ):
         self.config, self.run, self.ranks, self.clock = config, run, run.ranks, clock
@@ -74,19 +79,18 @@ class Trainer:
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
         self.temperature = getattr(config, "temperature", 1.0)  # stage 1 has no such keys: it samples no completions
         self.num_iterations = getattr(config, "num_iterations", 1)
-        self.order, self.total_steps, self.longest = order, total_steps, longest
+        self.order, self.total_steps, self.longest = source.order, source.total_steps, source.longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
-        self.meter, self.has_warned_of_no_tokens = TokenMeter(), False
-        self.inputs = inputs_of(policy, data_hash, getattr(config, "knowledge_base", None)) | hidden_values(config)
+        self.meter = TokenMeter()
+        knowledge_base = getattr(config, "knowledge_base", None)
+        self.inputs = inputs_of(policy, source.data_hash, knowledge_base) | hidden_values(config)
         self.ranks.agree(self.inputs)
         if warning := slow_dtype(self.model.build.dtype, run.device):
             run.say(warning)
         num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
         if self.ranks.world > 1:
-            other_parts = (num_replicas - 1) * optimizer.grad.nbytes / num_replicas
-            sent = 2 * other_parts / 1e6  # parts of the gradient, then parts of the new weights
-            shared = f" ({num_replicas} x {num_shards} that share a model)" if num_shards > 1 else ""
-            run.say(f"{self.ranks.world} processes{shared}; each sends {sent:.1f} MB per update to other replicas")
+            parts = f", each in {num_shards} parts" if num_shards > 1 else ""
+            run.say(f"{self.ranks.world} processes; copies of the model: {num_replicas}{parts}")
         size = memory.loaded_bytes(self.model, reference, num_replicas) + memory.free_bytes(run.device)
         size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
         self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type, num_replicas)
@@ -124,26 +128,23 @@ class Trainer:
             mode = replace(POLICY, dropout_seed=seed)
         return batch_logprobs(self.model, batch, mode, self.temperature, self.budget.chunk)  # Eq. 3
 
-    def update(self, iteration: int = 0) -> None:
-        """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes no weight."""
+    def update(self, iteration: int = 0, is_empty: bool = False) -> None:
+        """Sum the gradient over ranks, clip it, apply it. A gradient that is not finite changes no weight.
+
+        is_empty: no rank trains anything in this step. Then momentum alone must not move the weights.
+        """
         c = self.config
         total_updates = self.total_steps * self.num_iterations
         warmup = c.warmup_steps * self.num_iterations or ceil(c.warmup_ratio * total_updates)
         number = self.step * self.num_iterations + iteration  # of this update
         self.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
         self.grad_norm = 0.0
-        if self.ranks.max(self.optimizer.num_backward):  # without any tokens, momentum alone must not move the weights
+        if not is_empty:
             self.grad_norm = self.optimizer.step(self.learning_rate, c.max_grad_norm)
             self.optimizer.check_finite()
             self.health.updated(self.optimizer, self.grad_norm)
             self.num_skipped += not isfinite(self.grad_norm)
             self.model.refresh()
-        elif not self.has_warned_of_no_tokens:
-            self.has_warned_of_no_tokens = True
-            self.run.say(
-                f"warning: step {self.step + 1} trains nothing: none of its answers counts in the loss. They are "
-                "empty, or cut off at max_completion_length and masked (mask_truncated_completions)"
-            )
         failpoint("step-updated")
 
     def end(self) -> None:

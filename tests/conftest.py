@@ -63,3 +63,11 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def chat_checkpoint(tmp_path_factory) -> Path:
     return write_chat_checkpoint(tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture(scope="session")
+def encoder(chat_checkpoint):
+    """The chat template and the tokenizer of that checkpoint."""
+    from grpo.data.prompts import ChatEncoder, load_tokenizer
+
+    return ChatEncoder(load_tokenizer(chat_checkpoint))

@@ -18,12 +18,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from grpo.attention.packed import PackedAttention
 from grpo.base.errors import UserError
 from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.device import shard
-from grpo.model.lora import Build, LoraSpec
+from grpo.model.lora import POLICY, Build, LoraSpec, Mode
 from grpo.model.weights import load_decoder
 from knowledge.build import build
 from rewards.scorer import Scorer
@@ -80,10 +81,26 @@ def write_checkpoint(
     return folder
 
 
-def load(folder: Path, rank: int = 0, dtype=torch.float32, train_weights: bool = False, int8: bool = False, **lora):
-    """Our decoder for a checkpoint, with an adapter of the given rank."""
+def load(
+    folder: Path,
+    rank: int = 0,
+    dtype=torch.float32,
+    train_weights: bool = False,
+    int8: bool = False,
+    spread: float = 0.1,
+    **lora,
+):
+    """Our decoder for a checkpoint, with an adapter of the given rank, filled with random numbers of this spread."""
     spec = LoraSpec(rank, lora.pop("alpha", 2 * rank), **lora) if rank else None
-    return load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8))
+    model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8))
+    randomise_adapter(model, spread=spread)
+    return model
+
+
+def hidden_states(model, ids: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
+    """Those of one sequence, after the last norm."""
+    attend = PackedAttention(Layout.of((len(ids), ())), model.build.dtype, "cpu")
+    return model(ids, torch.arange(len(ids)), attend, mode)
 
 
 def kept_by_autograd(model, attend, num_tokens: int) -> float:

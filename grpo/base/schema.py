@@ -49,11 +49,11 @@ class Score:
     """What one reward says about one completion: a number, or None (unscorable), and the reason why.
 
     `outcome` says whether the answer is correct, wrong or refused, if this reward can tell; accuracy and dynamic
-    sampling use it, and not the value, which may be shaped. `details` holds values to log, such as the share of
-    supported facts. `asked` says which services were asked (judge, knowledge base, decomposer), and whether each gave a
-    usable answer. `bonus` is added to the completion's advantage; the reward tiar sets it, from all answers of the
-    group. `applies` is False if a user's function returned None for all completions of a prompt: then only the other
-    rewards count.
+    sampling use it, and not the value, which may be shaped. `applies` is False if a user's function returned None for
+    all completions of a prompt: then only the other rewards count. `bonus` is added to the completion's advantage; the
+    reward tiar sets it, from all answers of the group. `asked` says which services were asked (judge, knowledge base,
+    decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share of supported
+    facts.
 
     `facts` are those that were checked. Each is a dict:
 
@@ -70,10 +70,10 @@ class Score:
     value: float | None
     reason: str = ""
     outcome: Outcome | None = None
-    details: dict[str, Any] = field(default_factory=dict)
-    asked: dict[str, bool] = field(default_factory=dict)
-    bonus: float = 0.0
     applies: bool = True
+    bonus: float = 0.0
+    asked: dict[str, bool] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -135,12 +135,6 @@ class Group:
     completions: list[Completion]
     # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
     pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether every grade has arrived; call it only after all completions were submitted."""
-        futures = [future for grades in self.pending for future in grades.values()]
-        return all(future.done() for future in futures)
 
 
 def completions_of(groups: Iterable[Group]) -> list[Completion]:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import load, randomise_adapter, refused, write_chat_checkpoint, write_checkpoint
+from making import load, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.config.options import TrainConfig
 from grpo.export import export
 from grpo.model import adapter, policy
 from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
-from grpo.model.lora import Build, LoraSpec
-from grpo.model.weights import load_decoder, projections, save_checkpoint
+from grpo.model.weights import projections, save_checkpoint
 
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
 
@@ -227,9 +226,7 @@ def test_merging_adds_in_float32_and_rounds_once(tmp_path, dtype, is_trained):
 def test_an_export_of_an_adapter_adds_in_float32_and_rounds_once(tmp_path, alpha):
     """W + s B A with s = alpha / 4; what has no adapter is copied."""
     base = write_checkpoint(tmp_path / "base", dtype=torch.bfloat16)
-    spec = LoraSpec(4, alpha, targets=("q_proj", "down_proj"))
-    model = load_decoder(base, Build(spec, False, torch.bfloat16, "cpu"))
-    randomise_adapter(model)
+    model = load(base, rank=4, alpha=alpha, dtype=torch.bfloat16, targets=("q_proj", "down_proj"))
     for dtype in (torch.bfloat16, torch.float32):
         save_checkpoint(model, tmp_path / str(dtype), dtype)
         saved, before = (load_file(folder / "model.safetensors") for folder in (tmp_path / str(dtype), base))
@@ -246,7 +243,6 @@ def test_a_stack_is_the_sum_of_both(tmp_path):
     """Projections with one adapter alone keep it; the others add up."""
     base = write_checkpoint(tmp_path)
     start, model = make({Q: 3, DOWN: 2}), load(base, rank=4, targets=("q_proj", "k_proj"))
-    randomise_adapter(model)
     both, own = (trained_adapter(model, first, "base").pairs for first in (start, None))
     for module, (A, B) in both.items():
         parts = [pairs[module] for pairs in (start.pairs, own) if module in pairs]

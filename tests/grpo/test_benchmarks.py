@@ -105,15 +105,16 @@ RIGHT = ["Many cats get a stomach ache.", "Most adult cats cannot digest it."]
 WRONG = ["It grows strong.", "It sleeps better."]
 
 
-def test_truthful_qa(tmp_path):
+def test_truthful_qa_as_its_authors_and_as_the_hub_have_it(tmp_path):
     (row,) = read_rows(write_csv(tmp_path / "TruthfulQA.csv", TRUTHFUL))
-    assert row.question == "What happens to a cat that drinks milk?"
-    assert row.columns["answer"] == RIGHT and row.columns["incorrect_answers"] == WRONG
-
-
-def test_only_lists_of_answers_are_split(tmp_path):
+    generation = {name.lower().replace(" ", "_"): value for name, value in TRUTHFUL.items()}
+    generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
+    (of_hub,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
+    assert row.question == of_hub.question == "What happens to a cat that drinks milk?"
+    assert row.columns["answer"] == of_hub.columns["answer"] == RIGHT
+    assert row.columns["incorrect_answers"] == of_hub.columns["incorrect_answers"] == WRONG
     (row,) = read_rows(write_csv(tmp_path / "t.csv", {**TRUTHFUL, "Best Answer": "Yes; it does"}))
-    assert row.columns["answer"] == ["Yes; it does.", *RIGHT]
+    assert row.columns["answer"] == ["Yes; it does.", *RIGHT], "only lists of answers are split"
 
 
 @pytest.mark.parametrize("name", ["exact", "math", "simpleqa", "correctness"])
@@ -126,14 +127,6 @@ def test_every_reward_reads_the_answer_after_the_solution_of_gsm8k(tmp_path, nam
     grade_groups([reward], group)
     right, wrong = of_each(group, "reward")
     assert right > 0 >= wrong
-
-
-def test_truthful_qa_as_the_hub_has_it(tmp_path):
-    generation = {name.lower().replace(" ", "_"): value for name, value in TRUTHFUL.items()}
-    generation |= {"best_answer": RIGHT[0], "correct_answers": RIGHT[::-1], "incorrect_answers": WRONG}
-    (row,) = read_rows(write_rows(tmp_path / "generation.jsonl", [generation]))
-    assert row.columns["answer"] == RIGHT
-    assert row.columns["incorrect_answers"] == WRONG
 
 
 def test_gpqas_choices_are_shuffled_by_the_seed(tmp_path):
@@ -161,8 +154,17 @@ def test_a_wrong_choice_that_repeats_the_right_one_is_right_too(tmp_path, again)
 
 
 def test_a_row_that_does_not_belong_is_named(tmp_path):
-    path = write_rows(tmp_path / "d.jsonl", [GPQA] * 20 + [{"Question": "a?", "answer": None}])
-    refused(lambda: read_rows(path), "row 21 is not one of GPQA", "question_field")
+    for name, row in (("GPQA", GPQA), ("MATH", ROWS["MATH"])):
+        path = write_rows(tmp_path / "d.jsonl", [row] * 20 + [{"Question": "a?", "level": "Level 1"}])
+        refused(lambda path=path: read_rows(path), f"row 21 is not one of {name}", "question_field")
+
+
+def test_a_row_gets_a_question_and_an_answer_and_nothing_else(tmp_path):
+    """A run that is resumed must find the same columns; and the answer is the one that says which benchmark it is."""
+    (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [{"ID": 1, "Year": 2024, "Problem": "a?", "Answer": 70}]))
+    assert row.columns == {"ID": 1, "Year": 2024, "Problem": "a?", "Answer": 70, "question": "a?", "answer": 70}
+    (row,) = read_rows(write_rows(tmp_path / "d.jsonl", [{**ROWS["MATH"], "ground_truth": "another"}]))
+    assert row.columns["answer"] == ROWS["MATH"]["solution"]
 
 
 @pytest.mark.parametrize(

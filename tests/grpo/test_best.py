@@ -4,9 +4,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from making import write_rows
+from test_train import run
 
-from grpo import train
 from grpo.evaluation.best import Best
 from grpo.run.saved import find_saved
 
@@ -55,15 +54,8 @@ def test_a_torn_note_is_as_good_as_none(tmp_path, note):
 
 
 def test_a_run_keeps_its_best_policy(chat_checkpoint, tmp_path):
-    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
-    (tmp_path / "c.yaml").write_text(
-        f"model_name_or_path: {chat_checkpoint}\ndataset_id_or_path: {data}\noutput_dir: {tmp_path}/run\n"
-        "reward_funcs: reward_functions:early_letters\neval_size: 4\neval_steps: 1\nkeep_best: eval/reward\n"
-        "max_steps: 4\nlearning_rate: 0.03\nlr_scheduler_type: constant\nmax_completion_length: 8\n"
-        "questions_per_step: 4\nreport_to: none\ndisable_tqdm: true\nlora_r: 8\n"
-    )
-    train.main([str(tmp_path / "c.yaml")])
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    keys = {"eval_size": 4, "eval_steps": 1, "keep_best": "eval/reward", "max_steps": 4, "learning_rate": 0.03}
+    lines = run(tmp_path, chat_checkpoint, **keys)
     rewards = {line["step"]: line["eval/reward"] for line in lines if "eval/reward" in line}
     note = json.loads((tmp_path / "run/best/best.json").read_text())
     assert note["value"] == max(rewards.values()) > rewards[0] and rewards[note["step"]] == note["value"]

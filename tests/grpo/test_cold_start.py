@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from making import refused, write_chat_checkpoint, write_rows
 
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import CONFIG
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data import toy
@@ -82,9 +82,8 @@ def test_a_toy_world_replaces_nobodys_files(tmp_path):
     (tmp_path / "questions.jsonl").write_text("mine")
     ranks = SimpleNamespace(is_main=True, barrier=lambda: None)
     config = SftConfig(toy_world="arithmetic", toy_dir=str(tmp_path))
-    with pytest.raises(UserError, match="holds no toy world") as error:
-        make_world(config, ranks, print)
-    assert error.value.exit_code == 2 and [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+    refused(lambda: make_world(config, ranks, print), "holds no toy world", exit_code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
     (tmp_path / "world.json").write_text("{}")
     make_world(config, ranks, print)
     assert (tmp_path / "questions.jsonl").read_text() != "mine"
@@ -280,8 +279,8 @@ def test_what_the_registry_does_not_have(tmp_path, registry, chat_checkpoint, mo
 
 def test_a_row_without_the_columns_of_its_entry_is_named(tmp_path, registry, chat_checkpoint):
     (registry / "talk.json").write_text(json.dumps([{"conversations": []}]))
-    with pytest.raises(UserError, match=r"talk.json: row 1 does not have the columns"):
-        examples(chat_checkpoint, tmp_path, "dataset=talk", f"dataset_dir={registry}")
+    keys = "dataset=talk", f"dataset_dir={registry}"
+    refused(lambda: examples(chat_checkpoint, tmp_path, *keys), "talk.json: row 1 does not have the columns")
 
 
 def test_a_stage_1_of_registered_data_is_made_and_used_again(tmp_path, registry, stages, capsys):

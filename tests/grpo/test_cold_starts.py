@@ -25,16 +25,6 @@ def final(tmp_path):
     return tmp_path / "run" / "final"
 
 
-def test_what_is_kept_is_taken_until_it_is_damaged(tmp_path, final):
-    kept, copy = tmp_path / "cache" / "key", tmp_path / "other" / "final"
-    assert not take(kept, copy)
-    keep(final, kept)
-    assert take(kept, copy) and (copy / "model.safetensors").read_bytes() == b"weights"
-    assert not cold_starts.problem_with(copy)
-    (kept / "model.safetensors").write_bytes(b"Weights")
-    assert not take(kept, tmp_path / "third") and not (tmp_path / "third").exists()
-
-
 def test_the_newest_stay_and_what_a_killed_run_has_begun_goes(tmp_path, final):
     cache = tmp_path / "cache"
     (cache / "killed.unfinished").mkdir(parents=True)

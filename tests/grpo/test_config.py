@@ -86,7 +86,7 @@ READ = [  # lines of a config, and values that they give
     ("config:\n  training: {epochs: 3, gradient_accumulation: 4}", {"gradient_accumulation_steps": 4}),
     ("config:\n  peft_config: {r: 6, lora_alpha: 32, bias: none}", {"lora_r": 6, "lora_alpha": 32}),
     ("fsdp_config: {beta: 0.5}", {"beta": TrainConfig.beta}),
-    ("training:\n  fsdp_config: {beta: 0.5}\n  epochs: 2", {"beta": TrainConfig.beta, "num_train_epochs": 2}),
+    ("training:\n  accelerator_config: {beta: 0.5}\n  epochs: 2", {"beta": TrainConfig.beta, "num_train_epochs": 2}),
     *((text, {}) for text in ("load_in_4bit: no", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
 ]
 TYPED = [  # arguments of a command, and values that they give; the file sets beta, run_name and output_dir
@@ -127,6 +127,7 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("report_to: [tensorbord]", "did you mean tensorboard?"),
     ("max_steps: 0", "max_steps"),
     ("temperature: 0", "must be above 0"),
+    ("allow_changes: [temprature, dataset]", "neither a key nor one of dataset"),
     ("reward_funcs: [exact, exact]", "reward_funcs was set at"),
     ("beta: 0.1\nbeta: 0.1", "beta was set at"),
     ("beta: 0.1\nkl_coef: 0.2", "kl_coef was set at"),
@@ -187,6 +188,7 @@ def test_values_that_are_read(tmp_path, text, values):
 def test_the_command_line_wins(tmp_path, typed, values):
     config, _ = load(tmp_path, "beta: 0.5\nrun_name: x\n", *shlex.split(typed))
     assert values_of(config, values) == values
+    assert load_config(tmp_path / "c.yaml", shlex.split(typed))[0] == config  # as from a script
 
 
 @pytest.mark.parametrize(("text", "part"), REFUSED)

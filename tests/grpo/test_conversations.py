@@ -1,4 +1,4 @@
-"""Stage 1's records by hand: three layouts, each answer an example, what is cut and what is left out."""
+"""Stage 1's records by hand: four layouts, each answer an example, what is cut and what is left out."""
 
 from pathlib import Path
 
@@ -33,6 +33,8 @@ def assistant(text):
             {"conversations": [{"from": "system", "value": "s"}, {"from": "user", "value": "a"}, assistant("b")]},
             [SYSTEM, user("a"), assistant("b")],
         ),
+        ({"prompt": "a", "completion": "b"}, [user("a"), assistant("b")]),
+        ({"prompt": [SYSTEM, user("a")], "completion": [assistant("b")]}, [SYSTEM, user("a"), assistant("b")]),
         ({"instruction": "a", "output": "b"}, [user("a"), assistant("b")]),
         ({"instruction": "a", "input": "", "output": "b", "system": ""}, [user("a"), assistant("b")]),
         (
@@ -41,9 +43,9 @@ def assistant(text):
         ),
     ],
 )
-def test_three_layouts_mean_messages(record, messages):
+def test_four_layouts_mean_messages(record, messages):
     given, trained = read_conversation(record)
-    assert given + trained == messages
+    assert given + trained == messages and trained[-1] == assistant("b")
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,6 @@ def test_three_layouts_mean_messages(record, messages):
 def test_what_is_wrong_with_a_record_is_said(record, problem):
     with pytest.raises(ValueError, match=problem):
         read_conversation(record)
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return ChatEncoder(make_tokenizer(["abc"], tmp_path_factory.mktemp("tokenizer")))
 
 
 def examples_of(records, encoder, max_length=1000, system_prompt=None):

@@ -1,14 +1,13 @@
 """Credit to the sentence: from verdicts over facts and sentences to tokens, with real tokenizers and a real base."""
 
-import json
 import random
+from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from making import make_completion, make_tokenizer, whole
+from making import build_base, make_completion, make_tokenizer, whole
 from test_train import adapter, run
 
 import grpo.rollout
@@ -16,11 +15,10 @@ from grpo.base.errors import UserError
 from grpo.base.schema import Group, Prompt, Score, Sentence
 from grpo.config.load import load_config
 from grpo.credit import judged_sentences
-from grpo.packing import pack_batch, split_into_micro_batches
-from grpo.rollout import Rollout
+from grpo.packing import Totals, pack_batch, split_into_micro_batches
+from grpo.rollout import Rollout, Sampled
 from grpo.run.log import completion_record
-from grpo.run.metrics import credit_metrics
-from knowledge.build import build
+from grpo.run.metrics import Clock, credit_metrics
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -194,11 +192,7 @@ def test_an_advantage_that_is_not_a_number_stays_none():
 
 @pytest.fixture
 def base(tmp_path):
-    articles = tmp_path / "articles.jsonl"
-    row = {"title": "Mira Tolan", "text": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."}
-    articles.write_text(json.dumps(row) + "\n", encoding="utf-8")
-    build(articles, tmp_path / "kb.db")
-    return tmp_path / "kb.db"
+    return build_base(tmp_path, {"Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan worked as a weaver."})
 
 
 KEYS = ["model_name_or_path=x", "dataset_id_or_path=x", "output_dir=x", "decomposer=rules", "verifier=lexical"]
@@ -216,10 +210,11 @@ def graded(base, tokenizer, texts, *keys):
     rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
     rollout.replicas = SimpleNamespace(gather_lists=list)
     rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    rollout.groups, rollout.has_shared, rollout.batch_std, rollout.refusal_shift = [group], False, None, 0.0
+    rollout.clock, rollout.run = Clock(), SimpleNamespace(signals=SimpleNamespace(interruptible=nullcontext))
+    rollout.sampled = Sampled(0, [group], [group], Totals(0, 0, 0))
     for index in range(len(completions)):
         rollout.scorer.submit(group, index)
-    rollout._grade([group])
+    rollout.finish_grading()
     rollout.scorer.close()
     return group
 
@@ -335,7 +330,6 @@ SENTENCES_OF_RUN = {
 @pytest.fixture
 def keys(base, monkeypatch):
     """Of a run in which each completion of a random model has a true and a false sentence."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
     def halves(completion, decode):
         assert decode(completion.ids) == completion.text

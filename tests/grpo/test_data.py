@@ -14,6 +14,8 @@ def test_json_array_jsonl_and_csv_are_told_apart_by_content(tmp_path):
     (tmp_path / "array.txt").write_text("\ufeff" + json.dumps(rows), encoding="utf-8")
     (tmp_path / "lines.json").write_text("\r\n".join(map(json.dumps, rows)) + "\r\n\n", encoding="utf-8")
     (tmp_path / "table.csv").write_text('question,answer\na?,1\n"b, c?",2\n', encoding="utf-8")
+    (tmp_path / "below.csv").write_text("\ufeff\nquestion;answer\na?;1\nb, c?;2\n", encoding="utf-8")
+    (tmp_path / "below.jsonl").write_text("\ufeff\n" + "\n".join(map(json.dumps, rows)), encoding="utf-8")
     assert all(read_records(path) == rows for path in tmp_path.iterdir())
     (tmp_path / "one.json").write_text(json.dumps(rows[0], indent=2))
     assert read_records(tmp_path / "one.json") == rows[:1]

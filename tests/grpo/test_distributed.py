@@ -65,18 +65,6 @@ def test_ranks_that_a_program_has_joined_already_share_a_model_too():
     assert said == [["0", "2", "0", "1"], ["1", "2", "0", "1"]]
 
 
-def test_one_rank_alone(monkeypatch):
-    for name in ("WORLD_SIZE", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    ranks, tensor = Ranks(CPU), torch.tensor([1.0, 2.0])
-    assert (ranks.world, ranks.rank, ranks.is_main) == (1, 0, True)
-    assert ranks.sum_(tensor) is tensor and tensor.tolist() == [1.0, 2.0]
-    assert ranks.sum((1.0, 2.0)) == [1.0, 2.0] and ranks.max(-3.0) == -3.0 and ranks.gather("x") == ["x"]
-    assert ranks.gather_lists([3, 4]) == [3, 4]
-    ranks.barrier()
-    ranks.close()
-
-
 @pytest.mark.parametrize("first", [0, 2])
 def test_processes_that_are_started_again_never_read_the_keys_of_the_dead(first):
     """torchrun keeps the store. Rank `first` comes alone, and finds what the starts before have left there."""

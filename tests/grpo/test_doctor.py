@@ -45,30 +45,34 @@ def config(tmp_path, chat_checkpoint):
     return path
 
 
-def examine(capsys, *argv):
+def examine(capsys, *argv) -> SimpleNamespace:
+    """Return the doctor's exit code, its findings, by name what each says, and the names of those that failed."""
     code = main([*map(str, argv), "--json"])
-    return code, {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    findings = json.loads(capsys.readouterr().out)
+    text = {finding["name"]: finding["text"] for finding in findings}
+    failed = [finding["name"] for finding in findings if finding["ok"] is False]
+    return SimpleNamespace(code=code, findings=findings, text=text, failed=failed)
 
 
 def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    code, found = examine(capsys, config)
-    assert code == 0 and all(finding["ok"] for finding in found.values())
-    assert list(found) == [
+    seen = examine(capsys, config)
+    assert seen.code == 0 and all(finding["ok"] for finding in seen.findings)
+    assert list(seen.text) == [
         *("config", "machine", "output", "trackers", "data", "model", "tokenizer", "prompts", "prompt", "math"),
         *("memory", "sample", "steps", "time", "cost"),
     ]
-    assert "4 prompts" in found["prompts"]["text"] and "GB" in found["memory"]["text"]
+    assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
     assert capsys.readouterr().out.count("ok    ") == 15
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):
-    code, found = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
-    assert code == 0 and "3 prompts" in found["prompts"]["text"] and "fits into 80.0 GB" in found["memory"]["text"]
-    code, found = examine(capsys, config, "--memory-gb", 0.00001)
-    assert code == PREFLIGHT and found["memory"]["ok"] is False
+    seen = examine(capsys, "--memory-gb", 80, "--max_samples", 3, "--config", config, "beta=0.1")
+    assert seen.code == 0 and "3 prompts" in seen.text["prompts"] and "fits into 80.0 GB" in seen.text["memory"]
+    seen = examine(capsys, config, "--memory-gb", 0.00001)
+    assert seen.code == PREFLIGHT and seen.failed == ["memory"]
 
 
 def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
@@ -78,15 +82,14 @@ def test_it_says_what_ends_an_answer(config, capsys, tmp_path):
         raw = json.loads(path.read_text())
         changes = {"eos_token_id": 0} if name == "config.json" else {"eos_token": "<|endoftext|>"}
         path.write_text(json.dumps(raw | changes))
-    _, found = examine(capsys, config)
-    assert "an answer ends with <|im_end|> or <|endoftext|>" in found["tokenizer"]["text"]
-    assert "opens <think>" not in found["tokenizer"]["text"]
+    said = examine(capsys, config).text["tokenizer"]
+    assert "an answer ends with <|im_end|> or <|endoftext|>" in said and "opens <think>" not in said
     thinking = tmp_path / "thinking.jinja"
     template = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text()).get("chat_template")
     template = template or (tmp_path / "model" / "chat_template.jinja").read_text()
     thinking.write_text(template.rstrip() + "{% if add_generation_prompt %}<think>{% endif %}")
-    _, found = examine(capsys, config, f"chat_template={thinking}")
-    assert "its template opens <think> in the prompt" in found["tokenizer"]["text"]
+    said = examine(capsys, config, f"chat_template={thinking}").text["tokenizer"]
+    assert "its template opens <think> in the prompt" in said
 
 
 @pytest.mark.parametrize("keys", [["lora_r=8"], ["lora_r=0"]])
@@ -111,19 +114,19 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
     train(settings)
     capsys.readouterr()
     keys = ["max_steps=2", "report_to=none", "resume_from_checkpoint=true"]
-    code, found = examine(capsys, config, *keys)
-    assert code == 0 and "resumes from" in found["resume"]["text"] and "checkpoint-1" in found["resume"]["text"]
-    code, found = examine(capsys, config, *keys, "max_completion_length=8")
-    assert code == CONFIG and "max_completion_length: 16 -> 8" in found["resume"]["text"]
-    code, found = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
-    assert code != 0 and "nowhere is not a valid checkpoint" in found["resume"]["text"] and found["sample"]["ok"]
+    seen = examine(capsys, config, *keys)
+    assert seen.code == 0 and "resumes from" in seen.text["resume"] and "checkpoint-1" in seen.text["resume"]
+    seen = examine(capsys, config, *keys, "max_completion_length=8")
+    assert seen.code == CONFIG and "max_completion_length: 16 -> 8" in seen.text["resume"]
+    seen = examine(capsys, config, "resume_from_checkpoint=nowhere", "report_to=none")
+    assert seen.failed == ["output", "resume"] and "nowhere is not a valid checkpoint" in seen.text["resume"]
 
 
 def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys, monkeypatch):
     monkeypatch.setattr("grpo.device.products.ONEDNN", (torch.float32,))
     for dtype, warns in (("bfloat16", True), ("float32", False)):
-        _, found = examine(capsys, config, f"torch_dtype={dtype}", "--memory-gb", 80)
-        assert "emulates bfloat16" not in found["model"]["text"]  # a GPU does not
+        seen = examine(capsys, config, f"torch_dtype={dtype}", "--memory-gb", 80)
+        assert "emulates bfloat16" not in seen.text["model"]  # a GPU does not
         text = describe(Case(load_config(config, [f"torch_dtype={dtype}", "device=cpu"])[0]))
         assert ("emulates bfloat16" in text) == warns
 
@@ -176,9 +179,9 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
 def test_a_reward_that_gives_no_usable_number_is_a_fault(config, capsys, tmp_path, value):
     returned = f"[float('{value}')] * len(completions)"
     (tmp_path / "mine.py").write_text(f"def odd(completions, **columns):\n    return {returned}\n")
-    code, found = examine(capsys, config, f"reward_funcs=[{tmp_path}/mine.py:odd]")
-    assert code == PREFLIGHT and found["sample"]["ok"] is False
-    assert f"odd returned {float(value)}" in found["sample"]["text"]
+    seen = examine(capsys, config, f"reward_funcs=[{tmp_path}/mine.py:odd]")
+    assert seen.code == PREFLIGHT and seen.failed == ["sample"]
+    assert f"odd returned {float(value)}" in seen.text["sample"]
 
 
 def test_empty_cells_are_counted_as_missing(config):
@@ -189,5 +192,5 @@ def test_empty_cells_are_counted_as_missing(config):
 
 def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
-    code, found = examine(capsys, CONFIGS / "tiny.yaml", f"output_dir={tmp_path / 'run'}")
-    assert code == 0 and "stage 1" in found
+    seen = examine(capsys, CONFIGS / "tiny.yaml", f"output_dir={tmp_path / 'run'}")
+    assert seen.code == 0 and "stage 1" in seen.text

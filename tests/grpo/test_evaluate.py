@@ -7,7 +7,7 @@ import pytest
 import torch
 from api_server import ApiServer, fails, says
 from commands import next_commands
-from making import refused, write_rows
+from making import read_lines, refused, write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
@@ -31,9 +31,8 @@ SHORT = "max_completion_length=6"
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(monkeypatch, tmp_path):
-    for folder in ("grpo", "rewards"):
-        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / folder))
     monkeypatch.chdir(tmp_path)
+    write_rows(Path("q.jsonl"), QUESTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +56,9 @@ def run(capsys, *arguments) -> tuple[dict, str]:
     return json.loads(shown.out), shown.err
 
 
-def answers(path) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+def ask(capsys, model, *arguments, rows=QUESTIONS) -> tuple[dict, str]:
+    """The same for a model that answers the questions of a file, shortly."""
+    return run(capsys, model, "--data", write_rows(Path("q.jsonl"), rows), *arguments, SHORT)
 
 
 def test_a_run_is_evaluated_as_it_stands(capsys, trained):
@@ -69,7 +69,7 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     assert {name: found[name] for name in after[""]} == after[""]
     assert found["parts"] == {"even": after["even"], "odd": after["odd"]}
     assert json.loads(Path("out.json").read_text()) == found
-    records = answers("out.jsonl")
+    records = read_lines(Path("out.jsonl"))
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
     assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
     assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
@@ -79,22 +79,21 @@ def test_what_is_typed_wins_over_the_run(capsys, trained):
     typed = ["--reward", "format", "eval_max_samples=2", "system_prompt=null", "--output", "o.json"]
     found, _ = run(capsys, trained, *typed)
     assert found["num_questions"] == 2 and found["accuracy"] is None and found["reward"] == -1
-    assert not any("Brief." in record["prompt"] for record in answers("o.jsonl"))
+    assert not any("Brief." in record["prompt"] for record in read_lines(Path("o.jsonl")))
 
 
 def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
     """Its column names do not hold for another file, its prompts do."""
     other = write_rows(Path("other.jsonl"), [{"question": "x?", "answer": "y"}])
     found, _ = run(capsys, trained / "final", "--data", other, "--output", "o.json")
-    (record,) = answers("o.jsonl")
+    (record,) = read_lines(Path("o.jsonl"))
     assert "parts" not in found  # of a column that is not there
     assert record["question"] == "x?" and "Brief." in record["prompt"] and found["accuracy"] == 0
     assert "exact" in record["rewards"]
 
 
 def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "format", SHORT)
+    found, text = ask(capsys, chat_checkpoint, "--reward", "format")
     assert found["accuracy"] is None and found["unscored_frac"] == 0
     assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
 
@@ -112,7 +111,7 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     data = write_csv(Path("file.csv"), row, row)
     found, text = run(capsys, chat_checkpoint, "--data", data, "--output", "o.json", "judge=offline", SHORT)
     assert found["benchmark"] == name and found["num_questions"] == 2 and found["accuracy"] is not None
-    record = answers("o.jsonl")[0]
+    record = read_lines(Path("o.jsonl"))[0]
     assert list(record["rewards"]) == [reward] and prompted in record["prompt"]
     assert f"a file of {name}\n" in text and f"graded by {reward}\n" in text
     assert "cut at max_completion_length=6" in text
@@ -127,15 +126,14 @@ def test_a_benchmark_brings_its_reward_and_its_prompt(capsys, chat_checkpoint, r
     ],
 )
 def test_the_reward_math_asks_for_a_box_or_says_that_nothing_does(capsys, chat_checkpoint, own, prompted, noted):
-    data = write_rows(Path("sums.jsonl"), [{"question": "1 + 1?", "answer": "2"}])
-    _, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "math", "--output", "o.json", *own, SHORT)
-    assert prompted in answers("o.jsonl")[0]["prompt"] and ("no prompt asks for" in text) == noted
+    rows = [{"question": "1 + 1?", "answer": "2"}]
+    _, text = ask(capsys, chat_checkpoint, "--reward", "math", "--output", "o.json", *own, rows=rows)
+    assert prompted in read_lines(Path("o.jsonl"))[0]["prompt"] and ("no prompt asks for" in text) == noted
 
 
 def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, trained):
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
     for model, output in ((chat_checkpoint, "a.json"), (trained, "b.json")):
-        _, text = run(capsys, model, "--data", data, "--reward", "exact", "--output", output, SHORT)
+        _, text = ask(capsys, model, "--reward", "exact", "--output", output)
         assert next_commands(text)[0] == f"grpo.evaluate --compare {output} OTHER.json"
     found, text = run(capsys, "--compare", "a.json", "b.jsonl", "--output", "c.json")
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
@@ -147,13 +145,12 @@ def stops(prompts, completions, **columns):
 
 
 def test_answers_that_cannot_be_graded_are_kept_and_can_be_graded_later(capsys, chat_checkpoint):
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
     for output, kept in ((("--output", "sub/o.json"), "sub/o.ungraded.jsonl"), ((), "ungraded.jsonl")):
-        arguments = [chat_checkpoint, "--data", data, "--reward", "test_evaluate:stops", *output, SHORT]
+        arguments = [chat_checkpoint, "--reward", "test_evaluate:stops", *output]
         again = f"rewards.score --reward test_evaluate:stops {kept}"
-        refused(lambda arguments=arguments: run(capsys, *arguments), "the service is down", again, exit_code=1)
-        assert [record["question"] for record in answers(kept)] == [row["question"] for row in QUESTIONS]
-        refused(lambda arguments=arguments: run(capsys, *arguments), "ungraded-2.jsonl", exit_code=1)
+        refused(lambda arguments=arguments: ask(capsys, *arguments), "the service is down", again, exit_code=1)
+        assert [record["question"] for record in read_lines(Path(kept))] == [row["question"] for row in QUESTIONS]
+        refused(lambda arguments=arguments: ask(capsys, *arguments), "ungraded-2.jsonl", exit_code=1)
         capsys.readouterr()
         score(["--reward", "exact", kept])  # the first file is not lost
         assert all(json.loads(line)["rewards"]["exact"] == 0 for line in capsys.readouterr().out.splitlines())
@@ -180,13 +177,13 @@ def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypat
     found, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"))
     assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
     assert "no usable answer about 4 answers" in text and "66.7% of the answers could not be scored" in text
-    assert [record["answer"] for record in answers("ungraded.jsonl")] == ["Ada Moor"] * 4
+    assert [record["answer"] for record in read_lines(Path("ungraded.jsonl"))] == ["Ada Moor"] * 4
     Path("ungraded.jsonl").unlink()
     rejects = says("A"), says("A")
     error = refused(
         lambda: ask_a_judge(capsys, chat_checkpoint, monkeypatch, *rejects, default=fails(401)), exit_code=4
     )
-    assert "secret-key" not in str(error) and len(answers("ungraded.jsonl")) == 6
+    assert "secret-key" not in str(error) and len(read_lines(Path("ungraded.jsonl"))) == 6
     assert "--reward simpleqa ungraded.jsonl" in error.fix
 
 
@@ -194,7 +191,7 @@ def test_what_one_of_two_rewards_leaves_ungraded_is_kept(capsys, chat_checkpoint
     more = ["--reward", "[simpleqa,format]"]
     _, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"), more=more)
     assert "no usable answer about 4 answers" in text and "--reward simpleqa,format ungraded.jsonl" in text
-    assert len(answers("ungraded.jsonl")) == 4
+    assert len(read_lines(Path("ungraded.jsonl"))) == 4
 
 
 def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, monkeypatch):
@@ -216,37 +213,34 @@ def test_services_are_asked_before_anything_is_loaded(capsys, chat_checkpoint, m
     ],
 )
 def test_what_is_missing_is_said(capsys, arguments, what, fix):
-    write_rows(Path("q.jsonl"), QUESTIONS)
     refused(lambda: run(capsys, *arguments), what, fix, exit_code=2)
 
 
 def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint):
     rows = [{"question": "a?", "answer": "b", "unanswerable": False}, {"question": "c?", "unanswerable": True}]
-    data = write_rows(Path("q.jsonl"), rows)
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "correctness", "judge=offline", SHORT)
+    found, text = ask(capsys, chat_checkpoint, "--reward", "[correctness,format]", "judge=offline", rows=rows)
     assert "100% of the answers have no <answer> block" in text
     assert found["parts"].keys() == {"False", "True"} and found["unscored_frac"] == 0
-    named = ["--reward", "exact", "eval_group_field=question", SHORT]
-    assert run(capsys, chat_checkpoint, "--data", data, *named)[0]["parts"].keys() == {"a?", "c?"}
+    named, _ = ask(capsys, chat_checkpoint, "--reward", "exact", "eval_group_field=question", rows=rows)
+    assert named["parts"].keys() == {"a?", "c?"}
 
 
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
     """One token is left at every place: several answers to a question are all the same."""
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
     for cut, most in (("top_k=1", 1), ("top_p=1e-6", 1), ("top_k=0", 4)):
-        more = ["--n", 4, "--temperature", 1.0, "--output", "o.json", SHORT, cut]
-        run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", *more)
+        more = ["--n", 4, "--temperature", 1.0, "--output", "o.json", cut]
+        ask(capsys, chat_checkpoint, "--reward", "exact", *more)
         said = {}
-        for record in answers("o.jsonl"):
+        for record in read_lines(Path("o.jsonl")):
             said.setdefault(record["question"], set()).add(record["completion"])
         assert len(said) == 6 and max(map(len, said.values())) == most
 
 
 def test_the_answers_that_are_kept_hold_no_secret(capsys, chat_checkpoint, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "secret")  # as short as a secret may be
-    data = write_rows(Path("q.jsonl"), [{**QUESTIONS[0], "question": "Is secret a word?"}])
-    run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", "--output", "o.json", SHORT)
-    assert answers("o.jsonl")[0]["question"] == "Is [MY_API_KEY] a word?"
+    rows = [{**QUESTIONS[0], "question": "Is secret a word?"}]
+    ask(capsys, chat_checkpoint, "--reward", "exact", "--output", "o.json", rows=rows)
+    assert read_lines(Path("o.jsonl"))[0]["question"] == "Is [MY_API_KEY] a word?"
     assert "secret" not in Path("o.jsonl").read_text()
 
 
@@ -261,8 +255,7 @@ def test_a_stated_confidence_is_held_against_what_came_true(capsys, chat_checkpo
         return groups
 
     monkeypatch.setattr(grpo.evaluate, "generate_groups", sure)
-    data = write_rows(Path("q.jsonl"), QUESTIONS)
-    found, text = run(capsys, chat_checkpoint, "--data", data, "--reward", "exact", SHORT)
+    found, text = ask(capsys, chat_checkpoint, "--reward", "exact")
     assert found["confidence_frac"] == 1 and found["risk_coverage"][-1] == [1.0, pytest.approx(1 / 6)]
     assert found["aurc"] == pytest.approx(1 / 6 / 6) and "aurc" in text
 

@@ -4,19 +4,15 @@ The model of most is random and has a vocabulary of a few answers, each one toke
 whatever it is paid for. test_rules.py has each rule's limits, in numbers made by hand.
 """
 
-import itertools
-import json
 from pathlib import Path
 
 import pytest
 from making import write_checkpoint, write_rows
-from test_train import EASY
+from test_train import run
 
-from grpo.config.load import load_config
 from grpo.diagnosis.record import read_record
 from grpo.diagnosis.rules import RULES
 from grpo.explain import explain
-from grpo.train import train
 
 RIGHT, DECLINES = "Paris", "I don't know"
 ANSWERS = [
@@ -26,11 +22,6 @@ ANSWERS = [
 
 
 # --- rewards -------------------------------------------------------------------------------------------------------
-
-
-def of_prompt(prompts, completions, **columns):
-    """Tells questions apart, and no answers."""
-    return [float(len(prompts[0]) % 7)] * len(completions)
 
 
 def pays_refusals(completions, **columns):
@@ -44,15 +35,6 @@ def never(completions, **columns):
 def some(completions, **columns):
     """Every fourth is not scored."""
     return [None if number % 4 == 0 else float(number) for number in range(len(completions))]
-
-
-calls = itertools.count()
-
-
-def rarely(completions, **columns):
-    """Tells the answers to one question in six apart."""
-    is_apart = next(calls) % 6 == 0
-    return [float(is_apart and number) for number in range(len(completions))]
 
 
 def pays_rome(completions, **columns):
@@ -103,13 +85,7 @@ RUNS = [  # rewards, keys of the run, words of what is said of it by the name of
         {"mask_truncated_completions": True, "max_completion_length": 1},
         {"no_signal": "every completion is masked"},
     ),
-    ("of_prompt", {"max_completion_length": 3}, {"no_signal": "the rewards hardly tell"}),
     ("pays_rome", {"max_completion_length": 2}, {"cut_off": "at max_completion_length of 2 tokens"}),
-    (
-        "rarely",
-        {"max_completion_length": 3, "per_device_train_batch_size": 24},
-        {"no_signal": "no signal in 83% of the groups"},
-    ),
     (
         "simpleqa,pays_refusals",
         {**ONE_TOKEN, **MANY, **SLOWLY},
@@ -128,10 +104,7 @@ RUNS = [  # rewards, keys of the run, words of what is said of it by the name of
 def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpoint, capsys, rewards, keys, said):
     rows = [{"question": f"{'Which ' * (row % 5)}city {row} ?", "answer": RIGHT} for row in range(64)]
     keys = {
-        **EASY,
-        "model_name_or_path": str(checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "questions.jsonl", rows)),
-        "output_dir": str(tmp_path / "run"),
+        "dataset_id_or_path": str(write_rows(tmp_path / "cities.jsonl", rows)),
         "reward_funcs": [f"{__file__}:{reward}" if reward in globals() else reward for reward in rewards.split(",")],
         "max_unscored": 1.0,
         "max_steps": 5,
@@ -139,8 +112,7 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
         "judge": "offline",
         **keys,
     }
-    (tmp_path / "c.yaml").write_text(json.dumps(keys))
-    train(*load_config(tmp_path / "c.yaml"))
+    run(tmp_path, checkpoint, **keys)
     told = " ".join(capsys.readouterr().err.split())
     explained = [remark.sentence for remark in explain(read_record(tmp_path / "run"))]
     for rule, words in said.items():

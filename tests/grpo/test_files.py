@@ -7,13 +7,12 @@ from datetime import date, datetime
 from decimal import Decimal
 
 import pytest
-from making import make_tokenizer, refused, write_rows
+from making import refused, write_rows
 
 from grpo.data import hub
-from grpo.data.conversations import read_conversation
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.prompts import make_prompts
 from grpo.data.registry import find_sources
 from grpo.data.rows import read_rows
 
@@ -204,11 +203,6 @@ SYSTEM, USER, ANSWER = (
 )
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    return ChatEncoder(make_tokenizer(["Be kind. Hi. Hello."], tmp_path_factory.mktemp("tokenizer")))
-
-
 @pytest.mark.parametrize("turns", [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]])
 def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
     """TRL's conversational format; the columns beside it, also a question, are for the rewards."""
@@ -243,12 +237,6 @@ def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):
 def test_conversations_that_cannot_be_answered_are_refused(tmp_path, prompt, part):
     (tmp_path / "d.json").write_text(json.dumps([{"prompt": [USER]}, {"prompt": prompt}]))
     refused(lambda: read_rows(tmp_path / "d.json"), "row 2", part)
-
-
-def test_stage_1_takes_trls_prompts_and_completions():
-    question, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-    assert read_conversation({"prompt": "a", "completion": "b"}) == ([question], [answer])
-    assert read_conversation({"prompt": [SYSTEM, question], "completion": [answer]}) == ([SYSTEM, question], [answer])
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from making import read_lines, write_rows
+from test_train import run
 from torch import nn
 
-from grpo.config.load import load_config
 from grpo.optim import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
-from grpo.train import train
 
 
 def make(scales_loss=True):
@@ -69,23 +67,8 @@ def test_the_scale_is_part_of_a_checkpoint():
 
 def test_a_run_in_float16(tmp_path, chat_checkpoint):
     """Two whole steps with finite gradients, and the log-probs of sampler and trainer closer than bfloat16's."""
-    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
-    keys = {
-        "model_name_or_path": chat_checkpoint,
-        "dataset_id_or_path": write_rows(tmp_path / "rows.jsonl", rows),
-        "output_dir": tmp_path / "run",
-        "reward_funcs": "reward_functions:early_letters",
-        "max_steps": 2,
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "max_completion_length": 8,
-        "torch_dtype": "float16",
-        "learning_rate": 1e-3,
-        "report_to": "none",
-        "disable_tqdm": "true",
-    }
-    train(*load_config(None, [f"{name}={value}" for name, value in keys.items()]))
-    steps = read_lines(tmp_path / "run" / "metrics.jsonl")
+    keys = {"max_steps": 2, "max_completion_length": 8, "torch_dtype": "float16", "learning_rate": 1e-3}
+    steps = run(tmp_path, chat_checkpoint, **keys)
     assert len(steps) == 2
     for step in steps:
         assert 0 < step["grad_norm"] < 1e3

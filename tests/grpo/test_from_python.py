@@ -1,11 +1,9 @@
 """Training from Python is the run of the command, in a script and in a notebook."""
 
-import json
-
 import pytest
+from making import refused, write_rows
 
 from grpo.api import train
-from grpo.base.errors import UserError
 from grpo.train import main
 
 ROWS = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)]
@@ -38,8 +36,7 @@ def test_a_run_from_python_is_the_run_of_the_command(chat_checkpoint, tmp_path):
 
 
 def test_a_data_file_and_a_named_reward_serve_as_well(chat_checkpoint, tmp_path):
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
     result = train(chat_checkpoint, data, ["exact"], tmp_path / "mine", **KEYS)
     assert result.after == {} and weights(result.path)
 
@@ -53,7 +50,5 @@ def test_a_data_file_and_a_named_reward_serve_as_well(chat_checkpoint, tmp_path)
     ],
 )
 def test_mistakes_say_what_to_do(chat_checkpoint, tmp_path, rewards, keys, word):
-    with pytest.raises(UserError) as found:
-        train(chat_checkpoint, ROWS, rewards, tmp_path / "mine", **KEYS, **keys)
-    assert word in str(found.value) and found.value.exit_code == 2
+    refused(lambda: train(chat_checkpoint, ROWS, rewards, tmp_path / "mine", **KEYS, **keys), word, exit_code=2)
     assert not (tmp_path / "mine" / "final").exists()

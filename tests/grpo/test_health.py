@@ -15,7 +15,7 @@ def metrics(refused=0.1, unscored=0.0):
 
 def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
     health = Health(print, 0.2)
-    for step, share in enumerate([0.5, 0.5, 0.1, 0.3, 0.3]):
+    for step, share in enumerate([0.5, 0.5, 0.2, 0.3, 0.3]):  # exactly the share that is allowed is well
         health.check(step, metrics(unscored=share))
     with pytest.raises(UserError) as caught:
         health.check(6, metrics(unscored=0.21))
@@ -42,10 +42,3 @@ def test_a_users_function_may_leave_out_what_it_likes():
     health = Health(print, 0.2)
     for step in range(5):
         health.check(step, {"rewards/mine:sometimes/unscored_frac": 0.9})
-
-
-def test_exactly_the_share_that_is_allowed_ends_nothing():
-    health = Health(print, 0.2)
-    for step in range(5):
-        health.check(step, metrics(unscored=0.2))
-    assert health.unscored == 0

@@ -15,7 +15,7 @@ from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, summary_table
-from rewards.registry import Reward
+from rewards.registry import Resource, Reward
 from rewards.scorer import Scorer
 
 
@@ -80,6 +80,16 @@ def test_a_damaged_measurement_is_made_anew(tmp_path, content):
     assert json.loads((tmp_path / "evaluation.json").read_text())["step"] == 2
 
 
+def test_a_full_disk_under_evaluation_is_said_once(tmp_path):
+    """By the run, which writes it to debug.log as well."""
+    evaluation, said = Policy(tmp_path, "one", 3).evaluation, []
+    evaluation.run.say, evaluation.warned = said.append, set()
+    (tmp_path / "evaluation").write_text("a file, where no folder can be made")
+    for step in (0, 8):
+        evaluation._write_lines(f"step-{step}.jsonl", [{}])
+    assert len(said) == 1 and "writing to evaluation/ failed" in said[0]
+
+
 def test_without_held_out_questions_there_is_nothing(tmp_path):
     policy = Policy(tmp_path, "", 3)
     policy.evaluation.measure = lambda step: {}
@@ -130,10 +140,11 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
         counts["kb/lookups"] += 1
         return Score(1.0, "", "correct")
 
-    def take():
-        taken = dict(counts)
-        counts.clear()
-        return taken
+    class Counted(Resource):
+        def metrics(self):
+            taken = dict(counts)
+            counts.clear()
+            return taken
 
     monkeypatch.setattr(held_out, "generate_groups", lambda *_: answers(2, 1))
     evaluation = Policy(tmp_path, "one", 3).evaluation
@@ -141,7 +152,7 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
     evaluation.config, evaluation.policy = TrainConfig(log_completions=False), None
     evaluation.sampler = None
     evaluation.run.ranks.world = 1
-    evaluation.scorer = Scorer([Reward("known", grade, metrics=take)])
+    evaluation.scorer = Scorer([Reward("known", grade, resources=(Counted(),))])
     assert evaluation.measure(0)[""]["accuracy"] == 1.0
     assert evaluation.scorer.metrics() == {}
     evaluation.scorer.grade(answers(1, 0))

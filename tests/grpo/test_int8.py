@@ -1,7 +1,6 @@
 """base_weights: int8. The frozen weights in 8 bits: results against float64, memory, what is merged and saved."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,13 +21,12 @@ from test_policy import configured, hidden
 from test_train import adapter as final_adapter
 from test_train import run
 
-from grpo.attention.packed import PackedAttention
 from grpo.device.products import ONEDNN
 from grpo.doctor.__main__ import main as doctor
 from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.generate import main as generate
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.model.adapter import save_adapter, trained_adapter
 from grpo.model.int8_weight import Int8Rows, Int8Weight, dense
 from grpo.model.policy import load_for_inference, load_policy
@@ -58,7 +56,6 @@ def rounded_twin(folder, rank, **lora):
     for linear, part in projections(model).values():
         weight, _ = linear.base(part)
         weight.copy_(int8_rows(weight))
-    randomise_adapter(model)
     return model
 
 
@@ -71,13 +68,10 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
     """Also through layers and projections without adapters, and when activations are computed again."""
     write_checkpoint(tmp_path, family)
     ours, slow = load(tmp_path, rank=4, int8=True, **lora), rounded_twin(tmp_path, 4, **lora)
-    randomise_adapter(ours)
     ours.recompute = recompute
     batch, found = pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3]))), []
     for model in (ours, slow):
-        attend = PackedAttention(batch.layout, model.build.dtype, "cpu")
-        h = model(batch.ids_T, batch.positions_T, attend)
-        logp, _ = token_logprobs(h.index_select(0, batch.source_C), model.head(), batch.targets_C, 0.8)
+        logp, _ = batch_logprobs(model, batch, temperature=0.8)
         (logp * batch.weight_C).sum().backward()
         found.append((logp.detach(), [master.grad for master in model.parameters()]))
     (logp, gradients), (slow_logp, slow_gradients) = found
@@ -130,8 +124,7 @@ def measure(int8):
 @pytest.fixture(scope="module")
 def stage1(chat_checkpoint, tmp_path_factory):
     """An adapter of the chat checkpoint, such as stage 1 writes, too small to move most numbers to another step."""
-    folder, model = tmp_path_factory.mktemp("stage1"), load(chat_checkpoint, rank=2)
-    randomise_adapter(model, spread=0.02)
+    folder, model = tmp_path_factory.mktemp("stage1"), load(chat_checkpoint, rank=2, spread=0.02)
     save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder)
     return folder
 
@@ -180,12 +173,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     checkpoint = write_chat_checkpoint(folder / "model")
     keys = {"base_weights": "int8", "save_steps": 2}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parent))
-        run(folder, checkpoint, "complete", max_steps=4, **keys)
-        run(folder, checkpoint, "parts", max_steps=2, **keys)
-        run(folder, checkpoint, "parts", max_steps=4, resume_from_checkpoint=True, **keys)
-        yield folder, checkpoint, keys
+    run(folder, checkpoint, "complete", max_steps=4, **keys)
+    run(folder, checkpoint, "parts", max_steps=2, **keys)
+    run(folder, checkpoint, "parts", max_steps=4, resume_from_checkpoint=True, **keys)
+    return folder, checkpoint, keys
 
 
 def test_a_run_samples_and_trains_with_the_same_log_probs_and_resumes_bit_for_bit(runs):

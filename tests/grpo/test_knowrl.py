@@ -4,7 +4,7 @@ chat endpoints."""
 import json
 
 import pytest
-from api_server import ApiServer, fails, replies_with, says
+from api_server import ApiServer, fails, says
 from making import build_base, real_data, refused
 
 from grpo.config.load import load_config
@@ -35,8 +35,8 @@ def endpoints(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "word")
     monkeypatch.setenv("OPENAI_API_KEY_FACTSCORE", "word")
     with (
-        ApiServer(says("A"), default=replies_with(lambda _: next(turns))) as judge,
-        ApiServer(default=replies_with(facts_of)) as decomposer,
+        ApiServer(says("A"), default=says(lambda _: next(turns))) as judge,
+        ApiServer(default=says(facts_of)) as decomposer,
     ):
         monkeypatch.setenv("OPENAI_API_BASE_JUDGE", judge.url)
         monkeypatch.setenv("LLM_EVAL_MODEL", "judge-model")

@@ -249,7 +249,7 @@ def test_k3_by_hand(distance, clamped):
 
 
 def test_sampler_correction_weighs_the_policy_gradient_alone():
-    """Eq. 11: w = min(π_train / π_sampler, C) multiplies the surrogate, not the KL term, and carries no gradient."""
+    """Eq. 11: min(π_train / π_sampler, w_max) multiplies the surrogate, not the KL term, and carries no gradient."""
     new = torch.tensor([-1.0, -1.0, -4.0], requires_grad=True)
     sampler = [-1.0 - 0.5, -1.0 - 3.0, -4.0 + 3.0]  # ratios e^0.5; e^3, capped at 2; e^-3, which has no floor
     batch = loss_batch([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], [-1.0, -1.0, -4.0], [-1.5, -1.5, -4.5], sampler)

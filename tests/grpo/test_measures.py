@@ -11,7 +11,7 @@ from grpo.evaluation.measures import Z95, note_on_unscored, summary
 
 def question(*outcomes, details=None, rewards=None, length=2):
     """One question and how its answers turned out; None: no reward could tell."""
-    scores = [{"r": Score(1.0, "", outcome, details or {})} for outcome in outcomes]
+    scores = [{"r": Score(1.0, "", outcome, details=details or {})} for outcome in outcomes]
     return make_group((), *[[1] * length] * len(outcomes), scores=scores, reward=rewards or [1.0] * len(outcomes))
 
 

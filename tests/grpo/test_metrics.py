@@ -216,11 +216,14 @@ def test_the_clock(monkeypatch):
     assert clock.phase == ""
 
 
-def test_a_reward_named_by_the_path_of_its_file_has_metrics():
+def test_metrics_of_rewards_and_services_are_known_by_name():
+    """A reward may have the path of its file for a name. There are two services."""
     name = "rewards/./my rewards/mine.py:score"
     check_names([f"{name}/mean", f"{name}/std", f"{name}/unscored_frac", f"{name}/time"])
-    with pytest.raises(KeyError, match="median"):
-        check_names([f"{name}/median"])
+    check_names(["judge/calls", "decomposer/cache_hits"])
+    for unknown in (f"{name}/median", "jugde/calls", "kb/calls"):
+        with pytest.raises(KeyError, match=unknown.rpartition("/")[2]):
+            check_names([unknown])
 
 
 def test_a_service_that_fails_cannot_hide_behind_completions_that_are_all_scored():

@@ -1,6 +1,7 @@
 """Packing: the worked example of the schema, the shift by one, the token budget, and what each loss type's weights sum
 to."""
 
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -104,41 +105,28 @@ def weights_of_step(loss_type, masked, ranks=ALONE, groups=STEP):
     return [weight for group in groups for weight in of_each(group, "loss_weight")]
 
 
-@pytest.mark.parametrize(
-    ("loss_type", "divisors"),
-    [
-        ("grpo", [5 * 3, 5 * 5, 5 * 1, 5 * 7, 5 * 4]),
-        ("dapo", [20] * 5),
-        ("dr_grpo", [5 * 10] * 5),
-        ("bnpo", [3 * 8, 3 * 8, 3 * 8, 3 * 8, 3 * 4]),  # three micro-batches, of 3 + 5, 1 + 7 and 4 tokens
-    ],
-)
-def test_loss_weights(loss_type, divisors):
-    assert weights_of_step(loss_type, False) == pytest.approx([1 / divisor for divisor in divisors])
-
-
-# 4 completions with 15 tokens count; a second rank has 1 more with 5 tokens, in 1 more micro-batch.
-MASKED = [
-    ("grpo", 4, [3, 1, 7, 4]),
-    ("dapo", 15, [1, 1, 1, 1]),
-    ("dr_grpo", 4, [10, 10, 10, 10]),
-    ("bnpo", 3, [3, 8, 8, 4]),
+OTHER_RANK = SimpleNamespace(sum=lambda values: [mine + other for mine, other in zip(values, (1, 5, 1), strict=True)])
+WEIGHTS = [  # loss type, whether the truncated are masked, ranks, the divisor of each completion's weight
+    ("grpo", False, ALONE, [5 * 3, 5 * 5, 5 * 1, 5 * 7, 5 * 4]),
+    ("dapo", False, ALONE, [20] * 5),
+    ("dr_grpo", False, ALONE, [5 * 10] * 5),
+    ("bnpo", False, ALONE, [3 * 8, 3 * 8, 3 * 8, 3 * 8, 3 * 4]),  # three micro-batches, of 3 + 5, 1 + 7 and 4 tokens
+    # a masked completion leaves the denominators too: 4 completions with 15 tokens count
+    ("grpo", True, ALONE, [4 * 3, inf, 4 * 1, 4 * 7, 4 * 4]),
+    ("dapo", True, ALONE, [15, inf, 15, 15, 15]),
+    ("dr_grpo", True, ALONE, [4 * 10, inf, 4 * 10, 4 * 10, 4 * 10]),
+    ("bnpo", True, ALONE, [3 * 3, inf, 3 * 8, 3 * 8, 3 * 4]),
+    # a second rank has 1 completion with 5 tokens, in 1 more micro-batch
+    ("grpo", True, OTHER_RANK, [5 * 3, inf, 5 * 1, 5 * 7, 5 * 4]),
+    ("dapo", True, OTHER_RANK, [20, inf, 20, 20, 20]),
+    ("dr_grpo", True, OTHER_RANK, [5 * 10, inf, 5 * 10, 5 * 10, 5 * 10]),
+    ("bnpo", True, OTHER_RANK, [4 * 3, inf, 4 * 8, 4 * 8, 4 * 4]),
 ]
 
 
-@pytest.mark.parametrize(("loss_type", "total", "divisors"), MASKED)
-def test_loss_weights_without_the_truncated(loss_type, total, divisors):
-    """It leaves the denominators too: of 5 completions 4 count, of 20 tokens 15."""
-    first, *others = (1 / (total * divisor) for divisor in divisors)
-    assert weights_of_step(loss_type, True) == pytest.approx([first, 0.0, *others])
-
-
-@pytest.mark.parametrize(("loss_type", "total", "divisors"), MASKED)
-def test_loss_weights_share_denominators_over_ranks(loss_type, total, divisors):
-    ranks = SimpleNamespace(sum=lambda values: [mine + other for mine, other in zip(values, (1, 5, 1), strict=True)])
-    total += 5 if loss_type == "dapo" else 1
-    first, *others = (1 / (total * divisor) for divisor in divisors)
-    assert weights_of_step(loss_type, True, ranks) == pytest.approx([first, 0.0, *others])
+@pytest.mark.parametrize(("loss_type", "masked", "ranks", "divisors"), WEIGHTS)
+def test_loss_weights(loss_type, masked, ranks, divisors):
+    assert weights_of_step(loss_type, masked, ranks) == pytest.approx([1 / divisor for divisor in divisors])
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])

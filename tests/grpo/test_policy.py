@@ -5,14 +5,12 @@ import shutil
 
 import pytest
 import torch
-from making import load, randomise_adapter, refused, write_checkpoint
+from making import hidden_states, load, randomise_adapter, refused, write_checkpoint
 
-from grpo.attention.packed import PackedAttention
 from grpo.base.errors import UserError
-from grpo.base.schema import Layout
 from grpo.config.load import load_config
 from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.model.lora import ALL_PROJECTIONS, REFERENCE
+from grpo.model.lora import ALL_PROJECTIONS, POLICY, REFERENCE
 from grpo.model.policy import (
     choose_dtype,
     find_parts,
@@ -30,17 +28,15 @@ def configured(model, **keys):
     return load_config(None, [f"model_name_or_path={model}", *(f"{name}={value}" for name, value in keys.items())])[0]
 
 
-def hidden(model, mode=None):
+def hidden(model, mode=POLICY):
     with torch.no_grad():
-        attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
-        return model(IDS, torch.arange(len(IDS)), attend, *([mode] if mode else []))
+        return hidden_states(model, IDS, mode)
 
 
 @pytest.fixture(scope="module")
 def adapter(chat_checkpoint, tmp_path_factory):
     """An adapter of the chat checkpoint that changes a lot."""
     folder, model = tmp_path_factory.mktemp("adapter"), load(chat_checkpoint, rank=2)
-    randomise_adapter(model)
     save_adapter(trained_adapter(model, None, str(chat_checkpoint)), folder)
     return folder
 
@@ -127,7 +123,7 @@ def test_which_projections_get_an_adapter():
         spec = lora_spec(configured("m", lora_target_modules=text, lora_r=8, lora_alpha=12, lora_dropout=0.1))
         assert (spec.rank, spec.alpha, spec.dropout, spec.targets, spec.scale) == (8, 12, 0.1, targets, 1.5)
     assert lora_spec(configured("m", lora_r=0)) is None
-    with pytest.raises(UserError, match="unknown lm_head"):
+    with pytest.raises(UserError, match="lora_target_modules names lm_head"):
         lora_spec(configured("m", lora_target_modules="q_proj,lm_head"))
 
 

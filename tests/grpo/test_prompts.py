@@ -304,9 +304,8 @@ def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
     assert ChatEncoder(again).prompt(messages)[0].endswith("assistant\n")
 
 
-def test_what_no_terminal_can_send_is_a_question_mark(chat_checkpoint):
+def test_what_no_terminal_can_send_is_a_question_mark(encoder):
     """A byte that is not UTF-8 reaches a command as a lone surrogate, which no tokenizer takes."""
-    encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
 
     def encoded(text):
         return encoder.prompt([{"role": "system", "content": text}, {"role": "user", "content": f"a{text}"}])

@@ -11,6 +11,7 @@ from making import write_chat_checkpoint, write_rows
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
+from grpo.config.options import TrainConfig
 from grpo.device.distributed import Ranks
 from grpo.model.policy import load_policy
 from grpo.run import provenance
@@ -59,9 +60,9 @@ def model(tmp_path_factory):
     return write_chat_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def inputs_in(folder):
-    keys = ["output_dir=o", "reward_funcs=exact", "dataset_id_or_path=d", f"model_name_or_path={folder}"]
-    return inputs_of(load_policy(load_config(None, keys)[0], torch.device("cpu")), "content")
+def inputs_in(folder, knowledge_base=None):
+    policy = load_policy(TrainConfig(model_name_or_path=str(folder)), torch.device("cpu"))
+    return inputs_of(policy, "content", knowledge_base)
 
 
 def edit(path, change):
@@ -82,13 +83,11 @@ def other_template(folder):
 
 
 def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
-    keys = ["output_dir=o", "reward_funcs=exact", "dataset_id_or_path=d", f"model_name_or_path={model}"]
-    config = load_config(None, keys)[0]
-    policy, found = load_policy(config, torch.device("cpu")), []
+    config, found = TrainConfig(output_dir="o"), []
     for text in ("Water is wet.", "Water is dry."):
         source, path = write_rows(tmp_path / "source.jsonl", [{"title": "Water", "text": text}]), tmp_path / "kb.db"
         build(source, path)
-        found.append(inputs_of(policy, "content", str(path)))
+        found.append(inputs_in(model, str(path)))
     with pytest.raises(UserError, match="another knowledge base") as error:
         check_inputs(*found, config)
     assert error.value.exit_code == 2 and "allow_changes=knowledge_base" in error.value.fix

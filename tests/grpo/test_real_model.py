@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import write_chat_checkpoint, write_rows
+from making import hidden_states, write_chat_checkpoint, write_rows
 from running import Processes
 
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Completion, Group, Layout, Prompt
+from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
@@ -120,9 +119,8 @@ def test_the_kl_of_a_base_in_8_bits(policy):
     config = TrainConfig(model_name_or_path=NAME, base_weights="int8", lora_r=4)
     ids, logps = torch.tensor(policy.tokenizer(README.read_text())["input_ids"][:TOKENS]), []
     for model in (policy.model, load_policy(config, torch.device("cpu")).model):
-        attend = PackedAttention(Layout.of((TOKENS, ())), torch.float32, "cpu")
         with torch.no_grad():
-            logps.append((model(ids, torch.arange(TOKENS), attend) @ model.head().T).log_softmax(-1))
+            logps.append((hidden_states(model, ids) @ model.head().T).log_softmax(-1))
     exact, int8 = logps
     kl = float((exact.exp() * (exact - int8)).sum(-1).mean())
     assert 1e-4 < kl < 8e-3

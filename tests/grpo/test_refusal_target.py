@@ -28,7 +28,7 @@ def push(groups, shift):
 
 def shift_of(groups, target):
     columns = zip(*(refusal_counts(*group) for group in groups), strict=True)
-    return refusal_shift([sum(column) for column in columns], target)
+    return refusal_shift(*map(sum, columns), target)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -50,4 +50,4 @@ def test_without_a_pair_only_the_target_counts():
     none, all_, unknown = ["correct", "wrong"], ["refused", "refused"], [None, None]
     for outcomes, odds in ((none, 0.5 / 2.5), (all_, 2.5 / 0.5), (unknown, 1)):
         wanted = math.log(0.3 / 0.7) - math.log(odds)
-        assert refusal_shift(refusal_counts([0.0, 0.0], outcomes), 0.3) == pytest.approx(wanted)
+        assert refusal_shift(*refusal_counts([0.0, 0.0], outcomes), 0.3) == pytest.approx(wanted)

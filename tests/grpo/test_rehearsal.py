@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from making import make_group, write_rows
@@ -22,37 +23,39 @@ CONVERSATIONS = [
 
 
 @pytest.fixture
-def config(tmp_path, chat_checkpoint):
-    keys = {
+def shared(chat_checkpoint):
+    """Keys of both stages."""
+    return {
         "model_name_or_path": str(chat_checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
-        "output_dir": str(tmp_path / "run"),
-        "reward_funcs": ["math"],
-        "num_generations": 2,
-        "per_device_train_batch_size": 8,
-        "max_completion_length": 40,
-        "beta": 0.1,
         "max_steps": 1,
         "report_to": ["none"],
         "disable_tqdm": True,
     }
-    return TrainConfig(**keys)
 
 
 @pytest.fixture
-def stage1(tmp_path, chat_checkpoint):
-    keys = {
-        "model_name_or_path": str(chat_checkpoint),
-        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
-        "output_dir": str(tmp_path / "cold"),
-        "max_length": 100,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 0.01,
-        "max_steps": 1,
-        "report_to": ["none"],
-        "disable_tqdm": True,
-    }
-    return SftConfig(**keys)
+def config(tmp_path, shared):
+    return TrainConfig(
+        dataset_id_or_path=str(write_rows(tmp_path / "data.jsonl", QUESTIONS)),
+        output_dir=str(tmp_path / "run"),
+        reward_funcs=["math"],
+        num_generations=2,
+        max_completion_length=40,
+        beta=0.1,
+        **shared,
+    )
+
+
+@pytest.fixture
+def stage1(tmp_path, shared):
+    return SftConfig(
+        dataset_id_or_path=str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
+        output_dir=str(tmp_path / "cold"),
+        max_length=100,
+        per_device_train_batch_size=4,
+        learning_rate=0.01,
+        **shared,
+    )
 
 
 def test_it_makes_the_first_step_of_the_run(config, tmp_path):
@@ -106,32 +109,22 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
 def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
     """4 questions with 2 completions each: one of 3 tokens ended, one was cut; it may have up to 40."""
     rehearsal = GrpoRehearsal(config)
-    rehearsal.source.groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
+    groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
+    rehearsal.source.sampled = SimpleNamespace(groups=groups)
     prompts = [len(prompt.ids) for prompt in rehearsal.prompts]
     assert rehearsal.full_tokens() == (4 * sum(prompts) / len(prompts), 4 * 2 * (40 + 3) / 2)
 
 
 def test_the_terms_of_a_run(config):
-    """Ten steps of 8 completions: two calls after another in each, and 3 evaluations of 16 questions."""
+    """Ten steps of 8 completions: two calls after another in each, and 3 evaluations of 16 questions: 128 calls."""
     case = Case(replace(config, max_steps=10, eval_steps=9, api_max_concurrency=4))
     case.prompts, case.num_held_out = [None] * 6, 16
     phases = {"generating": 3.0, "reference": 1.0, "training": 2.0}
     case.rehearsal = type("Known", (), {"time_step": lambda self: StepTime(phases, "all of it")})()
-    case.checkups = {"judge": Checkup("", 0.5, (10, 2))}
+    case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000))}
     text = plan.duration(case)
     assert "7.00 s a step: generating 3.00 + reference 1.00 + training 2.00 + judge (at most) 1.00" in text
     assert "10 steps take 1.2 min" in text
     assert "3 evaluations take 24 s" in text  # 48 answers, of which 8 take 3 + 1 seconds
     assert text.endswith("measured here: all of it") and case.rehearsal is None
-
-
-def test_a_run_pays_for_its_evaluations_as_well(config):
-    """Ten steps of 8 completions, and 3 evaluations of 16 questions: 128 calls."""
-    case = Case(replace(config, max_steps=10, eval_steps=9))
-    case.prompts, case.num_held_out = [None] * 6, 16
-    case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000))}
     assert "judge: 128 calls at most, 1.28M tokens of prompts and 0.26M of replies" in plan.cost(case)
-
-
-def test_calls_that_are_not_made_at_once_are_made_one_after_another(config):
-    assert plan.seconds_of_calls(replace(config, api_max_concurrency=4), Checkup("", 0.5, (10, 2))) == 1.0

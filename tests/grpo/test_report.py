@@ -3,7 +3,6 @@
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from commands import run_command
@@ -13,11 +12,13 @@ from test_rules import late
 from test_train import QUESTIONS, run
 
 from grpo.base.errors import UserError
+from grpo.config.load import to_yaml
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.diagnosis.record import Record, read_record
 from grpo.report.__main__ import main
-from grpo.report.answers import changes, examples, headline
+from grpo.report.answers import answered_twice, before_and_after, examples, most_changed
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, show_tick, thin
-from grpo.report.page import render
+from grpo.report.page import changed_keys, render
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
@@ -104,7 +105,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
-        *("my-run", "some/model", "3.25 GB", "learning_rate", "0.123"),
+        *("my-run", "some/model", "3.25 GB", "learning_rate: 0.123 (default 1.0e-06)"),
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "accuracy 50.0 % 80.0 %"),
@@ -116,6 +117,22 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         *("+4.00", "-1.00"),
     ):
         assert words in " ".join(text.split()), words
+
+
+@pytest.mark.parametrize(
+    ("config", "changed"),
+    [
+        (TrainConfig(reward_funcs=["math"]), []),
+        (TrainConfig(learning_rate=0.5, report_to=["none"]), ["report_to: [none]", "learning_rate: 0.5"]),
+        (SftConfig(max_length=7, output_dir="o"), ["max_length: 7"]),
+    ],
+    ids=str,
+)
+def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, changed):
+    folder = write_run(tmp_path)
+    (folder / "config.resolved.yaml").write_text(to_yaml(config))
+    listed = [key.partition("  (default ")[0] for key in changed_keys(read_record(folder).config)]
+    assert sorted(listed) == sorted(changed)
 
 
 @pytest.mark.parametrize("where", ["answer", "config", "state", "metric", "summary", "name"])
@@ -174,7 +191,7 @@ def test_the_answers_that_changed_are_of_held_out_questions_that_were_answered_t
     write_answers(folder, 0, answer(0, 1.0), answer(1, 0.0), answer(2, 5.0), folder="evaluation")
     write_answers(folder, 20, answer(0, 9.0), folder="evaluation")
     write_answers(folder, 40, answer(0, -1.0), answer(1, 0.5), answer(2, None), answer(3, 1.0), folder="evaluation")
-    found, outcomes = changes(read_record(folder))
+    found, outcomes = most_changed(answered_twice(read_record(folder)))
     assert [(change.first.row, change.gain) for change in found] == [(0, -2.0), (1, 0.5)] and outcomes == []
 
 
@@ -206,6 +223,7 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     text = " ".join(page_of(folder).text.split())
     assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
     assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
+    assert re.search(r"incorrect 50.0 % 0.0 % -50.0 % \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
     assert "Outcomes: 10 wrong → refused." in text
 
 
@@ -214,19 +232,21 @@ def test_without_two_measurements_there_is_no_headline(tmp_path, step):
     folder = write_run(tmp_path)
     for number in step:
         write_answers(folder, number, answer(0, 1.0), folder="evaluation")
-    assert headline(read_record(folder)) == ""
+    assert before_and_after(answered_twice(read_record(folder))) is None
 
 
 def test_a_plot_shows_each_value_at_its_place(tmp_path):
     steps = [{"step": n, "loss": n / 8, "accuracy": n / 4, "step_time": 1.0} for n in (1, 2, 4)]
     loss, answers = draw_charts(Record(tmp_path, steps=steps))
-    (line,), x, y = loss.lines, loss.x, loss.y
+    x, y = loss.x, loss.y
     places = [(x.place(n), y.place(n / 8)) for n in (1, 2, 4)]
-    assert loss.title == "Loss" and line.path == "M" + "L".join(f"{right} {down}" for right, down in places)
     texts = ["step 1: 0.125", "step 2: 0.25", "step 4: 0.5"]
-    assert line.spots == [(*place, text) for place, text in zip(places, texts, strict=True)]
+    assert loss.title == "Loss"
+    assert loss.curves == [[(*place, text) for place, text in zip(places, texts, strict=True)]]
+    page = Page(render(Record(tmp_path, steps=steps)))
+    assert ("d", "M " + " ".join(f"{right} {down}" for right, down in places)) in page.attributes
     assert x.start < places[0][0] < places[-1][0] < x.end and y.start > places[0][1] > places[-1][1] > y.end
-    assert answers.lines[0].spots[-1][2] == "step 4: 100.0%"
+    assert answers.curves[0][-1][2] == "step 4: 100.0%"
     shown = [show_tick(tick, answers.is_percent) for tick in answers.y.ticks]
     assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
@@ -280,12 +300,7 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
 # --- at the end of a run -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rewards(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
-def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
+def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint):
     held_out = write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6])
     run(tmp_path, chat_checkpoint, eval_dataset_id_or_path=str(held_out))
     text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
@@ -293,14 +308,14 @@ def test_a_run_ends_with_its_page(tmp_path, chat_checkpoint, rewards):
     assert "done" in text
 
 
-def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint, rewards):
+def test_a_run_that_fails_ends_with_a_page_that_says_why(tmp_path, chat_checkpoint):
     with pytest.raises(UserError):
         run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:raises"], max_steps=5)
     text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
     assert "The run ended after step 0: " in text and "No step was finished" in text
 
 
-def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, rewards, capsys, monkeypatch):
+def test_a_page_that_cannot_be_written_does_not_fail_the_run(tmp_path, chat_checkpoint, capsys, monkeypatch):
     monkeypatch.setattr("grpo.report.page.render", lambda record: 1 / 0)
     run(tmp_path, chat_checkpoint)
     assert "report.html could not be written" in capsys.readouterr().err

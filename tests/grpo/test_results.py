@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import load, randomise_adapter, refused, write_rows
+from making import load, refused, write_rows
 
 from grpo import export, generate, train
 from grpo.config.options import TrainConfig
@@ -97,7 +97,6 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     """As adapters name it that were written with a relative path, and as those of other tools."""
     shutil.copytree(chat_checkpoint, tmp_path / "a/models/base")
     model = load(tmp_path / "a/models/base", rank=2)
-    randomise_adapter(model)
     for folder, base in (("a/runs/final", "models/base"), ("a/models/base/lora", ".."), ("b/lora", "models/none")):
         save_adapter(trained_adapter(model, None, base), tmp_path / folder)
     (tmp_path / "elsewhere").mkdir()

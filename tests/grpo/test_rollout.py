@@ -1,20 +1,19 @@
-"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, when
-advantages are due, and which micro-batch is next."""
+"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, and when
+advantages are due."""
 
 import math
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from making import fill, make_completion, make_group, of_each, whole
+from making import make_completion, make_group, of_each, whole
 
 from grpo.base.schema import Prompt, Score
 from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
 from grpo.device.draw import SamplingParams
-from grpo.device.shard import ALONE
-from grpo.packing import pack_batch
-from grpo.rollout import Rollout
+from grpo.packing import Totals, pack_batch
+from grpo.rollout import Rollout, Sampled
 from grpo.run.metrics import Clock
 from rewards.custom import TrainerState
 from rewards.registry import Reward
@@ -26,7 +25,6 @@ KEYS = {
     "scale_rewards": "group",
     "dynamic_sampling": False,
     "dynamic_sampling_max_rollouts": 3,
-    "full_determinism": False,
 }
 
 
@@ -41,7 +39,7 @@ def rollout(rank=0, world=1, groups_per_replica=2, others=(), **keys):
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
     ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
-    ranks.is_main, made.replicas, made.shard = rank == 0, ranks, ALONE
+    ranks.is_main, made.replicas = rank == 0, ranks
     made.waits = []  # which stretches a signal may interrupt
     made.run = SimpleNamespace(ranks=ranks, signals=SimpleNamespace(interruptible=interruptible(made)))
     made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
@@ -49,9 +47,15 @@ def rollout(rank=0, world=1, groups_per_replica=2, others=(), **keys):
     made.groups_per_replica, made.total_steps, made.sampling = groups_per_replica, 0, SamplingParams(4)
     made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
     made.scorer = made.sampler = Recorder()
-    made.sampled_step, made.is_graded, made.has_shared, made.groups = -1, False, False, []
-    made.batch_std, made.refusal_shift = None, 0.0
+    made.sampled = None
     return made
+
+
+def graded(made, *groups):
+    """The same groups, sampled and graded by a rollout."""
+    made.sampled = Sampled(0, list(groups), list(groups), Totals(0, 0, 0))
+    made.finish_grading()
+    return groups
 
 
 def interruptible(made):
@@ -66,14 +70,11 @@ def interruptible(made):
 class Recorder:
     """Sampler and scorer in one: completion n is the token n; it writes down what it is asked.
 
-    outcomes: by the prompt's row, how many of its completions are right (1 unless told). arrived: rows whose grades are
-    there.
+    outcomes: by the prompt's row, how many of its completions are right (1 unless told).
     """
 
-    slow = True
-
     def __init__(self):
-        self.seeds, self.submitted, self.collected, self.outcomes, self.arrived = [], [], [], {}, set()
+        self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
         self.weights = {"r": 1.0}
 
     def sample(self, prompts, num_generations, params, seeds, on_finish):
@@ -85,7 +86,7 @@ class Recorder:
         completion, row = group.completions[index], group.prompt.row
         self.submitted.append((row, index, completion.text, group.prompt.columns["question"]))
         self.state = state
-        group.pending = [{"r": SimpleNamespace(done=lambda: row in self.arrived)}] * len(group.completions)
+        group.pending = [{}]
 
     def collect(self, group):
         assert group.pending
@@ -106,8 +107,8 @@ def rows_of(groups):
 
 def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place():
     made = rollout()
-    groups = made.sample(0)
-    assert groups is made.groups is made.generated and rows_of(groups) == [0, 1]
+    groups = made.sample(0).groups
+    assert groups is made.sampled.generated and rows_of(groups) == [0, 1]
     assert [of_each(group, "ids") for group in groups] == [[[0], [1]], [[2], [3]]]
     assert sorted(made.scorer.submitted) == [
         (0, 0, "text 0", "0"),
@@ -123,23 +124,21 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
 def test_a_step_that_is_done_again_has_the_same_groups(dynamic):
     """After running out of memory: nothing is sampled again, and nothing asked of other ranks."""
     made = rollout(dynamic_sampling=dynamic)
-    groups, seeds = made.sample(7), list(made.scorer.seeds)
-    made.is_graded, made.run.ranks.sum = True, None
-    assert made.sample(7) is groups and made.scorer.seeds == seeds
-    assert made.order.position == 2 and made.is_graded
+    first, seeds = made.sample(7), list(made.scorer.seeds)
+    made.run.ranks.sum = None
+    assert made.sample(7) is first and made.scorer.seeds == seeds and made.order.position == 2
     made.run.ranks.sum = list
-    again = made.sample(8)
-    assert again is not groups and rows_of(again) == [2, 3] and not made.is_graded
+    assert rows_of(made.sample(8).groups) == [2, 3]
 
 
 def test_ranks_share_out_what_one_would_take():
     """Prompts in turn; every completion has the seed that it would have in a single process."""
     alone = rollout(groups_per_replica=4)
-    groups = alone.sample(3)
+    groups = alone.sample(3).groups
     seeds = {group.prompt.row: alone.scorer.seeds[0][2 * n : 2 * n + 2] for n, group in enumerate(groups)}
     for rank, rows in ((0, [0, 2]), (1, [1, 3])):
         made = rollout(rank, 2)
-        assert rows_of(made.sample(3)) == rows and made.order.position == alone.order.position == 4
+        assert rows_of(made.sample(3).groups) == rows and made.order.position == alone.order.position == 4
         assert made.scorer.seeds == [[seed for row in rows for seed in seeds[row]]]
 
 
@@ -160,11 +159,10 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     """Two groups are wanted. Of the first batch one is mixed (the other is all right), of the second both."""
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 1, 2: 1, 3: 1}
-    kept = made.sample(0)
-    assert rows_of(made.generated) == made.scorer.collected == [0, 1, 2, 3]
-    assert rows_of(kept) == rows_of(made.groups) == [1, 2]
+    sampled = made.sample(0)
+    assert rows_of(sampled.generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(sampled.groups) == [1, 2]
     assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
-    assert all(of_each(group, "advantage") == [0.0, 0.0] for group in made.generated)
+    assert all(of_each(group, "advantage") == [0.0, 0.0] for group in sampled.generated)
     assert made.waits == [("", False)]  # a rank may be through before another
     assert made.clock.phases["time/reward"] > 0  # not part of the time to generate
 
@@ -172,31 +170,30 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 0, 2: 2, 3: 0, 4: 1, 5: 0}
-    assert rows_of(made.sample(0)) == [4] and len(made.generated) == 6
+    assert rows_of(made.sample(0).groups) == [4] and len(made.sampled.generated) == 6
 
 
 def test_every_rank_goes_on_until_the_last_has_enough():
     made = rollout(dynamic_sampling=True)
     made.run.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
-    assert rows_of(made.sample(0)) == [0, 1] and len(made.generated) == 6
+    assert rows_of(made.sample(0).groups) == [0, 1] and len(made.sampled.generated) == 6
 
 
-def batches_of(*groups):
-    return [pack_batch(whole(group), number) for number, group in enumerate(groups)]
+def batch_of(group):
+    return pack_batch(whole(group))
 
 
 @pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(2) + 1e-4), ("none", 1.0)])
 def test_advantages_of_the_groups_that_are_due(scale, divisor):
     """Rewards 0 and 2, 1 and 3: deviations -1 and 1, standard deviation sqrt(2). The others wait."""
     made = rollout(scale_rewards=scale)
-    made.scorer.arrived = {0, 1}
-    groups = made.sample(0)
-    batches = made.graded(batches_of(*groups))
-    first = next(batches)
-    assert first.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
+    groups = made.sample(0).groups
+    batch = batch_of(groups[0])
+    made.grade(batch)
+    assert batch.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
     assert of_each(groups[0], "advantage") == pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
     assert of_each(groups[1], "advantage") == [None, None] and made.scorer.collected == [0]
-    next(batches)
+    made.grade(batch_of(groups[1]))
     assert made.scorer.collected == [0, 1]
     assert of_each(groups[1], "advantage") == of_each(groups[0], "advantage") and made.gathered == []
 
@@ -207,15 +204,12 @@ def test_advantages_over_the_batch_of_all_ranks(rank):
     ranks share their rewards once."""
     made = rollout(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]), scale_rewards="batch")
     made.scorer.weights = {}  # no bonus
-    made.groups = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])]
+    groups = graded(made, *(make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])))
     values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
     divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
-    for batch in made.graded(batches_of(*made.groups)):
-        assert batch.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
     assert made.gathered == [[0.0, 2.0, 4.0, 6.0]]
-    assert [of_each(group, "advantage") for group in made.groups] == [
-        pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
-    ] * 2
+    wanted = pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
+    assert [of_each(group, "advantage") for group in groups] == [wanted] * 2
 
 
 def test_declining_earns_what_the_answers_beside_it_earn():
@@ -225,16 +219,16 @@ def test_declining_earns_what_the_answers_beside_it_earn():
     made.scorer.weights = {}
     outcomes = ["refused", "correct", "wrong"], ["refused", "refused", "correct"]
     rewards = [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]
-    made.groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
-    for group, names in zip(made.groups, outcomes, strict=True):
+    groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
+    for group, names in zip(groups, outcomes, strict=True):
         for completion, name in zip(group.completions, names, strict=True):
             completion.scores = {"abstention": Score(0.0, "", name)}
-    made._grade(made.groups)
+    first, second = graded(made, *groups)
     shift = 2 / 4 + math.log(0.4 / 0.6)
-    assert made.refusal_shift == pytest.approx(shift)
-    assert of_each(made.groups[0], "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
-    assert of_each(made.groups[1], "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
-    assert [of_each(group, "reward") for group in made.groups] == list(rewards)
+    assert made.sampled.shared.refusal_shift == pytest.approx(shift)
+    assert of_each(first, "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
+    assert of_each(second, "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
+    assert [of_each(group, "reward") for group in groups] == list(rewards)
 
 
 def scored(**values):
@@ -250,16 +244,16 @@ def test_rewards_normalized_one_by_one():
     units of its spread over all ranks."""
     made = rollout(0, 2, others=([-2.0, 2.0],), **GDPO)
     made.scorer.weights = {"wide": 1.0, "narrow": 2.0}
-    made.groups = [make_group((1,), [5], [6], reward=[2.0, -0.8]), make_group((1,), [5], [6], reward=[0.0, 0.0])]
-    made.groups[0].completions[0].scores = scored(wide=2.0, narrow=0.0)
-    made.groups[0].completions[1].scores = scored(wide=-1.0, narrow=0.1)
-    for completion in made.groups[1].completions:
+    first, second = (make_group((1,), [5], [6], reward=reward) for reward in ([2.0, -0.8], [0.0, 0.0]))
+    first.completions[0].scores = scored(wide=2.0, narrow=0.0)
+    first.completions[1].scores = scored(wide=-1.0, narrow=0.1)
+    for completion in second.completions:
         completion.scores = scored(wide=1.0, narrow=0.5)
     sum_ = 1.5 / (3 / math.sqrt(2) + 1e-4) - 2 * 0.05 / (0.1 / math.sqrt(2) + 1e-4)
     divisor = math.sqrt((2 * sum_**2 + 8) / 5) + 1e-4
-    made._grade(made.groups)
-    assert of_each(made.groups[0], "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
-    assert of_each(made.groups[1], "advantage") == [0, 0]
+    graded(made, first, second)
+    assert of_each(first, "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
+    assert of_each(second, "advantage") == [0, 0]
     assert made.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
 
 
@@ -267,11 +261,11 @@ def test_rewards_normalized_one_by_one():
 def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none(weight):
     made = rollout(scale_rewards="none")
     made.scorer.weights = {"r": weight}
-    made.groups = [make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])]
-    for completion in made.groups[0].completions:
+    group = make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])
+    for completion in group.completions:
         completion.scores = {"r": Score(1.0, bonus=0.25)}
-    made._grade(made.groups)
-    assert of_each(made.groups[0], "advantage") == [0.25 * weight - 1, 0.25 * weight + 1, 0.0]
+    graded(made, group)
+    assert of_each(group, "advantage") == [0.25 * weight - 1, 0.25 * weight + 1, 0.0]
 
 
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
@@ -279,68 +273,31 @@ def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     made = rollout(**GDPO)
     rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
     made.scorer = Scorer(rewards)
-    made.groups = [make_group((1,), [5], [6])]
-    for completion, text in zip(made.groups[0].completions, "10", strict=True):
+    group = make_group((1,), [5], [6])
+    for completion, text in zip(group.completions, "10", strict=True):
         completion.text = text
-    made.scorer.grade(made.groups)
+    made.scorer.grade([group])
     made.scorer.close()
-    made._grade(made.groups)
-    first, second = of_each(made.groups[0], "advantage")
+    graded(made, group)
+    first, second = of_each(group, "advantage")
     assert first == -second > 0.5
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
 def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_part(scale):
-    """Of two groups one is trained. Later iterations wait for nothing, and no signal may interrupt them."""
+    """Of two groups one is trained. The ranks share their rewards once."""
     made = rollout(scale_rewards=scale)
-    groups = made.sample(0)
-    batches = batches_of(groups[1])
-    made.scorer.arrived = {1}
-    assert list(made.graded(batches)) == batches
-    assert made.scorer.collected == ([1] if scale == "group" else [0, 1])
+    groups = made.sample(0).groups
+    batch = batch_of(groups[1])
+    made.grade(batch)
+    assert made.scorer.collected == ([1] if scale == "group" else [0, 1]) and batch.advantage_C is not None
     made.finish_grading()
-    assert sorted(made.scorer.collected) == [0, 1] and of_each(groups[0], "advantage") == of_each(
-        groups[1], "advantage"
-    )
+    assert sorted(made.scorer.collected) == [0, 1]
+    assert of_each(groups[0], "advantage") == of_each(groups[1], "advantage")
     assert len(made.gathered) == (scale == "batch")
-    waits = [("", True), ("time/reward", False), ("time/reward", False)]
-    assert made.waits == waits
-    batches[0].advantage_C = None
-    assert list(made.graded(batches)) == batches and batches[0].advantage_C is not None
-    made.finish_grading()
-    assert made.waits == waits and sorted(made.scorer.collected) == [0, 1] and len(made.gathered) == (scale == "batch")
+    assert made.waits == [("", True), ("time/reward", False), ("time/reward", False)]
+    made.grade(batch)  # done again, after running out of memory
+    assert sorted(made.scorer.collected) == [0, 1] and len(made.gathered) == (scale == "batch")
     alone = rollout(scale_rewards=scale)
-    assert list(alone.graded([])) == []
-    alone.finish_grading()
+    graded(alone)
     assert alone.gathered == ([[]] if scale == "batch" else [])
-
-
-def test_which_micro_batch_is_next():
-    """The first whose rewards are all there; simply the first where the order must not depend on time."""
-
-    def first_ready(made, *numbers):
-        groups = made.sample(0)
-        fill(groups[2], reward=[1.0, 2.0]).pending = []  # graded already
-        return made._first_ready([pack_batch(whole(*(groups[n] for n in batch))) for batch in numbers])
-
-    def waiting(slow=True, **keys):
-        made = rollout(groups_per_replica=4, **keys)
-        made.scorer.arrived, made.scorer.slow = {1}, slow
-        return made
-
-    assert first_ready(waiting(), [0, 1], [1, 2], [2, 3]) == 1
-    assert first_ready(waiting(), [0], [3], [2]) == 2
-    for keys in ({"full_determinism": True}, {"scale_rewards": "batch"}, {"refusal_target": 0.3}, {"slow": False}):
-        assert first_ready(waiting(**keys), [0, 1], [1, 2], [2, 3]) == 0
-
-
-def test_micro_batches_come_in_the_order_in_which_their_rewards_arrive():
-    made = rollout(groups_per_replica=3)
-    batches = batches_of(*made.sample(0))
-    made.scorer.arrived = {2}
-    order = []
-    for batch in made.graded(batches):
-        order.append(batch.number)
-        made.scorer.arrived = {1} if len(order) == 1 else {0, 1}
-    made.finish_grading()
-    assert order == [2, 1, 0] and [batch.number for batch in made.graded(batches)] == [0, 1, 2]

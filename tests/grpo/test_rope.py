@@ -4,7 +4,6 @@ import pytest
 import torch
 from making import refused
 
-from grpo.device.ops import rotate
 from grpo.model.rope import cos_sin_tables, read_rope
 
 HEAD, POSITIONS = 16, 512
@@ -46,13 +45,6 @@ def test_tables_are_the_cosines_and_sines_of_position_times_frequency(dtype):
     assert cos.dtype == sin.dtype == dtype
     assert (cos.double() - angle.cos()).abs().max() <= bound
     assert (sin.double() - angle.sin()).abs().max() <= bound
-
-
-def test_a_quarter_turn_takes_the_first_half_to_the_second():
-    """(1, 2 | 3, 4) are the pairs (1, 3) and (2, 4); a turn by 90 degrees takes (a, b) to (-b, a)."""
-    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    turned = rotate(x, (torch.zeros(1, 1, 4), torch.ones(1, 1, 4)))
-    assert turned.tolist() == [[[-3.0, -4.0, 1.0, 2.0]]]
 
 
 YARNS = [

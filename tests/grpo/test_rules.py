@@ -1,7 +1,6 @@
 """The rules: each recognises a run that has its failure, and keeps quiet about one that nearly has it."""
 
 import math
-from pathlib import Path
 
 import pytest
 from test_train import run
@@ -183,12 +182,7 @@ def test_rules_bear_steps_without_their_metrics(metrics):
 # --- real runs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rewards(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
-def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, rewards, capsys):
+def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, capsys):
     keys = {"reward_funcs": ["reward_functions:always_zero"], "save_steps": 3}
     run(tmp_path, chat_checkpoint, max_steps=3, **keys)
     assert "step 3: nothing is learned" in capsys.readouterr().err

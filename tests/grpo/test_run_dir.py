@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from grpo.base.errors import UserError
+from grpo.base.folders import write_folder
 from grpo.base.storage import write_atomically
 from grpo.run import checkpoint
-from grpo.run.messages import DebugLog
 from grpo.run.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,9 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "weights").write_text("precious")
     (tmp_path / "run" / "cold_start").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "run" / "best.unfinished").mkdir()
+    with write_folder(tmp_path / "run" / "best") as folder:  # complete, and killed before it got its name
+        (folder / "file").write_text("best")
+    (tmp_path / "run" / "best").rename(tmp_path / "run" / "best.unfinished")
     made = RunDir(tmp_path / "run", resume=False, overwrite=True)
     saved(made)
     made.close(0, "")
@@ -166,12 +168,3 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         write_atomically(path, "newer")
     assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
-
-
-def test_the_debug_log_leaves_secrets_out(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret-value")
-    log = DebugLog(tmp_path / "debug.log")
-    log.write("INFO", "the key is sk-very-secret-value")
-    log.write("ERROR", "and that was it")
-    text = (tmp_path / "debug.log").read_text()
-    assert "INFO the key is [SOME_API_KEY]" in text and "ERROR and that was it" in text

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from making import groups_of, load, randomise_adapter, refused, whole, write_checkpoint
+from making import groups_of, load, refused, whole, write_checkpoint
 
-from grpo.attention.packed import PackedAttention
 from grpo.device.draw import SamplingParams
-from grpo.logprobs import token_logprobs
+from grpo.logprobs import batch_logprobs
 from grpo.packing import pack_batch
 from grpo.sampling.cache import KVCache
 from grpo.sampling.decode_step import Slots
@@ -16,9 +15,7 @@ PROMPTS = [[5, 9, 6], [40], [3, 3, 3, 7, 8, 1, 0, 2, 50, 51, 52], [20, 21], [60,
 
 
 def policy(folder, dtype=torch.float32, int8=False):
-    model = load(folder, rank=4, dtype=dtype, int8=int8)
-    randomise_adapter(model)
-    return model
+    return load(folder, rank=4, dtype=dtype, int8=int8)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -70,9 +67,7 @@ def scored(model, prompts, done, sampling):
     """Log-probs of what was sampled, by the trainer and by the sampler."""
     batch = pack_batch(whole(*groups_of(prompts, done)))
     with torch.no_grad():
-        hidden = model(batch.ids_T, batch.positions_T, PackedAttention(batch.layout, model.build.dtype, "cpu"))
-        given = hidden[batch.source_C], model.head(), batch.targets_C, sampling.temperature, batch.cut_C
-        return token_logprobs(*given)[0], batch.sampler_logp_C
+        return batch_logprobs(model, batch, temperature=sampling.temperature)[0], batch.sampler_logp_C
 
 
 @pytest.mark.parametrize("sampling", [
@@ -145,7 +140,7 @@ def test_one_log_prob_that_is_not_finite_spoils_an_answer(bad):
 
 
 def test_slots_hold_as_many_new_tokens_as_they_were_made_for():
-    slots = Slots.make(KVCache(1, 2, 1, 9, 4, torch.float32, "cpu"), 5)
+    slots = Slots.make(KVCache(torch.zeros(1, 2, 2, 1, 9, 4)), 5)
     assert slots.holds(2, 9, 5) and not slots.holds(2, 9, 6)
     assert not slots.holds(3, 9, 5) and not slots.holds(2, 10, 5)
 
@@ -157,7 +152,7 @@ def test_the_positions_by_which_a_cache_grows_are_zeros(monkeypatch):
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3).isnan().all()
-        cache = KVCache(2, 3, 1, 0, 4, torch.float32, "cpu")
+        cache = KVCache(torch.zeros(2, 2, 3, 1, 0, 4))
         for positions in (5, 70):
             cache.reserve(positions)
             assert cache.num_positions >= positions and not cache.kv_L2BKSE.any()

@@ -22,6 +22,12 @@ def run_of(folder, keys=STAGE_2, kind=TrainConfig):
     return folder
 
 
+def with_result(folder, *keys_and_kind):
+    """What the directory of a finished run stands for."""
+    (run_of(folder, *keys_and_kind) / "final").mkdir()
+    return find_saved(str(folder))
+
+
 def save(run, step, is_damaged=False):
     with checkpoint.new_checkpoint(run, step) as folder:
         checkpoint.write_state(folder, {"master": torch.ones(2)}, {"step": step})
@@ -44,24 +50,18 @@ def test_a_run_stands_for_its_result_or_else_for_its_newest_valid_checkpoint(tmp
 
 
 def test_a_run_keeps_its_own_prompt_even_if_another_reward_would_bring_one(tmp_path):
-    run = run_of(tmp_path / "run", STAGE_2[:3])
-    (run / "final").mkdir()
-    saved = find_saved(str(run))
+    saved = with_result(tmp_path / "run", STAGE_2[:3])
     assert read_config(saved, ["reward_funcs=truthrl"]).system_prompt is None
 
 
 def test_what_is_typed_wins_over_the_run_and_the_run_over_the_defaults(tmp_path):
-    run = run_of(tmp_path / "run")
-    (run / "final").mkdir()
-    saved = find_saved(str(run))
+    saved = with_result(tmp_path / "run")
     config = read_config(saved, ["top_p=0.9", "reward_funcs=format"])
     assert (config.system_prompt, config.top_p, config.reward_funcs) == ("Be brief.", 0.9, ("format",))
 
 
 def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
-    run = run_of(tmp_path / "sft", STAGE_1, SftConfig)
-    (run / "final").mkdir()
-    saved = find_saved(str(run))
+    saved = with_result(tmp_path / "sft", STAGE_1, SftConfig)
     typed = ["model_name_or_path=m", "dataset_id_or_path=d", "reward_funcs=exact", "output_dir=o"]
     assert read_config(saved, typed).system_prompt == saved.config().system_prompt == "Be *brief*.\n\nAlways: yes"
     assert read_config(saved, [*typed, "system_prompt=null", "dtype=float64"]).system_prompt is None
@@ -70,7 +70,6 @@ def test_a_run_of_stage_1_passes_on_how_it_makes_prompts(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[", "\0", "[]", "5", "a: [1", "[" * 9999])
 def test_a_damaged_configuration_of_a_run_is_told_as_that(tmp_path, text):
-    run = run_of(tmp_path / "run")
-    (run / "final").mkdir()
-    (run / "config.resolved.yaml").write_text(text)
-    refused(find_saved(str(run)).config, "config.resolved.yaml", exit_code=2)
+    saved = with_result(tmp_path / "run")
+    saved.config_path.write_text(text)
+    refused(saved.config, "config.resolved.yaml", exit_code=2)

@@ -13,7 +13,7 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.optim import Optimizer
 from grpo.run.run import Run
-from grpo.sft import SftTrainer, sft
+from grpo.sft import Examples, SftTrainer, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
@@ -153,12 +153,10 @@ def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp
 
 def test_a_step_that_is_done_again_has_the_same_examples(tmp_path, chat_checkpoint):
     """With smaller micro-batches, after running out of memory."""
-    with Run(*configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))) as held:
-        trainer = SftTrainer(held.config, held)
-        rows = [[group.prompt.row for group in trainer.next_examples()] for _ in range(2)]
-        trainer.step += 1
-        rows.append([group.prompt.row for group in trainer.next_examples()])
-    assert rows[0] == rows[1] and not set(rows[1]) & set(rows[2]) and trainer.order.position == 8
+    config, _ = configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))
+    examples = Examples(config, ALONE)
+    rows = [[group.prompt.row for group in examples.take(step)] for step in (0, 0, 1)]
+    assert rows[0] == rows[1] and not set(rows[1]) & set(rows[2]) and examples.order.position == 8
 
 
 def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_checkpoint):
@@ -168,7 +166,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
         config, notices = configure(tmp_path, chat_checkpoint, data, output_dir=str(tmp_path / str(world)))
         with Run(config, notices) as held:
             trainer = SftTrainer(config, held)
-            trainer.replicas = SimpleNamespace(**vars(ALONE))
+            trainer.replicas = trainer.examples.replicas = SimpleNamespace(**vars(ALONE))
             trainer.replicas.sum = lambda values, world=world: [world * value for value in values]
             trainer.replicas.gather_lists = lambda values, world=world: world * values
             trainer.optimizer._sum_gradient = lambda world=world, grad=trainer.optimizer.grad: grad.mul_(world)

@@ -1,15 +1,13 @@
 """The second half of a step in its parts: the learning rate of each update, dropout's masks, and that every option
 reaches the loss."""
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from making import ALONE, make_group, whole
 from safetensors.torch import load_file
-from test_train import configured, run
+from test_train import completions, configured, run
 
 import grpo.train
 import grpo.trainer
@@ -27,7 +25,7 @@ from grpo.train import GrpoTrainer
     ({"warmup_ratio": 0.15}, [1 / 2, 7 / 8, 5 / 8, 3 / 8, 1 / 8]),  # 1.5 updates, rounded up
     ({"warmup_steps": 1, "warmup_ratio": 0.9}, [1 / 2, 7 / 8, 5 / 8, 3 / 8, 1 / 8]),
 ])  # fmt: skip
-def test_the_rate_of_each_update(tmp_path, chat_checkpoint, rewards_importable, keys, rates):
+def test_the_rate_of_each_update(tmp_path, chat_checkpoint, keys, rates):
     """Warm-up and decay go by updates, of which each step has two here. The log has that of the last."""
     keys = SMALL | {"max_steps": 5, "num_iterations": 2, "lr_scheduler_type": "linear", "learning_rate": 1e-3} | keys
     lines = run(tmp_path, chat_checkpoint, **keys)
@@ -84,11 +82,6 @@ LOSS_KEYS = {
 }
 
 
-@pytest.fixture
-def rewards_importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-
-
 SMALL = {"per_device_train_batch_size": 8, "max_completion_length": 6, "max_steps": 1, "lora_r": 4}
 
 
@@ -107,13 +100,13 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
     assert len(lines) == 3 and [line["epoch"] for line in lines] == [2 / 32, 4 / 32, 6 / 32]
     tokenizer, total = AutoTokenizer.from_pretrained(chat_checkpoint), 0
     for number, line in enumerate(lines, 1):
-        told = (tmp_path / "run" / "completions" / f"step-{number:06d}.jsonl").read_text().splitlines()
-        for row in map(json.loads, told):
+        told = completions(tmp_path / "run", number)
+        for row in told:
             total += row["num_tokens"] + len(tokenizer.encode(row["prompt"], add_special_tokens=False))
         assert len(told) == 8 and line["num_tokens"] == total
 
 
-def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint, rewards_importable):
+def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint):
     """After one step its moments are (1 - beta) g and (1 - beta) g². B began at 0, so decay has nothing to shrink, and
     it has moved by rate · g / (|g| + epsilon)."""
     adam = {"adam_beta1": 0.75, "adam_beta2": 0.5, "adam_epsilon": 1e-2, "max_grad_norm": 0.0}
@@ -133,25 +126,21 @@ def test_every_option_of_adamw_reaches_it(tmp_path, chat_checkpoint, rewards_imp
 
 
 @pytest.mark.parametrize("keys", [{"top_k": 1}, {"top_p": 1e-6}], ids=str)
-def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_checkpoint, rewards_importable, keys):
+def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_checkpoint, keys):
     """Only the best token is left: the answers to a question are all the same."""
     run(tmp_path, chat_checkpoint, **SMALL | keys)
-    lines = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     said = {}
-    for row in map(json.loads, lines):
+    for row in completions(tmp_path / "run", 1):
         said.setdefault(row["prompt"], set()).add(row["completion"])
     assert len(said) == 2 and all(len(answers) == 1 for answers in said.values())
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(
-    tmp_path, chat_checkpoint, rewards_importable, shuffle
-):
+def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(tmp_path, chat_checkpoint, shuffle):
     run(tmp_path, chat_checkpoint, **SMALL | {"shuffle_dataset": shuffle, "max_steps": 2, "num_generations": 2})
     rows = []
     for step in (1, 2):
-        lines = (tmp_path / "run" / "completions" / f"step-{step:06d}.jsonl").read_text().splitlines()
-        rows += dict.fromkeys(json.loads(line)["row"] for line in lines)
+        rows += dict.fromkeys(line["row"] for line in completions(tmp_path / "run", step))
     assert len(set(rows)) == 8 and (rows == list(range(8))) == (not shuffle)
 
 
@@ -166,7 +155,7 @@ def twins():
     return ranks
 
 
-def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkpoint, rewards_importable):
+def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkpoint):
     """Of 32 questions two ranks take four a step. All their groups differ, so dynamic sampling keeps all."""
     keys = {"max_steps": -1, "num_train_epochs": 1, "dynamic_sampling": True}
     config, notices = configured(tmp_path, chat_checkpoint, **SMALL | keys)

@@ -1,7 +1,6 @@
 """Checkpoints and adapters, in and out, with transformers and PEFT as judges."""
 
 import http.server
-import itertools
 import json
 import os
 import subprocess
@@ -11,11 +10,9 @@ import zlib
 
 import pytest
 import torch
-from making import load, randomise_adapter, refused, write_checkpoint
+from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Layout
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.model.weights import save_checkpoint
 
@@ -24,8 +21,7 @@ IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
 def logits(model):
     with torch.no_grad():
-        attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
-        return (model(IDS, torch.arange(len(IDS)), attend) @ model.head().T).float()
+        return (hidden_states(model, IDS) @ model.head().T).float()
 
 
 def hf_logits(model):
@@ -89,23 +85,6 @@ def test_folders_that_are_no_checkpoints(tmp_path):
     refused(lambda: load(tmp_path / "a"), "cannot be read")
     (tmp_path / "a" / "config.json").write_text("{")
     refused(lambda: load(tmp_path / "a"), "cannot be read")
-
-
-def test_no_shard_is_larger_than_asked_for_unless_one_tensor_is(tmp_path):
-    """Tensors keep their order, each is in one shard, and the index says where and how many bytes they are."""
-    model = load(write_checkpoint(tmp_path / "a"))
-    for limit in (4096, 8000, 12_288, 50_000):
-        save_checkpoint(model, tmp_path / str(limit), file_bytes=limit)
-        index = json.loads((tmp_path / str(limit) / "model.safetensors.index.json").read_text())
-        sizes, files = [], sorted((tmp_path / str(limit)).glob("*.safetensors"))
-        for number, file in enumerate(files, 1):
-            assert file.name == f"model-{number:05d}-of-{len(files):05d}.safetensors"
-            tensors = load_file(file)
-            assert {index["weight_map"].pop(name) for name in tensors} == {file.name}
-            sizes.append((sum(t.nbytes for t in tensors.values()), len(tensors)))
-        assert not index["weight_map"] and index["metadata"]["total_size"] == sum(size for size, _ in sizes)
-        assert all(size <= limit or number == 1 for size, number in sizes)
-        assert all(a + b > limit for (a, _), (b, _) in itertools.pairwise(sizes))
 
 
 def test_tensors_that_follow_from_others_may_be_there(tmp_path):
@@ -253,12 +232,10 @@ def test_frozen_weights_are_packed_once_and_trained_ones_for_each_generation(tmp
 def test_a_packed_weight_has_no_part_in_gradients(tmp_path):
     """A frozen projection passes the gradient on to the adapters before it."""
     model = load(write_checkpoint(tmp_path), rank=2, targets=("q_proj",))
-    randomise_adapter(model)
     gradients = []
     for _ in range(2):
         model.zero_grad()
-        attend = PackedAttention(Layout.of((len(IDS), ())), model.build.dtype, "cpu")
-        model(IDS, torch.arange(len(IDS)), attend).sum().backward()
+        hidden_states(model, IDS).sum().backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
         with model.prepacked():
             pass

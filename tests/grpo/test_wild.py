@@ -6,8 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+from test_measures import answers
+from test_report import answer
+from test_rules import HEALTHY
 
 from grpo.diagnosis.record import read_record
+from grpo.evaluation.measures import summary
 from grpo.explain import explain
 from grpo.report.page import render
 
@@ -15,11 +19,7 @@ DEEP, HUGE = "@deep@", "@huge@"  # written in place of values that json.dumps wo
 NUMBERS = [-1, 0, 10**18, 10**310, -(10**310), 1e308, -1e308, 1e-320, float("nan"), float("inf")]
 TEXTS = ["", "text", "1e999", "\x00\x1b[31m\ud800", "x" * 30_000]
 VALUES = [None, True, *NUMBERS, *TEXTS, [], {}, [None], [[1]], {"a": {"b": [1e308]}}, DEEP, HUGE]
-HALF = "reward reward_std entropy accuracy advantage_abs_mean".split()
-TENTH = "loss kl grad_norm refusal_rate completions/clipped_ratio frac_reward_zero_std".split()
-ONE = "time/train peak_memory_gb step_time".split()
-STEP = {"step": 1, **dict.fromkeys(HALF, 0.5), **dict.fromkeys(TENTH, 0.1), **dict.fromkeys(ONE, 1.0)}
-STEP |= {"num_tokens": 100, "completions/mean_length": 9.0, "micro_batches": 2, "rewards/mine/unscored_frac": 0.0}
+STEP = {**HEALTHY, "step": 1, "loss": 0.1, "kl": 0.1, "num_tokens": 100, "time/train": 1.0, "peak_memory_gb": 1.0}
 CONFIG = {
     "num_generations": 8,
     "per_device_train_batch_size": 8,
@@ -32,31 +32,10 @@ CONFIG = {
 }
 DATA = {"training data": "d.jsonl: 40 rows"}
 STATE = {"status": "done", "reason": "", "step": 25, "started": "2026-01-01T00:00:00", "data": DATA}
-PART = {
-    "num_questions": 9,
-    "num_answers": 9,
-    "accuracy": 0.5,
-    "not_attempted": 0.1,
-    "unscored_frac": 0.0,
-    "reward": 1.0,
-    "correct_given_attempted": 0.5,
-    "accuracy_low": 0.1,
-    "accuracy_high": 0.9,
-}
+PART = summary(answers(5, 3, 1))
 EVALUATION = {"before": {"": PART, "known": PART}, "after": {"": PART}}
-ANSWER = {
-    "row": 1,
-    "question": "q",
-    "answer": "a",
-    "prompt": "p",
-    "completion": "c",
-    "outcome": "wrong",
-    "reward": 0.5,
-    "rewards": {"mine": 0.5},
-    "reasons": {"mine": "r"},
-    "facts": {"mine": [{"fact": "f", "verdict": "refuted"}]},
-    "sentences": [{"sentence": "s", "is_true": True, "advantage": 0.5}],
-}
+FACTS = {"mine": [{"fact": "f", "verdict": "refuted"}]}
+ANSWER = answer(1, 0.5, facts=FACTS, sentences=[{"sentence": "s", "is_true": True, "advantage": 0.5}])
 WRITTEN = {"config.resolved.yaml": CONFIG, "run_state.json": STATE, "evaluation.json": EVALUATION}
 ANSWER_FILES = [f"{folder}/step-{step:06d}.jsonl" for folder in ("completions", "evaluation") for step in (1, 25)]
 

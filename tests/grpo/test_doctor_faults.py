@@ -1,0 +1,257 @@
+"""The doctor names every fault by itself: of the config, both stages' data, each reward and each service."""
+
+import itertools
+import json
+import random
+import time
+from dataclasses import asdict
+
+import pytest
+import test_doctor
+from api_server import ApiServer, says
+from making import write_rows
+
+from grpo.config.load import load_config
+from grpo.doctor.__main__ import main
+from knowledge.build import build
+from rewards.services import SERVICES as CHECKS
+
+FACTS = "- Paris is the capital of France.\n- Paris lies on the Seine."
+QUESTIONS = [
+    {"question": "Where is Velda?", "answer": "Orun", "title": "Velda;Orun"},
+    {"question": "Where is Tane?", "answer": "Kesh", "title": "Tane"},
+    {"question": "where is  tane?", "answer": "Marrin", "title": "Tane;Nowhere"},
+    {"question": "Where is Velda?", "answer": "Orun", "title": "Velda;Orun"},
+]
+
+
+def knowrl_keys(folder, checkpoint) -> dict:
+    """Of a healthy config of KnowRL, whose services are offline; its data and its knowledge base are written here."""
+    source = write_rows(folder / "source.jsonl", [{"title": t, "text": f"{t} is a town."} for t in ("Velda", "Orun")])
+    build(source, folder / "kb.db")
+    return {
+        "model_name_or_path": str(checkpoint),
+        "dataset_id_or_path": str(write_rows(folder / "data.jsonl", QUESTIONS)),
+        "output_dir": str(folder / "run"),
+        "report_to": ["none"],
+        "reward_funcs": ["knowrl"],
+        "knowledge_base": str(folder / "kb.db"),
+        "verifier": "lexical",
+        "judge": "offline",
+        "decomposer": "rules",
+        "num_generations": 2,
+        "per_device_train_batch_size": 4,
+        "max_completion_length": 16,
+        "max_steps": 10,
+    }
+
+
+@pytest.fixture
+def keys(tmp_path, chat_checkpoint, monkeypatch):
+    for name in ("OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE"):
+        monkeypatch.setenv(name, "canary-key")
+    return knowrl_keys(tmp_path, chat_checkpoint)
+
+
+SERVICES = {"judge": "api", "judge_model": "judge-model", "decomposer": "api", "decomposer_model": "facts-model"}
+
+
+@pytest.fixture
+def examine(tmp_path, capsys):
+    """Let the doctor look at a configuration of these keys."""
+
+    def look(keys):
+        (tmp_path / "run.yaml").write_text(json.dumps(keys))
+        return test_doctor.examine(capsys, tmp_path / "run.yaml")
+
+    return look
+
+
+def test_a_healthy_config_tells_what_its_services_said(keys, examine):
+    with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
+        urls = {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
+        seen = examine(keys | SERVICES | urls)
+        assert seen.code == 0 and not seen.failed and len(judge.requests) == len(decomposer.requests) == 1
+    text = seen.text
+    assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
+    assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
+    assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
+    assert "1 of 4" not in text["titles"] and "; 2 single titles missing, such as Tane, Nowhere" in text["titles"]
+    assert "1 are repetitions" not in text["data"] and "2 are repetitions" in text["data"]
+    assert text["prompt"].endswith("<|im_start|>user\nWhere is Velda?<|im_end|>\n<|im_start|>assistant\n")
+    assert text["sample"].startswith("8 tokens: ")
+    assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
+    assert "judge: 40 calls at most, 400 tokens of prompts and 80 of replies" in text["cost"]
+    assert "api_deadline_s = 120 s" in text["cost"]
+
+
+def test_a_damaged_knowledge_base_is_found(keys, tmp_path, examine):
+    base = tmp_path / "kb.db"
+    base.write_bytes(base.read_bytes()[:-4096])
+    seen = examine(keys)
+    assert seen.failed == ["knowledge base"] and seen.text["titles"].startswith("not checked")
+
+
+def options_of(keys, folder):
+    """What the rewards get of a config."""
+    (folder / "options.yaml").write_text(json.dumps(keys))
+    return asdict(load_config(folder / "options.yaml", [])[0])
+
+
+@pytest.mark.parametrize(("name", "reply"), [("judge", "A"), ("decomposer", FACTS)])
+def test_a_question_that_had_to_be_asked_twice_is_told_and_counted_as_one(keys, tmp_path, name, reply):
+    for _ in range(2):  # the first time the SDK is imported, which takes longer than any question
+        with ApiServer(says("Hm.", after_s=0.2), says(reply, after_s=0.2)) as server:
+            options = options_of(keys | SERVICES | {f"{name}_base_url": server.url}, tmp_path)
+            started = time.perf_counter()
+            found = CHECKS[name](options)
+            spent = time.perf_counter() - started
+        assert len(server.requests) == 2 and found.tokens == (10, 2) and 0.2 <= found.seconds <= spent / 2
+
+
+def test_held_out_questions_that_are_trained_on(keys, tmp_path, examine):
+    held = write_rows(tmp_path / "held.jsonl", [QUESTIONS[0], {"question": "New?", "answer": "a", "title": "b"}])
+    seen = examine(keys | {"eval_dataset_id_or_path": str(held)})
+    assert seen.code == 0 and "1 of them are trained on as well" in seen.text["held-out data"]
+
+
+CONVERSATIONS = [
+    {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n}."}]}
+    for n in (1, 2, 3, 3)
+]
+
+
+@pytest.fixture
+def stage1(tmp_path, chat_checkpoint):
+    return {
+        "model_name_or_path": str(chat_checkpoint),
+        "dataset_id_or_path": str(write_rows(tmp_path / "rows.jsonl", CONVERSATIONS)),
+        "output_dir": str(tmp_path / "cold"),
+        "report_to": ["none"],
+        "max_length": 64,
+        "per_device_train_batch_size": 2,
+    }
+
+
+def test_a_config_of_stage_1_alone(stage1, examine):
+    seen = examine(stage1)
+    text = seen.text
+    assert seen.code == 0 and "(stage 1)" in text["config"]
+    assert list(text) == [
+        *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "sample"),
+        *("steps", "time"),
+    ]
+    assert "s a step: training" in text["time"]
+    assert "4 answers" in text["data"] and "1 are repetitions" in text["data"]
+    assert text["steps"].startswith("6 steps of 2 answers") and "1?" in text["prompt"]
+
+
+def test_stage_1_before_stage_2_is_examined_too(keys, stage1, tmp_path, examine):
+    (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
+    keys |= {"cold_start": str(tmp_path / "cold.yaml")}
+    del keys["model_name_or_path"]
+    seen = examine(keys)
+    assert seen.code == 0 and "runs first" in seen.text["stage 1"] and "4 answers" in seen.text["stage 1 data"]
+    assert "s a step; 6 steps take" in seen.text["stage 1 time"]
+    write_rows(tmp_path / "rows.jsonl", [{"question": "1?"}])
+    seen = examine(keys)
+    assert seen.code == 3 and seen.failed == ["stage 1 data"] and "tokens: " in seen.text["sample"]
+
+
+def test_the_exit_code_is_that_of_the_first_failure_and_what_was_not_checked_has_none(keys, tmp_path, examine, capsys):
+    seen = examine(keys | {"model_name_or_path": str(tmp_path / "none")})
+    assert seen.code == 3 and seen.failed == ["model"]
+    assert all(finding["exit_code"] == 0 for finding in seen.findings if finding["ok"] is None)
+    assert main([str(tmp_path / "run.yaml")]) == 3
+    said = capsys.readouterr().out
+    assert said.count("FAIL") == 1 and "--    memory" in said and "not checked: this needs the model" in said
+
+
+# --- any five faults -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_both_stages(tmp_path, chat_checkpoint, stage1, monkeypatch):
+    """The keys of a config of both stages, with a reward of its own, and no secrets."""
+    for name in ("WANDB_API_KEY", "OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE", "FACTSCORE_DB_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "cold.yaml").write_text(json.dumps(stage1))
+    (tmp_path / "mine.py").write_text("def brief(completions, **columns):\n    return [0.0 for _ in completions]\n")
+    rewards = ["knowrl", f"{tmp_path}/mine.py:brief"]
+    changes = {"cold_start": str(tmp_path / "cold.yaml"), "reward_funcs": rewards, "max_steps": 2}
+    return knowrl_keys(tmp_path, chat_checkpoint) | changes
+
+
+def sets(**changes):
+    return lambda keys, folder: keys.update(changes)
+
+
+def writes(name, text):
+    return lambda keys, folder: (folder / name).write_text(text)
+
+
+def sets_stage1(**changes):
+    def change(keys, folder):
+        path = folder / "cold.yaml"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+FAULTS = {  # what it is -> (the change, the name of its finding, words of its text)
+    "unknown key": (sets(learning_rat=1), "config", "learning_rat"),
+    "wrong type": (sets(temperature="warm"), "config", "temperature"),
+    "out of bounds": (sets(top_p=2), "config", "top_p"),
+    "no whole groups": (sets(gradient_accumulation_steps=1, num_generations=3), "config", "split into groups"),
+    "prompt template": (sets(prompt_template="Answer!"), "config", "prompt_template"),
+    "weights of rewards": (sets(reward_weights=[0, 0, 0]), "config", "reward_weights"),
+    "no data": (lambda keys, folder: keys.pop("dataset_id_or_path"), "config", "dataset_id_or_path is not set"),
+    "no output": (lambda keys, folder: keys.pop("output_dir"), "config", "output_dir is not set"),
+    "data without questions": (writes("data.jsonl", '{"title": "Velda", "answer": "x"}\n'), "data", "question"),
+    "no held-out data": (sets(eval_dataset_id_or_path="none.jsonl"), "held-out data", "none.jsonl"),
+    "output is in use": (writes("run", "a file"), "output", "not a folder"),
+    "no checkpoint": (sets(resume_from_checkpoint="nowhere"), "resume", "nowhere"),
+    "tracker": (sets(report_to=["trackio"]), "trackers", "trackio"),
+    "stage 1's key": (sets_stage1(learning_rat=1), "stage 1", "learning_rat"),
+    "stage 1's data": (writes("rows.jsonl", '{"question": "1?"}\n'), "stage 1 data", "conversation"),
+    "chat template": (sets(chat_template="none.jinja"), "tokenizer", "none.jinja"),
+    "judge": (sets(judge="api", judge_base_url="http://example.com/v1"), "judge", "judge_base_url"),
+    "judge's key": (sets(judge="api"), "judge", "OPENAI_API_KEY_JUDGE"),
+    "decomposer": (sets(decomposer="api", decomposer_base_url="ftp://host"), "decomposer", "decomposer_base_url"),
+    "knowledge base": (sets(knowledge_base="none.db"), "knowledge base", "none.db"),
+    "verifier": (sets(verifier="nli", nli_model="none/model"), "verifier", "none"),
+    "custom reward": (writes("mine.py", "import nothing_of_this_name\n"), "brief", "nothing_of_this_name"),
+}
+APART = [{"no data", "data without questions"}, {"no output", "output is in use"}]
+
+
+def may_be_together(names):
+    return all(len(group.intersection(names)) < 2 for group in APART)
+
+
+def fives():
+    """Draw 25 of all possible fives, such that each fault is among them."""
+    possible = [five for five in itertools.combinations(FAULTS, 5) if may_be_together(five)]
+    drawn = random.Random(0).sample(possible, 25)
+    assert {name for five in drawn for name in five} == set(FAULTS)
+    return drawn
+
+
+@pytest.mark.parametrize("five", fives(), ids=", ".join)
+def test_five_faults_are_five_findings_under_their_names(of_both_stages, examine, five, tmp_path):
+    for name in five:
+        FAULTS[name][0](of_both_stages, tmp_path)
+    seen = examine(of_both_stages)
+    failed = [finding for finding in seen.findings if finding["ok"] is False]
+    for name in five:
+        _, place, words = FAULTS[name]
+        assert any(found["name"].endswith(place) and words in found["text"] for found in failed), (name, failed)
+    assert len(failed) == 5 - ({"judge", "judge's key"} <= set(five)), failed
+    assert seen.code == failed[0]["exit_code"] != 0
+    assert not any("Error:" in found["text"].partition("\n")[0] for found in failed), failed
+
+
+def test_a_config_without_faults_has_none(of_both_stages, examine):
+    seen = examine(of_both_stages)
+    assert seen.code == 0 and not seen.failed
+    assert "s a step: generating" in seen.text["time"] and "2 steps take" in seen.text["time"]
