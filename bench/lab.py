@@ -86,18 +86,23 @@ def run_all(options: argparse.Namespace, path: Path) -> list[Row]:
     rows = stored(path)
     write_lines(path, rows)  # without a line that was cut
     for seed, arm in itertools.product(options.seeds, options.arms):
-        done = {row["arm"] for row in rows if (row["world"], row["seed"]) == (options.world, seed)}
-        if (arm or "GRPO") in done:
+        if (arm or "GRPO") in arms_of(rows, options.world, seed):
             continue
         try:
             found = run_arm(options, seed, arm)
         except UserError as error:
             print(f"seed {seed}, arm {arm!r}: {error}", file=sys.stderr)
             continue
-        new = [row for side, row in found.items() if side not in done]
-        rows = [*stored(path), *new]  # another process may have added some
+        rows = stored(path)  # another process may have added some
+        done = arms_of(rows, options.world, seed)
+        rows += [row for side, row in found.items() if side not in done]
         write_lines(path, rows)
     return rows
+
+
+def arms_of(rows: list[Row], world: str, seed: int) -> set[str]:
+    """Return the arms that have a row for this world and seed."""
+    return {row["arm"] for row in rows if (row["world"], row["seed"]) == (world, seed)}
 
 
 def stored(path: Path) -> list[Row]:

@@ -4,9 +4,9 @@ The last `\boxed{}` or `\fbox{}` is the answer. A box inside it only decorates, 
 a comma, "and" or "or" are one list: `x = \boxed{2} or x = \boxed{3}` answers 2, 3. So it is in the ground truth. A last
 box that is cut off or blank is no answer.
 
-Numbers are compared exactly: 0.5 is \frac12 and 0.33 is not 1/3, so that `\boxed{0.33} or \boxed{\frac13}` answers
-twice. Expressions are compared at random points. Nothing is evaluated as code, and every comparison ends within about a
-second, whatever the model wrote. The reading and comparing is done in mathematics/.
+Numbers are compared exactly: 0.5 is \frac12 and 0.33 is not 1/3, so that `\boxed{0.33} or \boxed{\frac13}` is a list of
+two answers. Expressions are compared at random points. Nothing is evaluated as code, and every comparison ends within
+about a second, whatever the model wrote. The reading and comparing is done in mathematics/.
 """
 
 import re

@@ -135,7 +135,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, help="where the graded rows go; stdout if not given")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="reward settings of a training config")
     arguments = parser.parse_intermixed_args(argv)
-    config, _ = load_config(None, [f"reward_funcs={arguments.reward}", *arguments.overrides], is_run=False)
+    settings = [f"reward_funcs={arguments.reward}", *arguments.overrides]
+    config, _ = load_config(None, settings, is_run=False)
     if arguments.output:
         check_output(arguments.output)
     rewards = build_rewards(config.reward_funcs, asdict(config))
@@ -151,8 +152,8 @@ def main(argv: list[str]) -> None:
     print(means_table([row["rewards"] for row in rows]), file=sys.stderr)
     say_next(
         arguments.output or "the rows above; --output FILE keeps them",
-        ["grpo.doctor", "CONFIG", f"reward_funcs={arguments.reward}"],
-        ["grpo.train", "CONFIG", f"reward_funcs={arguments.reward}"],
+        ["grpo.doctor", "CONFIG", *settings],
+        ["grpo.train", "CONFIG", *settings],
     )
 
 

@@ -106,9 +106,10 @@ class FactChecker(Resource):
             lowest = max(lowest, 1 - self.options["max_unscored"])
             consequence = ", which ends a run above max_unscored"
         if coverage.found < lowest:
+            names = f", such as {', '.join(coverage.missing[:3])}" if coverage.missing else ""
             say(
-                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base, such as "
-                f"{', '.join(coverage.missing[:3])}; missing_title_policy is {policy}{consequence}"
+                f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base{names}; "
+                f"missing_title_policy is {policy}{consequence}"
             )
         if self.client:
             check_decomposer(self.client, self.options)

@@ -33,7 +33,7 @@ def text_key(tokens: Iterable[Token]) -> str:
 def _unwrapped(tokens: Iterable[Token]) -> list[Token]:
     """Return the tokens without the braces around a single one.
 
-    `x^{2}` reads as `x^2`, `\\frac{12}{3}` keeps what it needs.
+    `x^{2}` reads as `x^2`, and `\\frac{12}{3}` as `\\frac 12 3`, where spaces keep the two apart.
     """
     kept = []
     for token in tokens:
