@@ -60,6 +60,12 @@ def test_facts_that_do_not_count():
     assert texts(admissible(facts, "米拉出生于维尔达", "米拉在哪里出生了？")) == ["米拉出生于维尔达"]
 
 
+def test_a_repeated_fact_is_stated_wherever_one_of_them_is():
+    facts = [Claim("Mira bakes", ((0, 11),)), Claim("Mira also bakes", ((12, 28),))]
+    (fact,) = admissible(facts, "Mira bakes. She also bakes here.", "")
+    assert fact.sentences == ((0, 11), (12, 28))
+
+
 def test_the_number_of_facts_is_bounded():
     facts = [f"Velda has {i} bridges" for i in range(200)]
     assert texts(admissible(claims(facts), "Velda", "")) == facts[:MAX_FACTS]

@@ -53,6 +53,7 @@ def test_lookup_guesses_by_search_last_and_says_so(base):
     found = base.lookup("Mahatma Gandhi (politician);Salt March")
     assert found.how == "search" and found.titles[0] == "Mahatma Gandhi"
     assert found.missing == ("Mahatma Gandhi (politician)", "Salt March")
+    assert base.lookup("Salt March", guess=False).how == "missing"
 
 
 def test_coverage_counts_each_title_once(base):

@@ -3,9 +3,11 @@
 import math
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,13 @@ def test_a_result_shows_the_passage_that_was_scored(make_base):
             for passage in passages:
                 found = base.search(f"{title} {passage.text}", 1)[0]
                 assert (found.id, found.text) == (passage.id, passage.text)
+
+
+def test_a_words_number_of_passages_counts_each_passage_once(make_base):
+    path = make_base({"one": "Oslo, Oslo, Oslo.", "two": "Oslo and Rome.", "three": "Rome."})
+    with closing(sqlite3.connect(path)) as connection:
+        counts = dict(connection.execute("SELECT term, passages FROM knowledge_terms"))
+    assert [counts[token] for token in tokens("Oslo Rome")] == [2, 2]
 
 
 def test_the_rarest_words_are_sought(make_base, monkeypatch):
