@@ -14,10 +14,10 @@ import torch
 from bench import models
 from bench.timing import Side, once
 from bench.workload import Work
-from grpo.device.products import linear, prepack, slow_dtype
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import Build
-from grpo.model.memory import kv_bytes_per_token
+from grpo.engine.device.products import linear, prepack, slow_dtype
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import Build
+from grpo.engine.model.memory import kv_bytes_per_token
 
 Peaks = Mapping[str, float]  # what `peaks` measured
 REPEATS = 5

@@ -3,8 +3,8 @@
 How close does a decode step, from embedding to end flags, come to what memory and arithmetic allow? On a GPU a step is
 a CUDA graph. Weights are random and made on the device; nothing is read or downloaded. Every row has --context tokens
 before it. At 96 rows the step also runs with an adapter of rank --rank (default: the model's usual one, 16 at 1.5b and
-256 at 7b), which shows what the adapter costs. The decode attentions of grpo/attention/select.py compete at each shape;
-their errors and times are printed.
+256 at 7b), which shows what the adapter costs. The decode attentions of grpo/engine/attention/select.py compete at each
+shape; their errors and times are printed.
 
 The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
 context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
@@ -16,14 +16,14 @@ import torch
 
 from bench import ceilings, models, timing
 from bench.record import Record, parse
-from grpo.attention.select import decode_choice
-from grpo.device.capture import CudaCapture
-from grpo.device.draw import SamplingParams
-from grpo.device.ops import describe
-from grpo.model.decoder import Decoder
-from grpo.sampling.cache import KVCache
-from grpo.sampling.cuda_graph import DecodeGraphs
-from grpo.sampling.decode_step import Slots
+from grpo.engine.attention.select import decode_choice
+from grpo.engine.device.capture import CudaCapture
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import describe
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.cuda_graph import DecodeGraphs
+from grpo.engine.sampling.decode_step import Slots
 
 RANKS = dict.fromkeys(models.SHAPES, 16) | {"7b": 256}  # of the adapter that a model usually has
 TARGETS = {1: 0.80, 24: 0.75, 96: 0.75, 288: 0.70}

@@ -34,7 +34,7 @@ import numpy as np
 
 from bench.record import ROOT, experiment_parser, markdown_table
 from bench.refusals import auroc_within, mean_risk, over_seeds, risk_at
-from grpo.advantages import group_advantages
+from grpo.algorithm.advantages import group_advantages
 from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config

@@ -15,9 +15,9 @@ import torch
 from bench import ceilings, models
 from bench.record import Record, parse
 from bench.workload import plain_logprobs
-from grpo.logprobs import token_logprobs
-from grpo.model.lora import Build
-from grpo.model.memory import CHUNK
+from grpo.algorithm.logprobs import token_logprobs
+from grpo.engine.model.lora import Build
+from grpo.engine.model.memory import CHUNK
 
 CHECKED_ROWS = 64
 SIZES = {

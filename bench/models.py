@@ -16,14 +16,14 @@ from unittest import mock
 import torch
 
 from bench.workload import NUM_SPECIAL
-from grpo.attention.select import packed_attention
-from grpo.base.schema import Layout
+from grpo.algorithm.schema import Layout
 from grpo.base.storage import write_json
 from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
-from grpo.model import policy
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import REFERENCE, Build, LoraSpec
-from grpo.model.weights import load_decoder, named_tensors, save_checkpoint
+from grpo.engine.attention.select import packed_attention
+from grpo.engine.model import policy
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import REFERENCE, Build, LoraSpec
+from grpo.engine.model.weights import load_decoder, named_tensors, save_checkpoint
 
 END, PAD = "<|end|>", "<|endoftext|>"
 END_ID = 0  # of END

@@ -32,15 +32,17 @@ import numpy as np
 
 from bench.record import ROOT, experiment_parser, markdown_table
 from bench.refusals import auroc_within, mean_risk, over_seeds, risk_at
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.almanac import own_answers
 from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import Policy, load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.evaluation.boundary import (
     answered,
@@ -53,9 +55,7 @@ from grpo.evaluation.boundary import (
     read_rows,
 )
 from grpo.evaluation.held_out import boundary_file
-from grpo.model.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
-from grpo.sampling.sampler import Sampler
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right
 from knowledge.almanac import conversations as cold_start_rows

@@ -26,10 +26,10 @@ import torch
 from bench import ceilings, models, peers
 from bench.record import Record, parse
 from bench.workload import KINDS, Work, padded, random_prompts
-from grpo.base.schema import Completion
-from grpo.device.draw import SamplingParams, inverse_cdf, uniforms
-from grpo.device.ops import draw_tokens
-from grpo.sampling.sampler import Sampler
+from grpo.algorithm.schema import Completion
+from grpo.engine.device.draw import SamplingParams, inverse_cdf, uniforms
+from grpo.engine.device.ops import draw_tokens
+from grpo.engine.sampling.sampler import Sampler
 
 SIZES = {
     "smoke": {

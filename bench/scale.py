@@ -20,8 +20,9 @@ update     2 (W - 1) / W · 4 A' bytes              float32 gradients of a shard
 
 Lengths are even from 0 to LONGEST, so a sequence that is alive has 2/3 MEAN tokens. Nothing overlaps, no activations
 are computed again, and the prefill is left out. Efficiency: the flop of the step at T = 1, over N F and the time. The
-fewest shards are taken whose weights and optimizer (`grpo.model.memory` counts them) leave room for FEWEST sequences;
-if none do, weights in 8 bits. What is sent is held against gloo processes (tests/test_scale.py). F, M and links: A800.
+fewest shards are taken whose weights and optimizer (`grpo.engine.model.memory` counts them) leave room for FEWEST
+sequences; if none do, weights in 8 bits. What is sent is held against gloo processes (tests/test_scale.py). F, M and
+links: A800.
 """
 
 from dataclasses import dataclass
@@ -32,10 +33,10 @@ import torch
 from bench.ceilings import num_weights
 from bench.models import qwen2
 from bench.record import markdown_table
-from grpo.device.shard import Shard
-from grpo.model import memory
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import Build, LoraSpec
+from grpo.engine.device.shard import Shard
+from grpo.engine.model import memory
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import Build, LoraSpec
 
 QUESTIONS = 64
 ANSWERS = 12  # of a question

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from grpo.base.storage import write_json, write_lines
 from grpo.config.load import load_config
 from grpo.run.run import Run

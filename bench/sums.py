@@ -19,16 +19,16 @@ from pathlib import Path
 import numpy as np
 
 from bench.record import experiment_parser, markdown_table
-from grpo.base.schema import Prompt
+from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import Policy, load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.boundary import encode, interval
-from grpo.model.policy import Policy, load_for_inference
-from grpo.sampling.sampler import Sampler
 from rewards.boxed import verdict
 
 MODELS = {"cold start": "cold_start/final", "GRPO": "final"}

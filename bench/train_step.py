@@ -23,16 +23,16 @@ import torch
 from bench import ceilings, models, peers
 from bench.record import Record, parse
 from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
-from grpo.base.schema import Completion, Group, PackedBatch, Prompt
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
 from grpo.config.options import TrainConfig
-from grpo.device.distributed import Ranks
-from grpo.logprobs import batch_logprobs
-from grpo.loss import policy_loss
-from grpo.model import memory
-from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.decoder import Decoder
-from grpo.model.lora import Build
-from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import Build
 
 RANK = 16
 SIZES = {

@@ -33,8 +33,8 @@ import torch
 from bench import ceilings, models, peers, steps, timing
 from bench.record import Record, parse
 from bench.workload import packed_tokens, work_of
-from grpo.base.schema import Group
-from grpo.model import memory
+from grpo.algorithm.schema import Group
+from grpo.engine.model import memory
 from grpo.train import GrpoTrainer
 
 LEARNING_RATE = 1e-6

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from grpo.base.schema import Group, completions_of
+from grpo.algorithm.schema import Group, completions_of
 
 GROUP = 12
 NUM_SPECIAL = 4  # the first ids of models.write_tokenizer

@@ -2,33 +2,25 @@
 
 README.md shows how the data flows from a config to a checkpoint.
 
-Read in this order, together with MATH.md:
+Read in this order:
 
     train.py         `train_step`: the algorithm on one screen
-    base/schema.py   the data that flows through it, with worked examples, and the legend of tensor shapes
-    rollout.py       prompts to groups of completions, rewards to advantages            (then advantages.py, credit.py)
-    packing.py       groups to micro-batches; the loss weights
-    logprobs.py      micro-batches to log-probs, never tokens x vocabulary at once
-    loss.py          the clipped objective and its relatives
-    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then optim.py, flat.py, sft.py)
-    sampling/        batched generation over a key-value cache
-    model/           the decoder of Qwen and Llama, LoRA, checkpoints in and out, the memory that a step needs
-    attention/       attention inside a micro-batch, and of one new token per sequence
-    device/          the choice between fused kernels and torch's operations
+    algorithm/       the textbook: MATH.md, and a file for each noun of the algorithm
+    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then sft.py)
+    engine/          how it is computed: the network, attention, generation, devices
     data/            files to prompts; small worlds made from scratch
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
-    run/             what surrounds the algorithm: output directory, log, checkpoints, resuming
-    diagnosis/       what the numbers of a run say: their meanings, and rules for known failures
+    run/             what surrounds the algorithm: output directory, log, checkpoints, resuming, diagnosis
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
     explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
-Every file may use base/: errors, storage, messages of a command, and the data that flows (schema.py).
+Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).
 
-Imports go one way: base/ imports nothing else of this program; knowledge/ imports it, and rewards/ imports knowledge/
-(and, for an entailment model, grpo/device/). The folders of grpo/ come next, and train.py, sft.py and the other
-commands last.
+Imports go one way: base/ and algorithm/schema.py import nothing else of this program; knowledge/ imports it, and
+rewards/ imports knowledge/ (and, for an entailment model, grpo/engine/device/). The folders of grpo/ come next, and
+train.py, sft.py and the other commands last.
 """
 
 import sys

@@ -16,25 +16,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.schema import Group, completions_of
 from grpo.base.storage import write_json, write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
-from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model import memory
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_records, unused
 from grpo.evaluation.compare import compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
-from grpo.model import memory
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
-from grpo.sampling.sampler import Sampler
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer

@@ -2,8 +2,8 @@
 
   python -m grpo.explain RUN
 
-RUN is the output_dir of a run, which may be under way or may have been killed. The rules of grpo/diagnosis/rules.py are
-applied to its metrics again, step by step.
+RUN is the output_dir of a run, which may be under way or may have been killed. The rules of grpo/run/diagnosis/rules.py
+are applied to its metrics again, step by step.
 """
 
 import textwrap
@@ -13,9 +13,9 @@ from typing import Literal
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.diagnosis.health import Diagnosis
-from grpo.diagnosis.record import Record, read_record
-from grpo.diagnosis.rules import TREND, History, meaning
+from grpo.run.diagnosis.health import Diagnosis
+from grpo.run.diagnosis.record import Record, read_record
+from grpo.run.diagnosis.rules import TREND, History, meaning
 
 WIDTH = 100
 MAX_FILES = 20  # of completions/ whose reasons are read

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import torch
 
+from grpo.algorithm.schema import Prompt, completions_of
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, run_main
 from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
-from grpo.base.schema import Prompt, completions_of
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
+from grpo.engine.model.policy import Policy, base_of, find_parts
+from grpo.engine.model.weights import DTYPES, named_tensors
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
-from grpo.model import memory
-from grpo.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.model.policy import Policy, base_of, find_parts
-from grpo.model.weights import DTYPES, named_tensors
 from grpo.run.saved import SavedModel, find_saved, load_saved
-from grpo.sampling.sampler import Sampler
 
 CPU = torch.device("cpu")
 ROUNDED = ("bfloat16", "float16")

@@ -10,19 +10,19 @@ import argparse
 import sys
 from dataclasses import replace
 
+from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.base.schema import Prompt
 from grpo.config.options import TrainConfig
 from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions
-from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.model.policy import Policy
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
-from grpo.model.policy import Policy
 from grpo.run.saved import find_saved, load_saved
-from grpo.sampling.sampler import Sampler
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 

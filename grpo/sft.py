@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from grpo.algorithm.credit import answer_start
+from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
-from grpo.base.schema import Group, completions_of
 from grpo.base.text import show_duration
 from grpo.config.load import load_config, parse_arguments
 from grpo.config.options import SftConfig, TrainConfig, keys_that
-from grpo.credit import answer_start
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -24,14 +24,14 @@ from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
-from grpo.device.distributed import Ranks
-from grpo.device.peers import Peers
-from grpo.diagnosis.record import METRICS_FILE, read_metrics
-from grpo.model.adapter import is_adapter
-from grpo.model.policy import find_parts, load_encoder
-from grpo.model.weights import read_model_config
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.peers import Peers
+from grpo.engine.model.adapter import is_adapter
+from grpo.engine.model.policy import find_parts, load_encoder
+from grpo.engine.model.weights import read_model_config
 from grpo.report.plot import line_plot
 from grpo.run.cold_starts import keep, place_of, take
+from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.guard import Guard
 from grpo.run.metrics import Clock
 from grpo.run.provenance import check_origin, origin_of

@@ -1,7 +1,7 @@
 """Stage 2: GRPO.  python -m grpo.train CONFIG [key=value ...]
 
-`GrpoTrainer.train_step` is the algorithm. The numbers of the equations are those of grpo/MATH.md; each stands on the
-line of code that computes it.
+`GrpoTrainer.train_step` is the algorithm. The numbers of the equations are those of grpo/algorithm/MATH.md; each stands
+on the line of code that computes it.
 """
 
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from math import ceil
 
 import torch
 
-from grpo.attention import select
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.packing import set_loss_weights
+from grpo.algorithm.rollout import Rollout
+from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
-from grpo.base.schema import Completion, Group, PackedBatch
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
 from grpo.data.toy import make_world
-from grpo.device import ops
+from grpo.engine.attention import select
+from grpo.engine.device import ops
+from grpo.engine.model.lora import REFERENCE
+from grpo.engine.model.policy import load_reference
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
-from grpo.logprobs import batch_logprobs
-from grpo.loss import policy_loss
-from grpo.model.lora import REFERENCE
-from grpo.model.policy import load_reference
-from grpo.packing import set_loss_weights
-from grpo.rollout import Rollout
 from grpo.run.guard import Guard
 from grpo.run.metrics import Clock, completion_metrics, credit_metrics
 from grpo.run.run import Run

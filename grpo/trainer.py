@@ -7,24 +7,24 @@ from typing import Protocol
 
 import torch
 
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.optimizer import Optimizer, scheduled_rate
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
+from grpo.algorithm.schema import Group, PackedBatch, completions_of
 from grpo.base.errors import UserError
-from grpo.base.schema import Group, PackedBatch, completions_of
 from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.rows import Order
-from grpo.device.distributed import Ranks
-from grpo.device.draw import hash_seed
-from grpo.device.products import slow_dtype
-from grpo.diagnosis.health import Diagnosis, Health
-from grpo.logprobs import batch_logprobs
-from grpo.model import memory
-from grpo.model.decoder import Decoder
-from grpo.model.lora import POLICY
-from grpo.model.policy import Policy, find_parts, load_policy
-from grpo.model.slices import shares_of
-from grpo.optim import Optimizer, scheduled_rate
-from grpo.packing import pack_batch, split_into_micro_batches
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.draw import hash_seed
+from grpo.engine.device.products import slow_dtype
+from grpo.engine.model import memory
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import POLICY
+from grpo.engine.model.policy import Policy, find_parts, load_policy
+from grpo.engine.model.slices import shares_of
 from grpo.run.checkpoint import check_disk
+from grpo.run.diagnosis.health import Diagnosis, Health
 from grpo.run.metrics import Clock, TokenMeter
 from grpo.run.provenance import hidden_values, inputs_of
 from grpo.run.resume import check_inputs

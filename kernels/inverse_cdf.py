@@ -1,4 +1,4 @@
-"""Draw a token from each row of logits by inverse CDF, or take the likeliest: grpo/device/draw.py in two launches.
+"""Draw a token from each row of logits by inverse CDF, or take the likeliest (engine/device/draw.py, in two launches).
 
 In the first launch, each program takes a piece of the vocabulary and finds its largest logit, and its mass relative to
 that logit. In the second, each program takes a row. It rescales the masses to the row's largest logit and finds the

@@ -1,4 +1,4 @@
-"""Turn rows of logits into log-probs, entropies and gradients, in place: the last part of grpo/logprobs.py on a GPU.
+"""Turn rows of logits into log-probs, entropies and gradients, in place: the end of algorithm/logprobs.py on a GPU.
 
 Sweep 1 goes over a row tile by tile. With m the largest logit so far and x = (z - m) / τ, it keeps
 

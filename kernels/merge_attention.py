@@ -2,7 +2,7 @@
 
 Each part is normalized by its own sum and comes with its log-sum-exp l. With l = log(e^l₁ + e^l₂), the attention over
 both is e^(l₁ - l) out₁ + e^(l₂ - l) out₂. A program takes one token with all its heads, reads both parts once, and
-writes the result over the first. grpo/attention/flash.py uses it.
+writes the result over the first. grpo/engine/attention/flash.py uses it.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Slow twins: every fast path of this program, written a second time from its formula, for tests to compare with.
 
 Training never calls these functions. They share no code with the fast paths, compute in float64, loop wherever a loop
-is clearer, and leave their gradients to autograd. Equation numbers are those of grpo/MATH.md.
+is clearer, and leave their gradients to autograd. Equation numbers are those of grpo/algorithm/MATH.md.
 """
 
 import math

@@ -5,7 +5,7 @@ The letter is in the last `\boxed{}`, or after the last "answer", or begins the 
 
 import re
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards.boxed import last_boxed
 from rewards.exact import truths
 from rewards.format import final_text

@@ -16,8 +16,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm.schema import Group, Score
 from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
-from grpo.base.schema import Group, Score
 from knowledge.text import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]

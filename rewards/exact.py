@@ -5,7 +5,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from knowledge.text import compatible
 from rewards.format import parse
 from rewards.registry import Columns

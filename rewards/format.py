@@ -9,7 +9,7 @@ the original lets doubled tags and junk inside the answer through, and takes qua
 import re
 from dataclasses import dataclass
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from grpo.base.text import is_blank
 from rewards.registry import Columns
 

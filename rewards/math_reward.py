@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards import boxed, exact
 from rewards.registry import Columns, Options, Reward
 

@@ -1,6 +1,6 @@
 """Punish completions that come close to the length limit softly, as DAPO does (arXiv 2503.14476, Eq. 13 there)."""
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards.registry import Columns, Options, Reward
 
 

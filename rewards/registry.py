@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.schema import Score
 from rewards.custom import UserFunction, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 

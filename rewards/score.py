@@ -24,9 +24,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, say_next
-from grpo.base.schema import Completion, Group, Prompt
 from grpo.base.storage import write_atomically
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -103,7 +103,7 @@ def encoder(config: TrainConfig) -> Encode:
     if config.model_name_or_path is None:
         return UnknownTokens
     from grpo.data.prompts import load_tokenizer
-    from grpo.model.policy import find_parts
+    from grpo.engine.model.policy import find_parts
     from grpo.run.saved import find_saved
 
     model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)

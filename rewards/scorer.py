@@ -20,9 +20,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from grpo.algorithm.schema import Group, Score
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Group, Score
-from grpo.device.peers import Peers
+from grpo.engine.device.peers import Peers
 from rewards import custom
 from rewards.custom import MAX_NUMBER
 from rewards.registry import Reward, Say

@@ -82,7 +82,7 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
         return SentenceMatcher()
-    from grpo.device.distributed import choose_device
+    from grpo.engine.device.distributed import choose_device
     from knowledge.facts.entailment import EntailmentVerifier
 
     try:

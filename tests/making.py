@@ -18,14 +18,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.attention.packed import PackedAttention
+from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.base.errors import UserError
-from grpo.base.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.device import shard
-from grpo.model.lora import POLICY, Build, LoraSpec, Mode
-from grpo.model.weights import load_decoder
+from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device import shard
+from grpo.engine.model.lora import POLICY, Build, LoraSpec, Mode
+from grpo.engine.model.weights import load_decoder
 from knowledge.build import build
 from rewards.scorer import Scorer
 

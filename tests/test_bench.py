@@ -12,9 +12,9 @@ from commands import ROOT
 from making import make_group, write_rows
 
 from bench import ceilings, decode, models, record, report, timing, whole_steps, workload
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.sampling.sampler import Sampler
 from grpo.report import plot
-from grpo.sampling.sampler import Sampler
 
 RUNS = {  # a benchmark and its options -> a package that it needs
     "sampler --peer hf": "transformers",

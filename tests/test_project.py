@@ -17,13 +17,13 @@ import pytest
 from commands import ROOT, source_files
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.diagnosis.glossary import GLOSSARY
+from grpo.run.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
 
 PACKAGES = ("grpo", "rewards", "knowledge", "kernels", "bench")
 SOURCES = source_files(*PACKAGES)
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-MATH = (ROOT / "grpo" / "MATH.md").read_text(encoding="utf-8")
+MATH = (ROOT / "grpo" / "algorithm" / "MATH.md").read_text(encoding="utf-8")
 ALGORITHM = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("grpo", "rewards")]
 
 
@@ -82,7 +82,7 @@ def test_every_exercise_of_math_md_names_a_test_that_exists():
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)
 
 
-SCHEMA = ast.get_docstring(ast.parse(TEXT[ROOT / "grpo" / "base" / "schema.py"]))
+SCHEMA = ast.get_docstring(ast.parse(TEXT[ROOT / "grpo" / "algorithm" / "schema.py"]))
 LEGEND = set(re.findall(r"(?:^|  )([A-Z1])  \w", SCHEMA, re.MULTILINE))
 
 
@@ -99,17 +99,18 @@ def test_shape_suffixes_use_the_letters_of_the_legend():
 
 
 # Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
-ORDER = [
-    *("grpo.base", "grpo.kernels", "grpo.device.peers", "grpo.device.shard", "grpo.device.distributed"),
-    *("grpo.data.files", "grpo.data.benchmarks"),
-    *("grpo.data.hub", "grpo.data.rows", "knowledge", "rewards", "grpo.config"),
-    *("grpo.device", "grpo.attention.packed", "grpo.data.rows", "grpo.model.decoder", "grpo.sampling"),
-    *("grpo.advantages", "grpo.credit", "grpo.packing", "grpo.logprobs", "grpo.loss", "grpo.flat", "grpo.optim"),
-    *("grpo.evaluation.confidence", "grpo.evaluation.measures", "grpo.evaluation.table"),
-    *("grpo.diagnosis.glossary", "grpo.diagnosis", "grpo.evaluation.compare", "grpo.explain", "grpo.report"),
-    *("grpo.run.run", "grpo.evaluation", "grpo.rollout", "grpo.trainer", "grpo.sft", "grpo.evaluate"),
-    *("grpo.train", "grpo.api", "grpo.generate", "grpo.export", "grpo.doctor", "rewards.score"),
-]
+ORDER = """
+    grpo.base grpo.algorithm.schema grpo.kernels
+    grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
+    grpo.data.files grpo.data.benchmarks grpo.data.hub grpo.data.rows knowledge rewards grpo.config
+    grpo.engine.device grpo.engine.attention grpo.data.rows grpo.engine.model grpo.engine.sampling
+    grpo.algorithm.advantages grpo.algorithm.credit grpo.algorithm.packing grpo.algorithm.logprobs grpo.algorithm.loss
+    grpo.algorithm.optimizer
+    grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
+    grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
+    grpo.run.run grpo.evaluation grpo.algorithm.rollout grpo.trainer grpo.sft grpo.evaluate
+    grpo.train grpo.api grpo.generate grpo.export grpo.doctor rewards.score
+""".split()
 
 
 def room(module: str) -> int | None:

@@ -1,6 +1,5 @@
 """What everything else stands on: grpo/, rewards/ and knowledge/ import this folder, and it imports nothing of them.
 
-schema.py    the data that flows through the program, with worked examples, and the legend of tensor shapes
 errors.py    what failed, why, and what to type
 storage.py   files that are complete or absent
 folders.py   folders that are complete or absent, with a manifest

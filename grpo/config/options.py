@@ -19,7 +19,9 @@ from grpo.config.values import describe_limits
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
-MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
+MAX_WAIT_S = (
+    1799  # for a reward or a service; other processes wait 30 minutes for this one (engine/device/distributed.py)
+)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
@@ -229,7 +231,7 @@ class SamplingKeys:
 @dataclass(frozen=True)
 class LossKeys:
     loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo"))
-    """Weight of a token in the loss: Eq. 8 in grpo/MATH.md."""
+    """Weight of a token in the loss: Eq. 8 in grpo/algorithm/MATH.md."""
     beta: float = key(0.0, "first warned", low=0)
     """Weight of the KL penalty towards the policy of step 0. 0: no reference pass."""
     epsilon: float = key(0.2, "warned", above=0)

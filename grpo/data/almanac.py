@@ -10,10 +10,10 @@ from grpo.base.progress import counting
 from grpo.config.options import AnyConfig
 from grpo.data.messages import with_system
 from grpo.data.prompts import render
-from grpo.device.distributed import choose_device
-from grpo.device.draw import SamplingParams
-from grpo.model.policy import Policy, load_for_inference
-from grpo.sampling.sampler import Sampler
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import Policy, load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from knowledge.almanac import Fact
 
 MAX_TOKENS, MAX_SEQUENCES = 10, 64

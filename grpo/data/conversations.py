@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Completion, Group, Prompt
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error
 from grpo.data.messages import Message, read_message, with_system

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
-from grpo.base.schema import Prompt
 from grpo.base.storage import read_json
 from grpo.base.time_limit import memory_limit, time_limit
 from grpo.data.messages import Message, with_system

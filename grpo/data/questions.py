@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Prompt
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
@@ -14,7 +14,7 @@ from grpo.data.files import Record
 from grpo.data.hub import fetch_data
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
-from grpo.device.peers import Peers
+from grpo.engine.device.peers import Peers
 from rewards.outcome.correctness import TRUE
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -22,7 +22,7 @@ from rewards.scorer import Scorer
 KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
-    from grpo.model.policy import Policy
+    from grpo.engine.model.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from grpo.base.storage import save_tensors, write_atomically, write_json, write_
 from grpo.config.options import ALMANAC, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
-from grpo.device.distributed import Ranks
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import Build
-from grpo.model.weights import named_tensors
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import Build
+from grpo.engine.model.weights import named_tensors
 from knowledge import almanac, world
 from knowledge.world import NEUTRAL, Sizes, World
 

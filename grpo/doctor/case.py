@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 
 import torch
 
+from grpo.algorithm.schema import Prompt
 from grpo.base.errors import describe, escape, redact
-from grpo.base.schema import Prompt
 from grpo.base.storage import Json
 from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.questions import QuestionData
 from grpo.data.rows import Row
 from grpo.data.toy import is_made, locate
-from grpo.device.distributed import choose_device
 from grpo.doctor.rehearsal import Rehearsal
-from grpo.model.decoder import Decoder, ModelConfig
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.model.decoder import Decoder, ModelConfig
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 from rewards.services import Checkup

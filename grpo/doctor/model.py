@@ -3,24 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Completion, Group, Prompt
 from grpo.config.load import examine_config
 from grpo.config.options import SftConfig, keys_that
 from grpo.data.prompts import eos_ids, turn_end
-from grpo.device.draw import SamplingParams, hash_seed
-from grpo.device.products import slow_dtype
-from grpo.device.shard import Shard
 from grpo.doctor.case import Case, NotChecked, need
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
-from grpo.model import memory
-from grpo.model.adapter import load_adapter
-from grpo.model.decoder import Decoder
-from grpo.model.lora import Build
-from grpo.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
-from grpo.model.weights import load_decoder, named_tensors, read_model_config
+from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.products import slow_dtype
+from grpo.engine.device.shard import Shard
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import load_adapter
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import Build
+from grpo.engine.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
+from grpo.engine.model.weights import load_decoder, named_tensors, read_model_config
+from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.run.checkpoint import check_disk
-from grpo.sampling.sampler import Sampler, check_finite
 from grpo.sft import after_stage1, stage1_overrides
 from rewards.scorer import Scorer
 

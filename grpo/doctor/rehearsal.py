@@ -8,10 +8,10 @@ import os
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from grpo.base.schema import Group, Score, completions_of
+from grpo.algorithm.rollout import Rollout
+from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
-from grpo.device.distributed import Ranks, choose_device
-from grpo.rollout import Rollout
+from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.signals import Signals

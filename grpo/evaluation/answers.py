@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from grpo.algorithm.schema import Group, Prompt, completions_of
 from grpo.base.progress import counting
-from grpo.base.schema import Group, Prompt, completions_of
 from grpo.base.storage import Json
-from grpo.device.draw import SamplingParams, hash_seed
-from grpo.model.policy import Policy
-from grpo.sampling.sampler import Sampler, check_finite
+from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.model.policy import Policy
+from grpo.engine.sampling.sampler import Sampler, check_finite
 
 
 def generate_groups(

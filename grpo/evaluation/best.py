@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from grpo.config.options import HIGHER_IS_BETTER
-from grpo.diagnosis.glossary import Metrics
-from grpo.diagnosis.reader import is_number, read_document
-from grpo.model.policy import Policy
+from grpo.engine.model.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
+from grpo.run.diagnosis.glossary import Metrics
+from grpo.run.diagnosis.reader import is_number, read_document
 from grpo.run.run import Run
 
 

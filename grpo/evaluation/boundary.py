@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.options import ALMANAC
 from grpo.data.almanac import first_words
-from grpo.device.draw import SamplingParams
-from grpo.diagnosis.reader import is_number, read_lines
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import Policy
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.compare import interval
-from grpo.logprobs import batch_logprobs
-from grpo.model.policy import Policy
-from grpo.packing import pack_batch, split_into_micro_batches
-from grpo.sampling.sampler import Sampler
+from grpo.run.diagnosis.reader import is_number, read_lines
 from knowledge.almanac import Fact, is_right
 
 AT_ONCE, AFTER = "Nothing", "I don't know"  # how reasoning begins that declines, and an answer that declines

@@ -18,7 +18,7 @@ import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.files import read_records
-from grpo.diagnosis.reader import clean, is_number
+from grpo.run.diagnosis.reader import clean, is_number
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap

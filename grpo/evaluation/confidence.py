@@ -12,7 +12,7 @@ Only answers that state one, and were right or wrong, count here; each counts th
 import statistics
 from collections.abc import Sequence
 
-from grpo.base.schema import Group, completions_of
+from grpo.algorithm.schema import Group, completions_of
 from grpo.run.metrics import outcome_of
 from rewards.format import stated_confidence
 

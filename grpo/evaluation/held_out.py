@@ -8,21 +8,21 @@ repeated, and the table names its step.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from grpo.base.schema import Group, Prompt
+from grpo.algorithm.schema import Group, Prompt
 from grpo.base.storage import write_json, write_lines
 from grpo.config.options import WITH_KNOWLEDGE
 from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.device.draw import SamplingParams
-from grpo.diagnosis.reader import read_document
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import Policy
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.boundary import auroc_declining, examine, read_rows, verdict
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import summary_table
-from grpo.model.policy import Policy
+from grpo.run.diagnosis.reader import read_document
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated
 from grpo.run.run import Run
-from grpo.sampling.sampler import Sampler
 from rewards.scorer import Scorer
 
 Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary

@@ -21,7 +21,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from grpo.base.schema import Completion, Group, Outcome, completions_of
+from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
 from grpo.run.metrics import outcome_of
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from grpo.base.errors import UserError
-from grpo.diagnosis.record import Answer, Record
 from grpo.evaluation.compare import Comparison, compare, measure_answers
+from grpo.run.diagnosis.record import Answer, Record
 
 NUM_CHANGES = 6  # in each direction
 HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}

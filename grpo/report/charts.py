@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean
 
-from grpo.diagnosis.glossary import meaning
-from grpo.diagnosis.record import Record
 from grpo.report.plot import finite_points
+from grpo.run.diagnosis.glossary import meaning
+from grpo.run.diagnosis.record import Record
 
 Points = Sequence[tuple[float, float]]
 

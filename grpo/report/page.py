@@ -14,14 +14,14 @@ from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, as_yaml, keys_that
-from grpo.diagnosis.reader import is_number
-from grpo.diagnosis.record import Record, read_record
 from grpo.evaluation.compare import comparison_text
 from grpo.evaluation.measures import Summary
 from grpo.evaluation.table import summary_table
 from grpo.explain import explain
 from grpo.report.answers import answered_twice, before_and_after, examples, headline, most_changed
 from grpo.report.charts import draw_charts, show_tick
+from grpo.run.diagnosis.reader import is_number
+from grpo.run.diagnosis.record import Record, read_record
 
 FILE_NAME = "report.html"
 

@@ -16,14 +16,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from grpo.algorithm.optimizer import MASTER, all_finite
 from grpo.base import folders
 from grpo.base.errors import STORAGE, UserError, explained, reason
 from grpo.base.folders import MANIFEST_FILE, write_folder
 from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
-from grpo.model.decoder import Decoder
-from grpo.model.slices import whole_parameters
-from grpo.optim import MASTER, all_finite
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.slices import whole_parameters
 
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time

@@ -18,7 +18,7 @@ from grpo.base.folders import MANIFEST_FILE, UNFINISHED, problem_with, remove, w
 from grpo.base.storage import try_to_lock
 from grpo.config.options import SftConfig
 from grpo.data.rows import digest
-from grpo.device.distributed import Ranks
+from grpo.engine.device.distributed import Ranks
 from grpo.run.provenance import origin_of, program
 
 KEPT = 8

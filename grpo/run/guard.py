@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from grpo.algorithm.schema import Group
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
-from grpo.base.schema import Group
-from grpo.diagnosis.glossary import Metrics
-from grpo.model import memory
+from grpo.engine.model import memory
+from grpo.run.diagnosis.glossary import Metrics
 
 if TYPE_CHECKING:
     from grpo.trainer import Trainer

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_lines
 from grpo.config.options import AnyConfig
-from grpo.diagnosis.glossary import Metrics, check_names
-from grpo.diagnosis.record import METRICS_FILE
+from grpo.run.diagnosis.glossary import Metrics, check_names
+from grpo.run.diagnosis.record import METRICS_FILE
 from grpo.run.messages import tell, tolerated
 from grpo.run.metrics import Window, outcome_of
 from grpo.run.trackers import Tracker, open_tracker

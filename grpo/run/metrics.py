@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo.base.schema import Group, Outcome, PackedBatch, Score, completions_of
-from grpo.device.distributed import Ranks
-from grpo.diagnosis.glossary import Metrics
+from grpo.algorithm.schema import Group, Outcome, PackedBatch, Score, completions_of
+from grpo.engine.device.distributed import Ranks
+from grpo.run.diagnosis.glossary import Metrics
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from grpo.config.options import AnyConfig, SftConfig, keys_that
 from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
-from grpo.model.policy import Policy, find_parts
+from grpo.engine.model.policy import Policy, find_parts
 
 ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
 LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned

@@ -14,7 +14,7 @@ from grpo.base.folders import MANIFEST_FILE, sha256
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config
 from grpo.config.options import AnyConfig, keys_that
-from grpo.device.distributed import Ranks
+from grpo.engine.device.distributed import Ranks
 from grpo.run.checkpoint import checkpoints, problem_with
 from grpo.run.provenance import differences, written
 from grpo.run.run_dir import CONFIG_FILE

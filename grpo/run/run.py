@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from grpo.attention import select
+from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.schema import Group
 from grpo.base.errors import STORAGE, Interrupted, describe, explained, redact
 from grpo.base.folders import write_folder
-from grpo.base.schema import Group
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.device.distributed import Ranks, choose_device
-from grpo.diagnosis.glossary import Metrics
-from grpo.model.policy import Policy
-from grpo.optim import Optimizer
+from grpo.engine.attention import select
+from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint
+from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import ORIGIN_FILE, environment

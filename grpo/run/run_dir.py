@@ -12,8 +12,8 @@ from pathlib import Path
 from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, is_at, read_mapping, try_to_lock, write_json
-from grpo.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.checkpoint import recover
+from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE
 from grpo.run.messages import now, tell, tolerated
 
 OLD_RUN = "old-run"  # holds a run that is overwritten, until its successor has a checkpoint

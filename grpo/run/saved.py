@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.folders import MANIFEST_FILE, problem_with
 from grpo.base.storage import read_mapping
@@ -13,9 +14,8 @@ from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
-from grpo.model.adapter import is_adapter
-from grpo.model.policy import Policy, load_for_inference, load_policy
-from grpo.optim import Optimizer
+from grpo.engine.model.adapter import is_adapter
+from grpo.engine.model.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.resume import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE

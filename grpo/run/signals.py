@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from grpo.base.errors import SIGINT, Interrupted
-from grpo.device.distributed import Ranks
+from grpo.engine.device.distributed import Ranks
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 AGAIN_S = 0.5  # the alarm rings until the run ends, since libraries can swallow what a handler raises

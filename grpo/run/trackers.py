@@ -16,7 +16,7 @@ import yaml
 from grpo.base.errors import CONFIG, check_all, explained, is_storage_error
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
-from grpo.diagnosis.glossary import Metrics
+from grpo.run.diagnosis.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
 PROJECT_VARIABLES = {"swanlab": "SWANLAB_PROJ_NAME", "wandb": "WANDB_PROJECT"}

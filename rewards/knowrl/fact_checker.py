@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Decompose, admissible, every_fact
 from knowledge.facts.matcher import by_rules
@@ -32,7 +32,7 @@ MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
-CheckedFact = dict[str, Any]  # as a score holds it: see grpo.base.schema.Score
+CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
 

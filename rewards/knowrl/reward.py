@@ -18,7 +18,7 @@ asked.
 import math
 from dataclasses import replace
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards.knowrl.fact_checker import FactChecker, Formula
 from rewards.outcome.correctness import KNOWRL, WRONG, grader
 from rewards.outcome.judge import build_judge

@@ -17,7 +17,7 @@ wrong answer; and 2 for any reply that holds the article "a".)
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from grpo.base.schema import Outcome, Score
+from grpo.algorithm.schema import Outcome, Score
 from rewards.exact import equals_one, truths
 from rewards.format import Parsed, final_text, parse
 from rewards.outcome.choices import lists_alternatives, num_candidates

@@ -16,7 +16,7 @@ import re
 import unicodedata
 from typing import Any
 
-from grpo.base.schema import Outcome
+from grpo.algorithm.schema import Outcome
 from knowledge.facts.replies import without_thoughts
 
 WORDS: dict[Outcome, str] = {  # a verdict consists of these, and of letters

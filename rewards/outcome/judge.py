@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grpo.algorithm.schema import Outcome
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.base.schema import Outcome
 from knowledge.facts.replies import Ask, converse
 from knowledge.text import printable, shortened
 from rewards.exact import equals_one

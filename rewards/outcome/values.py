@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards.format import stated_confidence
 from rewards.outcome.correctness import KNOWRL, GradeAnswer, Values, grader
 from rewards.outcome.judge import build_judge

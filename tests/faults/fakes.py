@@ -129,7 +129,7 @@ def short_grace() -> None:
 
 def endless_generation() -> None:
     """From its 4th batch on, the sampler takes an hour; a signal's grace is a second."""
-    from grpo.sampling.sampler import Sampler
+    from grpo.engine.sampling.sampler import Sampler
 
     def slow(number, sample, *_):
         if number > 3:
@@ -144,7 +144,7 @@ def endless_generation() -> None:
 
 def endless_decoding() -> None:
     """From its 4th batch on, the sampler never finds a sequence that has ended; a signal's grace is a second."""
-    from grpo.sampling.sampler import Sampler
+    from grpo.engine.sampling.sampler import Sampler
 
     def endless(number, sample, sampler, *_):
         while number > 3:
@@ -181,7 +181,7 @@ def slow_save() -> None:
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge. Words alone:
     a semicolon would be a list of answers, which is wrong without a judge."""
-    from grpo.model.policy import Policy
+    from grpo.engine.model.policy import Policy
 
     def framed(number, decode, policy, ids):
         return f"<think>So.</think><answer>{ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode())}</answer>"
@@ -192,7 +192,7 @@ def talkative() -> None:
 
 def thoughtful() -> None:
     """The same, and each completion states a fact of its own in its thoughts."""
-    from grpo.model.policy import Policy
+    from grpo.engine.model.policy import Policy
 
     def stating(number, frame, policy, ids):
         return frame().replace("So.", f"The number {'-'.join(map(str, ids))} is a town in France.")
@@ -203,40 +203,40 @@ def thoughtful() -> None:
 
 def steers_the_terminal() -> None:
     """Completions full of escape sequences."""
-    from grpo.model.policy import Policy
+    from grpo.engine.model.policy import Policy
 
     wrap(Policy, "decode", lambda number, decode, *_: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode()}\r")
 
 
 def judged() -> None:
     """Each completion has a true and a false sentence, whatever it says."""
-    import grpo.rollout
-    from grpo.base.schema import Sentence
+    import grpo.algorithm.rollout
+    from grpo.algorithm.schema import Sentence
 
     def halves(completion, decode):
         half = len(completion.ids) // 2
         return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
 
-    grpo.rollout.judged_sentences = halves
+    grpo.algorithm.rollout.judged_sentences = halves
 
 
 def bad_logits() -> None:
     """The log-probs of the second training step (one micro-batch, no reference) are not finite."""
     import torch
 
-    import grpo.logprobs
+    import grpo.algorithm.logprobs
 
     def broken(number, score, *_):
         logp_C, entropy_C = score()
         return (logp_C * torch.nan if number == 2 else logp_C), entropy_C
 
-    wrap(grpo.logprobs, "token_logprobs", broken)
+    wrap(grpo.algorithm.logprobs, "token_logprobs", broken)
 
 
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
-    from grpo import logprobs
-    from grpo.sampling import decode_step, sampler
+    from grpo.algorithm import logprobs
+    from grpo.engine.sampling import decode_step, sampler
 
     step = []
 
@@ -261,7 +261,7 @@ def bad_logits_while_sampling() -> None:
 
 def bad_gradient() -> None:
     """One number of the gradient is infinite in the steps that the environment names, by default the second."""
-    from grpo.optim import Optimizer
+    from grpo.algorithm.optimizer import Optimizer
 
     def broken(number, step, optimizer, *_):
         if str(number) in os.environ.get("BAD_STEPS", "2").split(","):
@@ -273,7 +273,7 @@ def bad_gradient() -> None:
 
 def dies_in_a_step() -> None:
     """The process is killed in its third step."""
-    from grpo.rollout import Rollout
+    from grpo.algorithm.rollout import Rollout
 
     def deadly(number, sample, *_):
         return os.kill(os.getpid(), signal.SIGKILL) if number == 3 else sample()
@@ -340,7 +340,7 @@ def counts_what_it_sends() -> None:
 
     import torch.distributed as dist
 
-    from grpo.device import peers
+    from grpo.engine.device import peers
     from grpo.run.guard import Guard
 
     sent, running, run_step = {}, [], Guard.run_step

@@ -10,10 +10,10 @@ from making import load, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.config.options import TrainConfig
+from grpo.engine.model import adapter, policy
+from grpo.engine.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.engine.model.weights import projections, save_checkpoint
 from grpo.export import export
-from grpo.model import adapter, policy
-from grpo.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
-from grpo.model.weights import projections, save_checkpoint
 
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from grpo.advantages import group_advantages, normalize_then_sum, reward_std
+from grpo.algorithm.advantages import group_advantages, normalize_then_sum, reward_std
 
 
 def step_advantages(groups, scale):

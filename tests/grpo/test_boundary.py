@@ -8,11 +8,11 @@ import pytest
 import torch
 from making import make_answers
 
-from grpo.base.schema import Prompt
+from grpo.algorithm.schema import Prompt
 from grpo.config.options import TrainConfig
+from grpo.engine.model.policy import load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.boundary import AFTER, AT_ONCE, auroc, encode, examine, logit, verdict
-from grpo.model.policy import load_for_inference
-from grpo.sampling.sampler import Sampler
 
 
 def test_auroc_counts_pairs_and_half_of_the_ties():

@@ -11,7 +11,7 @@ import torch
 from commands import ROOT, next_commands, run_command
 from making import load, randomise_adapter, write_rows
 
-from grpo.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.adapter import save_adapter, trained_adapter
 
 
 def command(*arguments, stdin="", code=0, new_interpreter=False):

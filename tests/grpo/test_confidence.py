@@ -3,7 +3,7 @@
 import pytest
 from making import make_answers
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from grpo.evaluation.confidence import aurc, brier, calibration, ece, risk_coverage
 
 STATED = [(0.95, True), (0.91, False), (0.55, True), (0.5, False), (0.0, False)]

@@ -10,13 +10,13 @@ import torch
 from making import build_base, make_completion, make_tokenizer, whole
 from test_train import adapter, run
 
-import grpo.rollout
+import grpo.algorithm.rollout
+from grpo.algorithm.credit import judged_sentences
+from grpo.algorithm.packing import Totals, pack_batch, split_into_micro_batches
+from grpo.algorithm.rollout import Rollout, Sampled
+from grpo.algorithm.schema import Group, Prompt, Score, Sentence
 from grpo.base.errors import UserError
-from grpo.base.schema import Group, Prompt, Score, Sentence
 from grpo.config.load import load_config
-from grpo.credit import judged_sentences
-from grpo.packing import Totals, pack_batch, split_into_micro_batches
-from grpo.rollout import Rollout, Sampled
 from grpo.run.log import completion_record
 from grpo.run.metrics import Clock, credit_metrics
 from rewards.registry import build_rewards
@@ -336,7 +336,7 @@ def keys(base, monkeypatch):
         half = len(completion.ids) // 2
         return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
 
-    monkeypatch.setattr(grpo.rollout, "judged_sentences", halves)
+    monkeypatch.setattr(grpo.algorithm.rollout, "judged_sentences", halves)
     return SENTENCES_OF_RUN | {"knowledge_base": str(base)}
 
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from grpo.kernels.reference import attention as slow
 
-from grpo.attention import dense as dense_attention
-from grpo.attention.dense import DenseAttention
+from grpo.engine.attention import dense as dense_attention
+from grpo.engine.attention.dense import DenseAttention
 
 
 def tensors(N, S, T, H, K, E):

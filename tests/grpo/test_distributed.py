@@ -15,14 +15,14 @@ import torch.distributed as dist
 from making import free_port, refused
 
 from grpo.base.errors import UserError
-from grpo.device import distributed
-from grpo.device.distributed import Ranks, choose_device, meet
-from grpo.device.peers import explain_lost_peers
+from grpo.engine.device import distributed
+from grpo.engine.device.distributed import Ranks, choose_device, meet
+from grpo.engine.device.peers import explain_lost_peers
 
 CPU = torch.device("cpu")
 RANK = """
 import json, sys, torch
-from grpo.device.distributed import Ranks
+from grpo.engine.device.distributed import Ranks
 ranks = Ranks(torch.device("cpu"))
 mine = float(ranks.rank + 1)
 tensor = torch.tensor([mine, -10 * mine])
@@ -52,7 +52,7 @@ def test_two_ranks():
 
 JOINED_ALREADY = """
 import torch, torch.distributed as dist
-from grpo.device.distributed import Ranks
+from grpo.engine.device.distributed import Ranks
 dist.init_process_group("gloo")
 ranks = Ranks(torch.device("cpu"), 2)
 print(ranks.shard.rank, ranks.shard.world, ranks.replicas.rank, ranks.replicas.world)
@@ -133,7 +133,7 @@ def test_ranks_that_do_not_meet_say_so_soon(monkeypatch):
 DIES = """
 import os, signal, sys, torch
 from datetime import timedelta
-from grpo.device import distributed
+from grpo.engine.device import distributed
 distributed.MEET, meet = timedelta(seconds=5), distributed.meet
 def meet_and_die(store, rank, world):
     met = meet(store, rank, world)

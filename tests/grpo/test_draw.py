@@ -8,7 +8,7 @@ from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import kept_tokens
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, hash_seed, uniforms
+from grpo.engine.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, hash_seed, uniforms
 
 CASES = [
     (1.0, 1.0, 0),

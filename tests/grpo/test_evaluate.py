@@ -11,15 +11,15 @@ from making import read_lines, refused, write_rows
 from test_benchmarks import GPQA, GSM8K, SIMPLE, TRUTHFUL, write_csv
 
 import grpo.evaluate
-from grpo.base.schema import Prompt
+from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.policy import load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluate import main
 from grpo.evaluation.answers import generate_groups
-from grpo.model.policy import load_for_inference
-from grpo.sampling.sampler import Sampler
 from grpo.train import train
 from rewards.score import main as score
 

@@ -1,4 +1,4 @@
-"""The answers to those exercises of grpo/MATH.md that no other test gives."""
+"""The answers to those exercises of grpo/algorithm/MATH.md that no other test gives."""
 
 import itertools
 from fractions import Fraction
@@ -6,12 +6,12 @@ from fractions import Fraction
 import pytest
 import torch
 
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.algorithm.loss import k3
+from grpo.algorithm.packing import count_trained, set_loss_weights
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.options import TrainConfig
-from grpo.device.distributed import Ranks
-from grpo.device.draw import inverse_cdf
-from grpo.loss import k3
-from grpo.packing import count_trained, set_loss_weights
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.draw import inverse_cdf
 
 REWARDS = torch.tensor([1.0, 0.0, 5.0], dtype=torch.float64)  # of three possible answers
 LOGITS = torch.tensor([0.3, -0.7, 0.1], dtype=torch.float64)

@@ -7,8 +7,8 @@ from commands import run_command
 from test_rules import HEALTHY, late
 
 from grpo.base.errors import UserError
-from grpo.diagnosis.record import read_record
 from grpo.explain import explain, main
+from grpo.run.diagnosis.record import read_record
 
 
 def write_run(folder, num_steps: int = 40, status: str | None = "done", reason: str = "", torn: str = "", **changes):

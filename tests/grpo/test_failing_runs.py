@@ -10,9 +10,9 @@ import pytest
 from making import write_checkpoint, write_rows
 from test_train import run
 
-from grpo.diagnosis.record import read_record
-from grpo.diagnosis.rules import RULES
 from grpo.explain import explain
+from grpo.run.diagnosis.record import read_record
+from grpo.run.diagnosis.rules import RULES
 
 RIGHT, DECLINES = "Paris", "I don't know"
 ANSWERS = [

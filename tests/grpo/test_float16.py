@@ -5,7 +5,7 @@ import torch
 from test_train import run
 from torch import nn
 
-from grpo.optim import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
+from grpo.algorithm.optimizer import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
 
 
 def make(scales_loss=True):

@@ -10,8 +10,8 @@ from making import load, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file
 
 from grpo.config.options import TrainConfig
-from grpo.model import gguf as ours
-from grpo.model.policy import find_parts, load_for_inference
+from grpo.engine.model import gguf as ours
+from grpo.engine.model.policy import find_parts, load_for_inference
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

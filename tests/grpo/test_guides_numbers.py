@@ -11,21 +11,21 @@ import pytest
 import torch
 from making import make_tokenizer, real_data, write_rows
 
-import grpo.model.policy
+import grpo.engine.model.policy
 import grpo.trainer
 from bench.models import SHAPES
+from grpo.algorithm.optimizer import Optimizer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.data.sums import REMAINDERS
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.rehearsal import NO_REWARD, SilentRun
-from grpo.model import memory
-from grpo.model.decoder import Decoder
-from grpo.model.lora import Build
-from grpo.model.policy import lora_spec
-from grpo.model.weights import named_tensors, read_model_config
-from grpo.optim import Optimizer
+from grpo.engine.model import memory
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import Build
+from grpo.engine.model.policy import lora_spec
+from grpo.engine.model.weights import named_tensors, read_model_config
 from grpo.train import GrpoTrainer
 from knowledge.world import make_world
 from rewards.scorer import Scorer
@@ -146,7 +146,7 @@ class FakeCard:
 
     def __init__(self, size: int, monkeypatch):
         self.size, self.tensors = size, []
-        monkeypatch.setattr(grpo.model.policy, "load_decoder", self.load_decoder)
+        monkeypatch.setattr(grpo.engine.model.policy, "load_decoder", self.load_decoder)
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 

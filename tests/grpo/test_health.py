@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
-from grpo.diagnosis.health import Health
+from grpo.run.diagnosis.health import Health
 
 
 def metrics(refused=0.1, unscored=0.0):

@@ -8,13 +8,13 @@ import pytest
 from making import ALONE
 from test_measures import answers
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from grpo.config.options import TrainConfig
-from grpo.diagnosis.glossary import check_names
 from grpo.evaluation import held_out
 from grpo.evaluation.held_out import Evaluation
 from grpo.evaluation.measures import summary
 from grpo.evaluation.table import UNKNOWN, summary_table
+from grpo.run.diagnosis.glossary import check_names
 from rewards.registry import Resource, Reward
 from rewards.scorer import Scorer
 

@@ -21,17 +21,17 @@ from test_policy import configured, hidden
 from test_train import adapter as final_adapter
 from test_train import run
 
-from grpo.device.products import ONEDNN
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
 from grpo.doctor.__main__ import main as doctor
+from grpo.engine.device.products import ONEDNN
+from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense
+from grpo.engine.model.policy import load_for_inference, load_policy
+from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.generate import main as generate
-from grpo.logprobs import batch_logprobs
-from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.int8_weight import Int8Rows, Int8Weight, dense
-from grpo.model.policy import load_for_inference, load_policy
-from grpo.model.weights import named_tensors, projections
-from grpo.packing import pack_batch
 
 CPU = torch.device("cpu")
 
@@ -100,10 +100,10 @@ def test_a_process_takes_what_is_counted(tmp_path):
     code = f"""
 from pathlib import Path
 import grpo.trainer
-from grpo.device.draw import SamplingParams
-from grpo.model.lora import Build, LoraSpec
-from grpo.model.weights import load_decoder
-from grpo.sampling.sampler import Sampler
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.weights import load_decoder
+from grpo.engine.sampling.sampler import Sampler
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
 def measure(int8):
     before = status("VmRSS")

@@ -9,7 +9,7 @@ from making import build_base, real_data, refused
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.model.policy import Policy
+from grpo.engine.model.policy import Policy
 from grpo.sft import sft
 from grpo.train import train
 

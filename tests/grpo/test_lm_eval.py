@@ -5,9 +5,9 @@ import json
 import pytest
 from making import load, randomise_adapter, write_rows
 
+from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.evaluate import main as evaluate
 from grpo.export import main as export
-from grpo.model.adapter import save_adapter, trained_adapter
 
 TASK = """
 dataset_path: json

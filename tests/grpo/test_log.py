@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 from making import configured
 
+from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import UserError
-from grpo.base.schema import Completion, Group, Prompt, Score
 from grpo.run.log import Log, completion_record, describe
 from grpo.run.metrics import Window
 from grpo.run.run import Run

@@ -7,9 +7,9 @@ import torch
 from grpo.kernels.reference import token_logprobs as slow
 from making import measured_in_forks
 
-from grpo.device.draw import SamplingParams, draw
-from grpo.device.ops import log_softmax_rows
-from grpo.logprobs import token_logprobs
+from grpo.algorithm.logprobs import token_logprobs
+from grpo.engine.device.draw import SamplingParams, draw
+from grpo.engine.device.ops import log_softmax_rows
 
 NO_CUT = float("-inf")
 
@@ -30,7 +30,7 @@ def inputs(rows=37, width=16, vocabulary=101, seed=0, dtype=torch.float64, offse
 @pytest.mark.parametrize("rows_in_cache", [3, 1000])
 def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, rows_in_cache):
     """Also where a chunk is worked on in several parts, and where rows are cut at different places or not at all."""
-    monkeypatch.setattr("grpo.device.ops.CACHE_BYTES", rows_in_cache * 101 * 8)
+    monkeypatch.setattr("grpo.engine.device.ops.CACHE_BYTES", rows_in_cache * 101 * 8)
     hidden, head, targets = inputs()
     cuts = None if cut is None else torch.full((37,), -1.0 if cut == "mixed" else cut, dtype=torch.float64)
     if cut == "mixed":
@@ -113,7 +113,7 @@ def test_memory_is_flat_in_tokens():
     """Peak memory of forward and backward at 4 times the tokens, in forks of one process. The logits of the 3,072 more
     tokens would take 393 MB; what is allowed is the allocator's mood."""
     code = """
-from grpo.logprobs import token_logprobs
+from grpo.algorithm.logprobs import token_logprobs
 def measure(rows):
     hidden = torch.randn(rows, 64, requires_grad=True)
     head, targets = torch.randn(32000, 64), torch.randint(0, 32000, (rows,))

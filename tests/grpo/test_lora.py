@@ -5,10 +5,11 @@ import torch
 from grpo.kernels.reference import lora_linear
 from making import load, make_group, refused, whole, write_checkpoint
 
-from grpo.logprobs import batch_logprobs
-from grpo.model.adapter import save_adapter, trained_adapter
-from grpo.model.int8_weight import dense
-from grpo.model.lora import (
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
+from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.int8_weight import dense
+from grpo.engine.model.lora import (
     ALL_PROJECTIONS,
     POLICY,
     REFERENCE,
@@ -21,8 +22,7 @@ from grpo.model.lora import (
     few_zeros,
     make_linear,
 )
-from grpo.model.weights import projections
-from grpo.packing import pack_batch
+from grpo.engine.model.weights import projections
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
@@ -211,7 +211,7 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
     otherwise."""
     outputs, masters, x = [], [], torch.randn(5, 10)
     for limit in (0.0, 1.0):
-        monkeypatch.setattr("grpo.model.lora.MAX_ZERO_SHARE", limit)
+        monkeypatch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", limit)
         build = Build(LoraSpec(3, 6, targets=targets), False, torch.float32, "cpu")
         joint = JointLinear(10, PARTS, True, build)
         generator = torch.Generator().manual_seed(1)

@@ -12,10 +12,10 @@ from grpo.kernels.reference import policy_loss as slow_loss
 from grpo.kernels.reference import token_advantages as slow_advantages
 from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
-from grpo.base.schema import Sentence
+from grpo.algorithm.loss import k3, policy_loss
+from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.schema import Sentence
 from grpo.config.options import TrainConfig
-from grpo.loss import k3, policy_loss
-from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo.model.master_weight import MasterWeight
+from grpo.engine.model.master_weight import MasterWeight
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

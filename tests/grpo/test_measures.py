@@ -5,7 +5,7 @@ import math
 import pytest
 from making import make_group
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from grpo.evaluation.measures import Z95, note_on_unscored, summary
 
 

@@ -15,15 +15,15 @@ from test_train import configured
 
 import grpo.train
 import grpo.trainer
-from grpo.attention.packed import PackedAttention
+from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.schema import Layout, Prompt
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
-from grpo.base.schema import Layout, Prompt
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.device.shard import Shard
-from grpo.model import memory
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import Build, LoraSpec
-from grpo.optim import Optimizer
+from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device.shard import Shard
+from grpo.engine.model import memory
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import Build, LoraSpec
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -69,13 +69,13 @@ from contextlib import nullcontext
 import torch._dynamo  # which recomputation imports
 from torch.utils._python_dispatch import TorchDispatchMode
 import grpo.trainer
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Layout
-from grpo.device.products import slow_dtype
-from grpo.logprobs import token_logprobs
-from grpo.model import memory
-from grpo.model.decoder import Decoder, ModelConfig
-from grpo.model.lora import Build, LoraSpec
+from grpo.engine.attention.packed import PackedAttention
+from grpo.algorithm.schema import Layout
+from grpo.engine.device.products import slow_dtype
+from grpo.algorithm.logprobs import token_logprobs
+from grpo.engine.model import memory
+from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.lora import Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from making import ALONE, loss_batch, make_group
 
-from grpo.base.schema import Score
-from grpo.diagnosis.glossary import check_names
+from grpo.algorithm.schema import Score
 from grpo.run import metrics
+from grpo.run.diagnosis.glossary import check_names
 from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
 
 

@@ -7,12 +7,12 @@ import torch
 from grpo.kernels.reference import attention, decode_attention
 from making import hidden_states, load, refused, visible_in, write_checkpoint
 
-from grpo.attention.decode import DecodeAttention
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Layout
-from grpo.model.decoder import ModelConfig, RMSNorm
-from grpo.model.lora import Build, Mode
-from grpo.sampling.cache import KVCache
+from grpo.algorithm.schema import Layout
+from grpo.engine.attention.decode import DecodeAttention
+from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.model.decoder import ModelConfig, RMSNorm
+from grpo.engine.model.lora import Build, Mode
+from grpo.engine.sampling.cache import KVCache
 
 LENGTH = 24
 

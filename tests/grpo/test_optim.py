@@ -6,7 +6,7 @@ import pytest
 import torch
 from making import refused
 
-from grpo.optim import Optimizer, scheduled_rate
+from grpo.algorithm.optimizer import Optimizer, scheduled_rate
 
 
 def parameters(seed=0):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from making import ALONE, fill, make_group, of_each, whole
 
-from grpo.base.schema import Layout, Part
+from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.schema import Layout, Part
 from grpo.config.options import TrainConfig
-from grpo.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
 
 
 def test_the_worked_example_of_the_schema():

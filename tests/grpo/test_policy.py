@@ -9,9 +9,9 @@ from making import hidden_states, load, randomise_adapter, refused, write_checkp
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.model.lora import ALL_PROJECTIONS, POLICY, REFERENCE
-from grpo.model.policy import (
+from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
+from grpo.engine.model.lora import ALL_PROJECTIONS, POLICY, REFERENCE
+from grpo.engine.model.policy import (
     choose_dtype,
     find_parts,
     load_for_inference,

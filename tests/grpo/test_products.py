@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from grpo.device import products
-from grpo.device.products import Product, add_product, append_product, linear, prepack
+from grpo.engine.device import products
+from grpo.engine.device.products import Product, add_product, append_product, linear, prepack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")
@@ -123,7 +123,7 @@ def test_products_of_ever_new_shapes_do_not_fill_the_memory():
     """Steps with new lengths. Kept without limit, the products of 500 new shapes took 220 MB."""
     script = """
 import torch
-from grpo.device.products import linear, weight_gradient
+from grpo.engine.device.products import linear, weight_gradient
 from test_products import used_bytes
 weight = torch.ones(96, 64)
 for rows in range(2, 702):

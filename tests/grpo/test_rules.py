@@ -5,10 +5,10 @@ import math
 import pytest
 from test_train import run
 
-from grpo.diagnosis import rules
-from grpo.diagnosis.health import Diagnosis
-from grpo.diagnosis.reasons import dominant_reason
-from grpo.diagnosis.rules import RULES, History, meaning
+from grpo.run.diagnosis import rules
+from grpo.run.diagnosis.health import Diagnosis
+from grpo.run.diagnosis.reasons import dominant_reason
+from grpo.run.diagnosis.rules import RULES, History, meaning
 
 HEALTHY = {
     "reward_std": 0.5,

@@ -15,7 +15,7 @@ import torch
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import to_yaml
 from grpo.config.options import MAX_WAIT_S
-from grpo.device.distributed import TIMEOUT
+from grpo.engine.device.distributed import TIMEOUT
 from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
 from grpo.run.provenance import hidden_values

@@ -8,10 +8,10 @@ import torch
 from making import ALONE, read_lines, refused, write_rows
 from safetensors.torch import load_file
 
+from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.optim import Optimizer
 from grpo.run.run import Run
 from grpo.sft import Examples, SftTrainer, sft
 from grpo.train import train

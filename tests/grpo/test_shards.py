@@ -12,17 +12,17 @@ from making import make_group, refused, whole, write_chat_checkpoint, write_chec
 from running import Processes
 from safetensors.torch import load_file
 
-from grpo.device.distributed import Ranks
-from grpo.device.draw import SamplingParams, draw
-from grpo.device.ops import log_softmax_rows
-from grpo.device.shard import ALONE, Shard, Split
-from grpo.device.split_draw import split_draw
-from grpo.device.split_softmax import split_log_softmax_rows
-from grpo.logprobs import batch_logprobs
-from grpo.model.lora import Build, LoraSpec, make_linear
-from grpo.model.slices import PARTIAL, shares_of
-from grpo.model.weights import load_decoder, read_model_config
-from grpo.packing import pack_batch
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
+from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.draw import SamplingParams, draw
+from grpo.engine.device.ops import log_softmax_rows
+from grpo.engine.device.shard import ALONE, Shard, Split
+from grpo.engine.device.split_draw import split_draw
+from grpo.engine.device.split_softmax import split_log_softmax_rows
+from grpo.engine.model.lora import Build, LoraSpec, make_linear
+from grpo.engine.model.slices import PARTIAL, shares_of
+from grpo.engine.model.weights import load_decoder, read_model_config
 
 KEYS = {"reward_funcs": ["fakes:mixed"], "save_steps": 3, "max_steps": 5, "max_completion_length": 6}
 FULL = {**KEYS, "lora_r": 0, "learning_rate": 1e-3, "weight_decay": 0.1}

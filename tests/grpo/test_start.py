@@ -65,7 +65,7 @@ STARTS = [  # keys, exit code, words of the error
 
 @pytest.mark.parametrize(("keys", "code", "part"), STARTS, ids=[start[0] for start in STARTS])
 def test_a_wrong_start_is_told_before_the_model_is_loaded_and_blocks_nothing(home, monkeypatch, keys, code, part):
-    monkeypatch.setattr("grpo.model.policy.load_decoder", loads_nothing)
+    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", loads_nothing)
     for _ in range(2):  # the second try finds what the first has left
         error = refused(lambda: train.main(["c.yaml", *keys.split(" ")]), part, exit_code=code)
         assert "internal error" not in describe(error)[1] and not holds_a_run(home / "run")

@@ -9,11 +9,11 @@ import torch
 from making import read_lines, refused, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
-import grpo.model.memory
-import grpo.rollout
+import grpo.algorithm.rollout
+import grpo.engine.model.memory
+from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
-from grpo.optim import Optimizer
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
@@ -81,8 +81,8 @@ def test_grpo_learns(tmp_path):
 
 
 def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
-    original = grpo.rollout.group_advantages
-    monkeypatch.setattr(grpo.rollout, "group_advantages", lambda *a: [-x for x in original(*a)])
+    original = grpo.algorithm.rollout.group_advantages
+    monkeypatch.setattr(grpo.algorithm.rollout, "group_advantages", lambda *a: [-x for x in original(*a)])
     assert learned(tmp_path) < -0.1
 
 
@@ -142,9 +142,9 @@ def test_a_resumed_run_keeps_its_micro_batches(tmp_path, chat_checkpoint, monkey
     """However much memory is free then: dropout's masks go by them."""
     keys = {"lora_dropout": 0.3, "save_steps": 1}
     tokens = iter((70, 70, 10_000))
-    choose = grpo.model.memory.choose_budget
+    choose = grpo.engine.model.memory.choose_budget
     monkeypatch.setattr(
-        grpo.model.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens))
+        grpo.engine.model.memory, "choose_budget", lambda *a, **k: replace(choose(*a, **k), tokens=next(tokens))
     )
     whole = run(tmp_path, chat_checkpoint, "whole", **keys)
     run(tmp_path, chat_checkpoint, max_steps=2, **keys)

@@ -11,9 +11,9 @@ from test_train import completions, configured, run
 
 import grpo.train
 import grpo.trainer
-from grpo.loss import policy_loss
-from grpo.model.lora import POLICY, REFERENCE
-from grpo.packing import pack_batch
+from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.packing import pack_batch
+from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer

@@ -14,7 +14,7 @@ from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.model.weights import save_checkpoint
+from grpo.engine.model.weights import save_checkpoint
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 
@@ -163,7 +163,7 @@ def hub():
 FETCH = """
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.rows import read_rows
-from grpo.model.weights import read_model_config
+from grpo.engine.model.weights import read_model_config
 folder = fetch_model('someone/tiny')
 files = sorted(path.name for path in folder.iterdir())
 print(read_model_config(folder).hidden_size, files, read_rows(fetch_data('someone/sums'))[0].question)

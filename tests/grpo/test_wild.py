@@ -10,10 +10,10 @@ from test_measures import answers
 from test_report import answer
 from test_rules import HEALTHY
 
-from grpo.diagnosis.record import read_record
 from grpo.evaluation.measures import summary
 from grpo.explain import explain
 from grpo.report.page import render
+from grpo.run.diagnosis.record import read_record
 
 DEEP, HUGE = "@deep@", "@huge@"  # written in place of values that json.dumps would not write
 NUMBERS = [-1, 0, 10**18, 10**310, -(10**310), 1e308, -1e308, 1e-320, float("nan"), float("inf")]

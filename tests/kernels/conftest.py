@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from grpo.device import ops
+from grpo.engine.device import ops
 
 triton = pytest.importorskip("triton")
 

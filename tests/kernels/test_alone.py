@@ -11,7 +11,7 @@ from grpo.kernels.nucleus import thresholds
 from grpo.kernels.rms_norm import rms_norm
 from grpo.kernels.swiglu import swiglu
 
-from grpo.model.int8_weight import Int8Weight
+from grpo.engine.model.int8_weight import Int8Weight
 
 ROWS = 5
 

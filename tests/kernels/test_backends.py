@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.attention import decode
-from grpo.attention.select import choose, choose_packed, decode_choice
-from grpo.device import ops
+from grpo.engine.attention import decode
+from grpo.engine.attention.select import choose, choose_packed, decode_choice
+from grpo.engine.device import ops
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
 

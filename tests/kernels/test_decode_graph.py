@@ -8,11 +8,11 @@ import pytest
 import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
-from grpo.device.capture import WARM_UPS, no_waiting
-from grpo.device.draw import SamplingParams
-from grpo.packing import pack_batch
-from grpo.sampling.cuda_graph import bucket
-from grpo.sampling.sampler import Sampler
+from grpo.algorithm.packing import pack_batch
+from grpo.engine.device.capture import WARM_UPS, no_waiting
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.sampling.cuda_graph import bucket
+from grpo.engine.sampling.sampler import Sampler
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3"])
@@ -134,9 +134,9 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 )
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
-    from grpo.logprobs import batch_logprobs
-    from grpo.model.lora import Build, LoraSpec
-    from grpo.model.weights import load_decoder
+    from grpo.algorithm.logprobs import batch_logprobs
+    from grpo.engine.model.lora import Build, LoraSpec
+    from grpo.engine.model.weights import load_decoder
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
     randomise_adapter(model)

@@ -9,10 +9,10 @@ from grpo.kernels.merge_attention import merge_attention
 from grpo.kernels.reference import attention as slow
 from making import kept_by_autograd, load, visible_in, write_checkpoint
 
-from grpo.attention.flash import FlashPackedAttention
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Layout
-from grpo.model import memory
+from grpo.algorithm.schema import Layout
+from grpo.engine.attention.flash import FlashPackedAttention
+from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.model import memory
 
 LAYOUTS = {
     "shared": ((5, (3, 1, 4)), (2, (2,)), (7, (6, 6))),

@@ -5,8 +5,8 @@ import torch
 from grpo.kernels.int8_linear import MOST_ROWS, int8_linear
 from grpo.kernels.reference import int8_rows, lora_linear
 
-from grpo.device import ops
-from grpo.model.int8_weight import Int8Weight
+from grpo.engine.device import ops
+from grpo.engine.model.int8_weight import Int8Weight
 
 
 def problem(rows, outputs, inputs, columns, dtype, device):

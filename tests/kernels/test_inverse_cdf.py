@@ -10,7 +10,7 @@ from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import draw as slow
 from grpo.kernels.reference import uniform
 
-from grpo.device.draw import SamplingParams, draw, uniforms
+from grpo.engine.device.draw import SamplingParams, draw, uniforms
 
 
 def rows(width, number=3, device="cpu", dtype=torch.float32):

@@ -7,7 +7,7 @@ from grpo.kernels.rms_norm import MAX_PROGRAMS, rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
 from grpo.kernels.swiglu import TILE, swiglu
 
-from grpo.device.products import append_product
+from grpo.engine.device.products import append_product
 
 BF16 = torch.bfloat16
 

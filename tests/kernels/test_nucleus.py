@@ -7,8 +7,8 @@ from grpo.kernels.inverse_cdf import PIECE
 from grpo.kernels.nucleus import thresholds
 from grpo.kernels.reference import kept_tokens
 
-from grpo.device.draw import SamplingParams, _largest_share, _threshold, draw, uniforms
-from grpo.device.ops import draw_tokens
+from grpo.engine.device.draw import SamplingParams, _largest_share, _threshold, draw, uniforms
+from grpo.engine.device.ops import draw_tokens
 
 CUTS = [(0, 0.9), (0, 0.3), (5, 1.0), (1, 1.0), (40, 0.8), (0, 1.0), (10**6, 0.5)]
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from making import load, write_checkpoint
 
-from grpo.attention.packed import PackedAttention
-from grpo.base.schema import Layout
-from grpo.logprobs import token_logprobs
+from grpo.algorithm.logprobs import token_logprobs
+from grpo.algorithm.schema import Layout
+from grpo.engine.attention.packed import PackedAttention
 
 LAYOUT = Layout.of((5, (3, 4)), (2, (6,)))
 

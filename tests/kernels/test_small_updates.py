@@ -6,9 +6,9 @@ On a CPU, torch adds bfloat16 in float32 by itself; on a GPU it would round at e
 import pytest
 import torch
 
-from grpo.logprobs import _Sources
-from grpo.model.int8_weight import dense
-from grpo.model.lora import Build, LoraLinear, LoraSpec
+from grpo.algorithm.logprobs import _Sources
+from grpo.engine.model.int8_weight import dense
+from grpo.engine.model.lora import Build, LoraLinear, LoraSpec
 
 WIDTH, RANK = 512, 64
 

@@ -4,7 +4,7 @@
 
 A mutant is one small change to one source file. The lists beside this file (*.txt) hold them, one block each:
 
-    @ grpo/loss.py | tests/grpo/test_loss.py tests/grpo/test_train.py | plain
+    @ grpo/algorithm/loss.py | tests/grpo/test_loss.py tests/grpo/test_train.py | plain
     the surrogate takes the larger of the two terms
     - torch.minimum(ratio_C * advantage_C, clipped_C)
     + torch.maximum(ratio_C * advantage_C, clipped_C)

@@ -6,7 +6,7 @@ import pytest
 from asking import SetJudge
 from cells import cells
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
 from rewards.outcome.correctness import grader

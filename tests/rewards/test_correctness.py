@@ -9,7 +9,7 @@ from asking import SetJudge
 from cells import cells
 from making import real_data
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards.format import parse
 from rewards.outcome.choices import lists_alternatives, num_candidates
 from rewards.outcome.correctness import grader

@@ -21,8 +21,8 @@ import torch
 from asking import PATIENCE_S, at_any_pace
 from making import grade_groups, make_answers, of_each
 
+from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
-from grpo.base.schema import Score
 from rewards.custom import TrainerState, find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer

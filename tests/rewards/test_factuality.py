@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 from making import build_base
 
+from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
-from grpo.base.schema import Score
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.verdict import Verdict
 from knowledge.store.answers import Lookup, Passage

@@ -3,7 +3,7 @@
 import pytest
 from making import grade_groups, make_completion
 
-from grpo.base.schema import Group, Prompt, Score
+from grpo.algorithm.schema import Group, Prompt, Score
 from rewards.outcome.values import finish_karl, finish_tiar, value_confidence, with_threshold
 from rewards.registry import build_rewards
 

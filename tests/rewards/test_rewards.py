@@ -10,7 +10,7 @@ from asking import PATIENCE_S, until
 from cells import cells
 from making import grade_groups, make_answers, of_each
 
-from grpo.base.schema import Score
+from grpo.algorithm.schema import Score
 from rewards import exact, format
 from rewards.registry import BUILT_IN, Resource, Reward, build_rewards, expand
 from rewards.scorer import NUM_THREADS, Scorer

@@ -1,0 +1,93 @@
+"""Find the true and the false sentences of a completion, and their tokens: for `credit: sentence` (FSPO, 2505.24630).
+
+A false step in a right answer should become less likely, and a true step in a wrong answer more likely. So the tokens
+of such a sentence get an advantage of their own (Eq. 19, `Completion.token_advantages`); all others keep that of their
+completion. The factuality reward knows which sentences state which fact, and what the knowledge base says about it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from grpo.algorithm.schema import Completion, Sentence
+from rewards.registry import built_in
+
+MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
+Decode = Callable[[Sequence[int]], str]
+
+
+def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
+    """Return the sentences of a completion that are true or false, in order.
+
+    A sentence is false if the knowledge base refutes one of its facts, else true if the base supports one. A fact that
+    the base does not know, or whose sentence was not found, decides nothing.
+
+    decode: turns tokens into text. If it does not reproduce `Completion.text`, the tokens cannot be located in it, and
+    no sentence is returned.
+    """
+    verdicts: dict[tuple[int, int], set[str]] = {}
+    for fact in _facts(completion):
+        for start, end in fact["sentences"]:
+            verdicts.setdefault((start, end), set()).add(fact["verdict"])
+    judged = [(span, found) for span, found in sorted(verdicts.items()) if found & {"supported", "refuted"}]
+    if not judged or decode(completion.ids) != completion.text:
+        return []
+    tokens = TokenPlaces(completion, decode)
+    text = completion.text
+    return [
+        Sentence(text[start:end], *tokens.of(start, end), is_true="refuted" not in found)
+        for (start, end), found in judged
+    ]
+
+
+def answer_start(completion: Completion, decode: Decode) -> int:
+    """Return the first token of the answer block, after its tag; 0 if there is none, or if it cannot be located.
+
+    With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
+    the answer decides whether to trust it. An answer without the block is trained whole.
+    """
+    before, tag, _ = completion.text.partition("<answer>")
+    if not tag or decode(completion.ids) != completion.text:
+        return 0
+    places = TokenPlaces(completion, decode)
+    return places.of(len(before + tag), len(completion.text))[0]
+
+
+def _facts(completion: Completion) -> list[dict]:
+    """Return the facts of a completion (see `Score.facts`) from the first reward that checks every answer."""
+    scores = [score for name, score in completion.scores.items() if built_in(name).checks_every_answer]
+    return scores[0].facts if scores else []
+
+
+class TokenPlaces:
+    """Where the tokens of a completion are in its text.
+
+    A token is located by its first character, and white space belongs to the word after it: the token " She" is the
+    first one of the sentence "She ...".
+    """
+
+    def __init__(self, completion: Completion, decode: Decode):
+        self.completion, self.decode = completion, decode
+        self._start = cache(self._find_start)
+
+    def of(self, start: int, end: int) -> tuple[int, int]:
+        """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
+        text, places = self.completion.text, range(len(self.completion.ids))
+        start = len(text[:start].rstrip())
+        return bisect_left(places, start, key=self._start), bisect_left(places, end, key=self._start)
+
+    def _find_start(self, place: int) -> int:
+        """Return the character at which the token at this place begins: the number of complete characters before it.
+
+        The last tokens before it may be parts of one character. A part decodes to U+FFFD, and some tokenizers merge
+        complete characters into that U+FFFD. Then the text of fewer tokens shows more complete characters.
+        """
+        complete = 0
+        for end in range(place, max(place - MAX_BYTES, -1), -1):
+            text = certain = self.decode(self.completion.ids[:end])
+            while not self.completion.text.startswith(certain):
+                certain = certain[:-1]
+            complete = max(complete, len(certain))
+            if certain == text:
+                break
+        return complete

@@ -1,0 +1,215 @@
+"""AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
+
+All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
+replicas. Each of R replicas sums and updates 1 / R of the tensor, keeps AdamW's moments of that part alone, and gets
+the other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+
+from grpo.base.errors import NON_FINITE, UserError
+from grpo.engine.device.peers import Peers
+from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.model.flat import FlatLayout, overlap
+from grpo.engine.model.slices import Share
+
+FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
+MASTER = "master"  # name of the weights in `Optimizer.state`
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of AdamW's moments
+
+
+class Optimizer:
+    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer.
+
+    Norm weights and biases (fewer than two axes) do not decay.
+
+    replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
+    together. shares: how those share each parameter (engine/model/slices.py). All processes make the same calls.
+
+    scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
+    multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
+    steps in a row double it (1710.03740).
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        scales_loss: bool = False,
+        replicas: Peers | None = None,
+        shard: Shard = ALONE,
+        shares: Mapping[nn.Parameter, Share] | None = None,
+    ):
+        self.replicas, self.shard = replicas or Peers(), shard
+        self.layout = layout = FlatLayout(parameters, shares or {}, self.replicas.world)
+        if not layout.parameters:
+            raise ValueError("nothing to train: no parameter requires a gradient")
+        self.flat = layout.flatten()
+        self.grad = torch.zeros_like(self.flat)
+        views = zip(layout.parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
+        for parameter, value, grad in views:
+            parameter.data, parameter.grad = value, grad
+        length = layout.size // self.replicas.world
+        self.own = slice(self.replicas.rank * length, (self.replicas.rank + 1) * length)  # what is updated here
+        # Now, and not at the first step: micro-batches get what memory is left.
+        self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
+        groups, states = [], {}
+        for part, decay in ((slice(0, layout.decayed), weight_decay), (slice(layout.decayed, layout.size), 0.0)):
+            mine = overlap(part, self.own)
+            if mine.start < mine.stop:
+                leaf = nn.Parameter(self.flat[mine])
+                leaf.grad = self.grad[mine]
+                groups.append({"params": [leaf], "weight_decay": decay})
+                inside = slice(mine.start - self.own.start, mine.stop - self.own.start)
+                moments = {name: moment[inside] for name, moment in self.moments.items()}
+                states[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
+        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        self.adamw.state.update(states)
+        self.num_updates = 0  # that have begun
+        self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
+
+    @property
+    def num_applied(self) -> int:
+        """Return how many updates have changed the weights, those before a resume included."""
+        return int(next(iter(self.adamw.state.values()))["step"])
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of the loss, times `scale`."""
+        (loss * self.scale).backward()
+
+    def discard_gradient(self) -> None:
+        """Discard the gradient that was accumulated since the last step."""
+        self.grad.zero_()
+
+    def step(self, learning_rate: float, max_grad_norm: float) -> float:
+        """Sum the accumulated gradient, clip it to `max_grad_norm` (0: no clipping), apply it, and clear it.
+
+        Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
+        """
+        self.num_updates += 1  # before anything else: an update that fails halfway must not be repeated
+        grad = self._sum_gradient()
+        norm = self._norm() / self.scale
+        if math.isfinite(norm):
+            if max_grad_norm and norm > max_grad_norm:
+                grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
+            elif self.scales_loss:
+                grad.div_(self.scale)
+            for group in self.adamw.param_groups:
+                group["lr"] = learning_rate
+            self.adamw.step()
+            self.replicas.join_parts_(self.flat, self.own)
+        self.discard_gradient()
+        if self.scales_loss:
+            self._rescale(math.isfinite(norm))
+        return norm
+
+    def _sum_gradient(self) -> torch.Tensor:
+        """Sum the gradient of the part that is updated here, over replicas and shards, and return it.
+
+        All shards have computed the gradient of parameters that each has (SAME in engine/model/slices.py). Only the
+        first shard's is used, so that the shards' weights stay equal bit for bit.
+        """
+        grad = self.grad[self.own]
+        if self.replicas.world > 1:
+            grad.copy_(self.replicas.sum_to_parts(self.grad))
+        if self.shard.world > 1:
+            for part in self.layout.alike if self.shard.rank else ():
+                self.grad[overlap(part, self.own)] = 0
+            for part in self.layout.summed:
+                self.shard.sum_(self.grad[overlap(part, self.own)])
+        return grad
+
+    def _norm(self) -> float:
+        """Return the norm of the gradient over all processes."""
+        if self.replicas.world == self.shard.world == 1:
+            return float(torch.linalg.vector_norm(self.grad))
+        squares = []
+        for parts in (self.layout.split, self.layout.summed):
+            mine = [self.grad[overlap(part, self.own)] for part in parts]
+            squares.append(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in mine))
+        split, summed = squares
+        return math.sqrt(sum(self.replicas.sum([*self.shard.sum([split]), summed])))
+
+    def check_finite(self) -> None:
+        """Raise UserError (exit 5) if some weight is not finite."""
+        if self.shard.max(not all_finite(self.flat)):
+            raise UserError(
+                "the weights are not finite any more",
+                f"update {self.num_updates} made them infinite or NaN; nothing is saved from it on",
+                "lower learning_rate, or raise adam_epsilon; then continue with resume_from_checkpoint=true",
+                NON_FINITE,
+            )
+
+    def _rescale(self, finite: bool) -> None:
+        self.finite_steps = self.finite_steps + 1 if finite else 0
+        if not finite:
+            self.scale = max(self.scale / 2, 1.0)
+        elif self.finite_steps % SCALE_GROWS_AFTER == 0:
+            self.scale *= 2
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return everything that a resumed run needs to go on bit for bit, in the layout of one process.
+
+        All processes must call it. The first one gets the state, the others get {}.
+        """
+        step = next(iter(self.adamw.state.values()))["step"]
+        buffers = {MASTER: self.flat, **self.moments}
+        if self.replicas.world > 1 or self.shard.world > 1:
+            buffers = {name: self._joined(buffer) for name, buffer in buffers.items()}
+            if self.replicas.rank or self.shard.rank:
+                return {}
+        tensors = {MASTER: buffers[MASTER]}
+        if self.scales_loss:
+            tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
+        for number, part in enumerate(self.layout.groups(self.shard)):
+            tensors[f"{number}.step"] = step.clone()
+            tensors |= {f"{number}.{name}": buffers[name][part] for name in MOMENTS}
+        return tensors
+
+    def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
+        """Return a buffer of all replicas and shards on the CPU of the first one. buffer: this process's part."""
+        if len(buffer) < self.layout.size:
+            buffer = self.replicas.join_parts(buffer)
+        return None if self.replicas.rank else self.layout.join(buffer, self.shard)
+
+    @torch.no_grad()
+    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Restore what `state` returned, on any number of processes."""
+        self.flat.copy_(self.layout.take(tensors[MASTER], self.shard))
+        if self.scales_loss:
+            self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
+        numbers = range(len(self.layout.groups(self.shard)))
+        for name, moment in self.moments.items():
+            whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])
+            moment.copy_(self.layout.take(whole, self.shard)[self.own])
+        for state in self.adamw.state.values():
+            state["step"].copy_(tensors["0.step"])
+
+
+def all_finite(values: torch.Tensor) -> bool:
+    """Return whether no value is infinite or NaN. Their sum says so at once, unless it overflows itself."""
+    return math.isfinite(float(values.sum())) or bool(values.isfinite().all())
+
+
+def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: int) -> float:
+    """Return the learning rate of an update (from 0): a linear warm-up, then the decay of `schedule` to 0.
+
+    warmup, total: in updates. As in transformers, update u of w in the warm-up has rate peak · u / w, so the very first
+    one has rate 0; "constant" has no warm-up, "constant_with_warmup" has one.
+    """
+    if update < warmup and schedule != "constant":
+        return peak * update / warmup
+    done = (update - warmup) / max(total - warmup, 1)
+    decay = {
+        "constant": 1.0,
+        "constant_with_warmup": 1.0,
+        "linear": max(1 - done, 0.0),
+        "cosine": max(0.5 * (1 + math.cos(math.pi * min(done, 1.0))), 0.0),
+    }
+    return peak * decay[schedule]

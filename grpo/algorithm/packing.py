@@ -1,0 +1,139 @@
+"""Pack groups into micro-batches, without padding and with shared prompts; set the loss weights, once per step.
+
+Micro-batches only limit memory. Any split gives the same gradient, because the denominators of Eq. 8 are those of the
+complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to another.)
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, Part, completions_of
+from grpo.config.options import TrainConfig
+from grpo.engine.device.distributed import Ranks
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a complete step trains, over all ranks."""
+
+    completions: int
+    tokens: int  # of these completions
+    micro_batches: int  # of per_device_train_batch_size completions each, trained or not
+
+
+def count_trained(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> Totals:
+    """Count what the step trains. Every rank must call it. groups: those of this rank."""
+    micro_batches = _trained(groups, config)
+    lengths = [len(completion.ids) for some in micro_batches for completion in some]
+    return Totals(*map(int, ranks.sum([len(lengths), sum(lengths), len(micro_batches)])))
+
+
+def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfig) -> None:
+    """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
+
+        grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
+        dapo      1 / Σ n_i              mean over tokens (2503.14476)
+        dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
+        bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
+
+    n_i counts the tokens of completion i. N and the sums run over the trained completions of the complete step, on all
+    ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
+    packed. Completions that are not trained get 0. groups: those of this rank.
+    """
+    for completion in completions_of(groups):
+        completion.loss_weight = 0.0
+    for micro_batch in _trained(groups, config):
+        for completion in micro_batch:
+            denominator = {
+                "grpo": totals.completions * len(completion.ids),
+                "dapo": totals.tokens,
+                "dr_grpo": totals.completions * config.max_completion_length,
+                "bnpo": totals.micro_batches * sum(len(member.ids) for member in micro_batch),
+            }
+            completion.loss_weight = 1 / denominator[config.loss_type]  # Eq. 8
+
+
+def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
+    """Return the trained completions, by the micro-batches of bnpo (see `set_loss_weights`)."""
+    completions, size = completions_of(groups), config.per_device_train_batch_size
+    micro_batches = [completions[start : start + size] for start in range(0, len(completions), size)]
+    return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
+
+
+def is_trained(completion: Completion, mask_truncated: bool) -> bool:
+    """Return whether a completion counts in the loss and in its denominators."""
+    is_masked = mask_truncated and completion.finish_reason == "length"
+    return len(completion.ids) > 0 and not is_masked
+
+
+def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
+    """Split the completions that have a loss weight, in order, into micro-batches of up to `token_budget` tokens.
+
+    A group that fits into one micro-batch is not split. A larger group is split, and its prompt is repeated. A single
+    completion larger than the budget gets a micro-batch of its own.
+    """
+    batches: list[list[Part]] = []
+    room = 0
+    for group in groups:
+        members = [completion for completion in group.completions if completion.loss_weight]
+        prompt = len(group.prompt.ids)
+        size = prompt + sum(map(_packed_length, members))
+        if room < size <= token_budget:
+            room = 0  # the group fits into a micro-batch of its own, but not into the rest of this one
+        part = None
+        for completion in members:
+            needed = _packed_length(completion) + (prompt if part is None else 0)
+            if needed > room:
+                batches.append([])
+                room, part = token_budget, None
+            if part is None:
+                part = Part(group, [])
+                batches[-1].append(part)
+                room -= prompt
+            part.completions.append(completion)
+            room -= _packed_length(completion)
+    return batches
+
+
+def _packed_length(completion: Completion) -> int:
+    """Count the packed tokens of a completion: all but its last one, which is only a target."""
+    return len(completion.ids) - 1
+
+
+def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str = "cpu") -> PackedBatch:
+    """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step."""
+    completions = [completion for part in parts for completion in part.completions]
+    layout, ids, positions, source = [], [], [], []
+    for part in parts:
+        prompt = part.group.prompt.ids
+        ids += prompt
+        positions += range(len(prompt))
+        last_of_prompt = len(ids) - 1
+        for completion in part.completions:
+            start, length = len(ids), _packed_length(completion)
+            ids += completion.ids[:length]
+            positions += range(len(prompt), len(prompt) + length)
+            source += [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
+        layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
+
+    def integers(values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+    def floats(values: Iterable[float]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.float32, device=device)
+
+    return PackedBatch(
+        number=number,
+        parts=parts,
+        layout=Layout.of(*layout),
+        ids_T=integers(ids),
+        positions_T=integers(positions),
+        source_C=integers(source),
+        targets_C=integers(token for completion in completions for token in completion.ids),
+        completion_C=integers(index for index, completion in enumerate(completions) for _ in completion.ids),
+        weight_C=floats(completion.loss_weight for completion in completions for _ in completion.ids),
+        sampler_logp_C=floats(logp for completion in completions for logp in completion.logps),
+        cut_C=floats(cut for completion in completions for cut in completion.cuts),
+    )

@@ -1,0 +1,113 @@
+"""Packed attention by torch's FlashAttention-2, which reads each prompt's keys once for all of its completions.
+
+A completion's token sees its prompt and the tokens before it. Attention to each part is computed in place: one launch
+is causal inside every prompt and every completion, another takes a group's completions as one run of queries over their
+prompt's keys. With the log-sum-exps l₁, l₂ of the two parts, l = log(e^l₁ + e^l₂) and
+
+    out = e^(l₁ - l) out₁ + e^(l₂ - l) out₂
+
+The gradient of each part is FlashAttention's own backward pass. It gets `out` and l of the merged attention instead of
+the part's own: then its probabilities are exp(score - l), and its row sums are ⟨dout, out⟩, as they should be. No key
+is copied per completion, nothing is padded, and a prompt's gradient is summed over its group in float32. Slow twin:
+kernels/reference.py `attention`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+
+import torch
+
+from grpo.algorithm.schema import Layout
+from grpo.engine.device.ops import CosSin, merge_attention, rotate
+
+
+class FlashPackedAttention:
+    """`packed.PackedAttention` for half precision on a GPU. forward, backward: torch's, which tests replace."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device | str,
+        forward: Callable = torch.ops.aten._flash_attention_forward,
+        backward: Callable = torch.ops.aten._flash_attention_backward,
+    ):
+        self.forward, self.backward = forward, backward
+        pieces, prompts, completions, prompt_rows, completion_rows = [], [], [], [], []
+        start = 0
+        for group in layout.groups:
+            prompt, total = group.prompt_length, sum(group.completion_lengths)
+            pieces += [length for length in (prompt, *group.completion_lengths) if length]
+            if prompt and total:
+                prompts.append(prompt)
+                completions.append(total)
+                prompt_rows += range(start, start + prompt)
+                completion_rows += range(start + prompt, start + prompt + total)
+            start += prompt + total
+        self.within = _launch(pieces, pieces, True, device)
+        self.across = _launch(completions, prompts, False, device)
+        self.prompt_rows, self.completion_rows = (
+            torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows)
+        )
+
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
+    ) -> torch.Tensor:
+        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
+        return _SharedPrompts.apply(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE, self)
+
+
+def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
+    """Return the arguments by which torch lets each run of queries see the run of keys of the same number.
+
+    queries, keys: the lengths of the runs. The arguments: starts of both kinds of runs, their longest, the dropout
+    (none), and whether each is causal.
+    """
+    starts = (torch.tensor([0, *accumulate(runs)], dtype=torch.int32, device=device) for runs in (queries, keys))
+    longest = (max(runs, default=0) for runs in (queries, keys))
+    return (*starts, *longest, 0.0, is_causal)
+
+
+class _SharedPrompts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q_THE, k_TKE, v_TKE, attend):
+        rows, prompt_rows = attend.completion_rows, attend.prompt_rows
+        out_THE, lse_HT, *random = attend.forward(q_THE, k_TKE, v_TKE, *attend.within, False)
+        if len(rows):
+            q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            cross_XHE, cross_HX, *_ = attend.forward(q_XHE, k_XKE, v_XKE, *attend.across, False)
+            merge_attention(out_THE, lse_HT, cross_XHE, cross_HX, rows)
+        ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random[:2])
+        ctx.attend = attend
+        return out_THE
+
+    @staticmethod
+    def backward(ctx, dout_THE):
+        (q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random), attend = ctx.saved_tensors, ctx.attend
+        rows, prompt_rows = attend.completion_rows, attend.prompt_rows
+        dout_THE = dout_THE.contiguous()
+        with _repeatable():
+            grads = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *random)
+        if len(rows):
+            q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
+            dout_XHE, out_XHE, lse_HX = dout_THE[rows], out_THE[rows], lse_HT[:, rows].contiguous()
+            with _repeatable():
+                parts = attend.backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *attend.across, *random)
+            grads = (
+                whole.index_copy_(0, where, whole[where] + part)
+                for whole, where, part in zip(grads, (rows, prompt_rows, prompt_rows), parts, strict=True)
+            )
+        return *grads, None
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Turn "warn only" into deterministic algorithms, which FlashAttention's backward pass needs to repeat its bits."""
+    if not torch.is_deterministic_algorithms_warn_only_enabled():
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,0 +1,118 @@
+"""Attention inside a micro-batch of packed tokens, by torch's scaled_dot_product_attention.
+
+That scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py computes the
+same faster; on a GPU, flash.py does.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from grpo.algorithm.schema import Layout
+from grpo.engine.attention import dense
+from grpo.engine.device.ops import CosSin, rotate
+
+
+class PackedAttention:
+    """Causal attention inside a micro-batch: a prompt attends to itself, a completion to its prompt and to itself.
+
+    Tokens are packed everywhere else; only this class pads them, on the right: the prompts to [P, width], and the
+    completions to [N, width], with a copy of their prompt's keys in front of their own. So a prompt's projections are
+    computed once per group, and padding costs time only in attention, never in a GEMM.
+    """
+
+    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
+        prompt_lengths = [group.prompt_length for group in layout.groups]
+        prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
+        self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
+        self.num_completions = len(prompt_of_completion)
+        self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
+        self.num_places = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
+        self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
+        self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
+        lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
+        if len(set(prompt_lengths)) == 1:
+            lengths = prompt_lengths[:1]  # one mask serves all completions
+        self.mask = _completion_mask(lengths, self.prompt_width, self.completion_width, dtype, device)
+
+    def _places(self, layout: Layout) -> list[int]:
+        """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
+        places, number = [], 0
+        for prompt, group in enumerate(layout.groups):
+            start = prompt * self.prompt_width
+            places += range(start, start + group.prompt_length)
+            for length in group.completion_lengths:
+                start = self.num_prompts * self.prompt_width + number * self.completion_width
+                places += range(start, start + length)
+                number += 1
+        return places
+
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
+    ) -> torch.Tensor:
+        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
+        q_THE, k_TKE = rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin)
+        (q_PSHE, q_NSHE), (k_PSKE, k_NSKE), (v_PSKE, v_NSKE) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
+        out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
+        if self.completion_width:
+            k_NXKE = torch.cat([k_PSKE.index_select(0, self.prompt_N), k_NSKE], dim=1)
+            v_NXKE = torch.cat([v_PSKE.index_select(0, self.prompt_N), v_NSKE], dim=1)
+            out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
+            out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
+        return _Unpad.apply(out.reshape(self.num_places, *q_THE.shape[1:]), self.place_T)
+
+    def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = x_T.new_zeros(self.num_places, *x_T.shape[1:]).index_copy(0, self.place_T, x_T)
+        prompts, completions = padded.split(
+            [self.num_prompts * self.prompt_width, self.num_completions * self.completion_width]
+        )
+        return (
+            prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
+            completions.view(self.num_completions, self.completion_width, *x_T.shape[1:]),
+        )
+
+
+class _Unpad(torch.autograd.Function):
+    """padded[place_T]. Places are distinct, so the gradient can be copied back; autograd would add it row by row."""
+
+    @staticmethod
+    def forward(ctx, padded, place_T):
+        ctx.save_for_backward(place_T)
+        ctx.num_places = padded.shape[0]
+        return padded.index_select(0, place_T)
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        (place_T,) = ctx.saved_tensors
+        return grad_T.new_zeros(ctx.num_places, *grad_T.shape[1:]).index_copy_(0, place_T, grad_T), None
+
+
+def _attend(
+    q_NSHE: torch.Tensor, k_NXKE: torch.Tensor, v_NXKE: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Attend with the mask; causally if it is None."""
+    if dense.usable(q_NSHE):
+        if mask is None:
+            mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+        return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
+    out_NHSE = F.scaled_dot_product_attention(
+        q_NSHE.transpose(1, 2),
+        k_NXKE.transpose(1, 2),
+        v_NXKE.transpose(1, 2),
+        mask,
+        is_causal=mask is None,
+        enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
+    )
+    return out_NHSE.transpose(1, 2)
+
+
+def _completion_mask(
+    prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
+
+    It lets every token of a completion see the complete prompt, and its own completion causally.
+    """
+    prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
+    causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
+    allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)
+    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, float("-inf"))[:, None]

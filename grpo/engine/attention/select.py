@@ -1,0 +1,198 @@
+"""Choose the implementation of each attention on this machine, by a self-test at start; the log names what was chosen.
+
+`choose` tries the implementations on a small problem of the run's own shape, drops those that are missing or wrong, and
+takes the fastest of the rest. If bits must be the same in every run, it takes the first that is right. On a CPU,
+packed.py and decode.py choose by dtype.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from grpo.algorithm.schema import Layout
+from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
+from grpo.engine.attention.flash import FlashPackedAttention
+from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device.capture import CudaCapture, no_waiting
+from grpo.engine.device.ops import HALF, Settings, triton_problem
+
+if TYPE_CHECKING:
+    from grpo.engine.model.decoder import Decoder
+
+# Largest relative error that a self-test allows, against float64.
+TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.float64: 1e-10}
+# Errors of an implementation that cannot be used here; Triton's compiler raises others, too.
+UNUSABLE = (ImportError, RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError)
+REPEATS, CALLS_PER_GRAPH = 5, 20
+TRIAL_ROWS, TRIAL_POSITIONS = 96, 2048  # at most, because the reference is computed in float64
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """The chosen implementation; and of all that were tried the seconds per call, or why it cannot be used."""
+
+    name: str
+    trials: Mapping[str, float | str]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({_in_words(self.trials)})" if self.trials else self.name
+
+
+def choose(
+    candidates: Mapping[str, Callable[[], torch.Tensor]],
+    wanted: torch.Tensor,
+    tolerance: float,
+    clock: Callable[[Callable], float],
+    repeatable: bool = False,
+) -> KernelChoice:
+    """Run each candidate, compare its result with `wanted`, time those that are right, and take the fastest.
+
+    With `repeatable`, take the first that is right. The last candidate is the fallback and must be right.
+    """
+    trials = {name: _try(run, wanted, tolerance, clock) for name, run in candidates.items()}
+    usable = {name: result for name, result in trials.items() if isinstance(result, float)}
+    if not usable:
+        raise RuntimeError(f"no implementation passed its self-test: {_in_words(trials)}")
+    best = next(iter(usable)) if repeatable else min(usable, key=usable.get)
+    return KernelChoice(best, {best: usable[best]} | trials)
+
+
+def _in_words(trials: Mapping[str, float | str]) -> str:
+    return ", ".join(
+        f"{name}: {result}" if isinstance(result, str) else f"{name} {1e6 * result:.0f} µs"
+        for name, result in trials.items()
+    )
+
+
+def _try(run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> float | str:
+    """Return the seconds of a call, or why the implementation cannot be used."""
+    try:
+        error = float((run().double() - wanted).norm() / wanted.norm())
+        if not error <= tolerance:  # NaN is wrong, too
+            return f"wrong by {error:.1e}"
+        return clock(run)
+    except Exception as problem:
+        if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
+            raise
+        first_line = str(problem).partition("\n")[0]
+        return f"{type(problem).__name__}: {first_line[:120]}"
+
+
+# --- attention of one new token per slot ---------------------------------------------------------------------------
+
+
+def decode_choice(
+    model: "Decoder", num_rows: int, num_positions: int, kernels: Mapping[str, Callable] = DECODE_KERNELS
+) -> KernelChoice:
+    """Choose the decode attention of a model for `num_rows` sequences of up to `num_positions` tokens.
+
+    The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
+    """
+    c, dtype, device = model.shard_config, model.build.dtype, model.build.device
+    num_rows, num_positions = min(num_rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
+    if torch.device(device).type != "cuda":
+        kernels = {"sdpa": kernels["sdpa"]}
+    elif not Settings.kernels or triton_problem():
+        kernels = {name: make for name, make in kernels.items() if name != "triton"}
+    generator = torch.Generator(device).manual_seed(0)
+    q_BHE = torch.randn(num_rows, c.num_heads, c.head_dim, generator=generator, device=device).to(dtype)
+    kv_shape = 2, num_rows, c.num_kv_heads, num_positions, c.head_dim
+    kv = torch.randn(kv_shape, generator=generator, device=device).to(dtype)
+    lengths_B = torch.linspace(num_positions, 1, num_rows, device=device).long()
+    beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
+    wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
+    kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
+
+    def candidate(make: Callable) -> Callable[[], torch.Tensor]:
+        attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
+        return lambda: attend()(q_BHE, *kv)
+
+    candidates = {name: candidate(make) for name, make in kernels.items()}
+    return choose(candidates, wanted, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
+
+
+def configure(kernels: bool, repeatable: bool) -> None:
+    """Set whether kernels may be used and whether bits must repeat, as the configuration says; once per process."""
+    Settings.kernels, Settings.repeatable = kernels, repeatable
+    choose_packed.cache_clear()
+
+
+# --- attention inside a micro-batch --------------------------------------------------------------------------------
+
+
+PACKED = {"torch flash": lambda layout, dtype, device: FlashPackedAttention(layout, device), "sdpa": PackedAttention}
+TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
+
+
+@cache
+def choose_packed(
+    num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
+) -> KernelChoice:
+    """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
+    if torch.device(device).type != "cuda" or dtype not in HALF:
+        return KernelChoice("sdpa", {})
+
+    def run(name: str, kind: torch.dtype) -> torch.Tensor:
+        *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
+        out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, *leaves)
+        grads = torch.autograd.grad(out, leaves, dout)
+        return torch.cat([x.detach().flatten() for x in (out, *grads)])
+
+    with torch.inference_mode(False), torch.enable_grad():
+        generator = torch.Generator(device).manual_seed(0)
+        inputs = [
+            torch.randn(TRIAL_LAYOUT.num_tokens, heads, head_dim, generator=generator, device=device)
+            for heads in (num_heads, num_kv_heads, num_kv_heads, num_heads)
+        ]
+        return choose(
+            {name: lambda name=name: run(name, dtype) for name in PACKED},
+            run("sdpa", torch.float64),
+            2 * TOLERANCE[dtype],
+            clock=seconds,
+            repeatable=Settings.repeatable,
+        )
+
+
+def packed_choice(model: "Decoder") -> KernelChoice:
+    """Return the choice of attention inside the micro-batches of `model`."""
+    c, build = model.shard_config, model.build
+    return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
+
+
+def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:
+    """Make the attention of `model` for one micro-batch."""
+    return PACKED[packed_choice(model).name](layout, model.build.dtype, model.build.device)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return the median seconds of some calls after a first one."""
+    taken = []
+    for _ in range(REPEATS + 1):
+        started = _now()
+        run()
+        taken.append(_now() - started)
+    return statistics.median(taken[1:])
+
+
+def replay_seconds(run: Callable[[], object]) -> float:
+    """Return the seconds of one call inside a CUDA graph, as in decoding: without the host's share.
+
+    RuntimeError if the call cannot be captured.
+    """
+    if not torch.cuda.is_available():
+        return seconds(run)
+    with no_waiting():
+        run()
+    graph = CudaCapture()(lambda: [run() for _ in range(CALLS_PER_GRAPH)])
+    return seconds(graph.replay) / CALLS_PER_GRAPH
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,311 @@
+"""The operations that have a fused kernel: the only place that chooses between kernels/ and torch.
+
+Each function runs a kernel where `uses_kernels` says so, and torch's operations otherwise. On a CPU that is always
+torch.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+
+from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
+from grpo.engine.device.products import SpareColumns, linear
+
+HALF = (torch.bfloat16, torch.float16)
+CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
+FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
+CosSin = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
+
+
+class Settings:
+    """Settings of this process, from the configuration: whether kernels/ may be used, and whether bits must repeat."""
+
+    kernels, repeatable = True, False
+
+
+@cache
+def triton_problem() -> str:
+    """Return why the kernels cannot be used in this process; "" if they can."""
+    try:
+        import triton
+    except ImportError:
+        return "Triton is not installed"
+    if triton.knobs.runtime.interpret:
+        return "Triton is set to interpret"
+    try:
+        from grpo.kernels.rms_norm import rms_norm
+
+        x, weight = torch.randn(3, 100, device="cuda"), torch.ones(100, device="cuda")
+        wrong = float((rms_norm(x, weight, 1e-6)[0] - F.rms_norm(x, (100,), weight, 1e-6)).abs().max())
+    except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
+        first_line = str(problem).partition("\n")[0]
+        return f"Triton failed: {type(problem).__name__}: {first_line[:120]}"
+    return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
+
+
+def uses_kernels(x: torch.Tensor) -> bool:
+    """Return whether kernels/ takes the place of torch's operations on this tensor."""
+    return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
+
+
+def will_use_kernels(dtype: torch.dtype) -> bool:
+    """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
+    return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
+
+
+def describe(device: torch.device | str) -> str:
+    """Return, for the log, whether kernels or torch's own operations are used."""
+    if torch.device(device).type != "cuda":
+        return "torch's own operations"
+    problem = triton_problem() if Settings.kernels else "kernels: none"
+    return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
+
+
+# --- layers --------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    spare_columns: SpareColumns | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of x + residual over the last axis, weighted, and the sum x + residual. Computed in float32.
+
+    spare_columns: how many copies of the norm to write, and how many columns to leave free to the right of each, so
+    that `append_product` copies nothing. Only a kernel does this; torch's operations leave none.
+    """
+    if uses_kernels(x):
+        from grpo.kernels import rms_norm as kernel
+
+        return kernel.rms_norm(x, weight, eps, residual, spare_columns)
+    x = x if residual is None else residual + x
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
+    return exact.to(x.dtype) * weight, x
+
+
+def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: SpareColumns | None = None) -> torch.Tensor:
+    """Return silu(gate) · up (2002.05202). spare_columns: as in `rms_norm`."""
+    if uses_kernels(gate_TF):
+        from grpo.kernels import swiglu as kernel
+
+        return kernel.swiglu(gate_TF, up_TF, spare_columns)
+    return F.silu(gate_TF) * up_TF
+
+
+def rotate(x_THE: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `cos_sin`, return x."""
+    if cos_sin is None:
+        return x_THE
+    cos_T1E, sin_T1E = cos_sin
+    if uses_kernels(x_THE):
+        from grpo.kernels import rotary as kernel
+
+        return kernel.rotate(x_THE, cos_T1E, sin_T1E)
+    first, second = x_THE.chunk(2, dim=-1)
+    return x_THE * cos_T1E + torch.cat([-second, first], dim=-1) * sin_T1E
+
+
+def rotate_into_cache(
+    q_BHE: torch.Tensor,
+    k_BKE: torch.Tensor,
+    v_BKE: torch.Tensor,
+    cos_sin: CosSin,
+    k_BKSE: torch.Tensor,
+    v_BKSE: torch.Tensor,
+    row_B: torch.Tensor,
+    position_B: torch.Tensor,
+) -> torch.Tensor:
+    """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
+
+    row_B: 0 ... B-1, made once for all layers.
+    """
+    if uses_kernels(q_BHE):
+        from grpo.kernels import rotary as kernel
+
+        return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
+    k_BKSE[row_B, :, position_B] = rotate(k_BKE, cos_sin)
+    v_BKSE[row_B, :, position_B] = v_BKE
+    return rotate(q_BHE, cos_sin)
+
+
+def decode_attention(
+    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
+) -> torch.Tensor:
+    """Attend from one query per row to the first lengths_B[b] positions, always by the kernel (attention/decode.py)."""
+    from grpo.kernels import decode_attention as kernel
+
+    return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+
+def merge_attention(
+    out_THE: torch.Tensor,
+    lse_HT: torch.Tensor,
+    part_XHE: torch.Tensor,
+    part_lse_HX: torch.Tensor,
+    token_X: torch.Tensor,
+) -> None:
+    """Merge another part into the attention of the tokens `token_X`, in place.
+
+    Each part is normalised by its own sum, and lse is the logarithm of that sum (engine/attention/flash.py).
+    """
+    if uses_kernels(out_THE):
+        from grpo.kernels import merge_attention as kernel
+
+        kernel.merge_attention(out_THE, lse_HT, part_XHE, part_lse_HX, token_X)
+        return
+    own_HX = lse_HT[:, token_X]
+    both_HX = torch.logaddexp(own_HX, part_lse_HX)
+    share, part_share = ((x - both_HX).exp().T[:, :, None] for x in (own_HX, part_lse_HX))
+    merged_XHE = share * out_THE[token_X] + part_share * part_XHE
+    out_THE.index_copy_(0, token_X, merged_XHE.to(out_THE.dtype))
+    lse_HT.index_copy_(1, token_X, both_HX)
+
+
+# --- weights in 8 bits ---------------------------------------------------------------------------------------------
+
+
+def int8_linear(
+    x_TX: torch.Tensor,
+    q_OI: torch.Tensor,
+    scale_O: torch.Tensor,
+    tail_OR: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    scratch: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return x [scale q | tail]ᵀ + b. For few rows it is a kernel, which multiplies by the same rounded numbers."""
+    if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
+        from grpo.kernels import int8_linear as kernel
+
+        return kernel.int8_linear(x_TX, q_OI, scale_O, tail_OR, bias_O)
+    return linear(x_TX, dequantise(q_OI, scale_O, tail_OR, scratch), bias_O)
+
+
+@torch.no_grad()
+def dequantise(
+    q_OI: torch.Tensor, scale_O: torch.Tensor, tail_OR: torch.Tensor, scratch: torch.Tensor | None
+) -> torch.Tensor:
+    """Return [scale q | tail] in the dtype of the tail, in the memory of `scratch` if there is some.
+
+    On a CPU it works on parts of q, since torch would first convert all of it.
+    """
+    (O, I), dtype = q_OI.shape, tail_OR.dtype
+    shape = O, I + tail_OR.shape[1]
+    if scratch is None:
+        scratch = torch.empty(shape, dtype=dtype, device=q_OI.device)
+    dense_OX = scratch.view(-1)[: shape[0] * shape[1]].view(shape)
+    scale_O1 = scale_O[:, None].to(torch.promote_types(dtype, torch.float32))
+    size = O if q_OI.is_cuda else max(1, CACHE_BYTES // (8 * I))
+    for start in range(0, O, size):
+        part = slice(start, start + size)
+        torch.mul(q_OI[part], scale_O1[part], out=dense_OX[part, :I])
+    dense_OX[:, I:] = tail_OR
+    return dense_OX
+
+
+# --- logits --------------------------------------------------------------------------------------------------------
+
+
+def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
+    """Return hidden headᵀ [X, V]: on a GPU in float32, as the product sums it; elsewhere in the inputs' dtype."""
+    if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
+        return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
+    return linear(hidden_XD, head_VD)
+
+
+def draw_tokens(
+    logits_BV: torch.Tensor,
+    seed_B: torch.Tensor,
+    count_B: torch.Tensor,
+    params: SamplingParams,
+    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
+
+    record: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
+    (`draw.draw`). The kernels need two launches, and three with top-k or top-p.
+    """
+    if not uses_kernels(logits_BV):
+        place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
+        drawn = draw(logits_BV.to(place), uniforms(seed_B.to(place), count_B.to(place)), params)
+        drawn = tuple(value_B.to(logits_BV.device) for value_B in drawn)
+        return write_drawn(drawn, count_B, record)
+    from grpo.kernels.inverse_cdf import draw_rows
+    from grpo.kernels.nucleus import thresholds
+
+    least = None
+    if params.truncates:
+        least = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
+    return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)
+
+
+def write_drawn(
+    drawn: tuple[torch.Tensor, ...], count_B: torch.Tensor, record: tuple[torch.Tensor, ...]
+) -> torch.Tensor:
+    """Write token, log-prob and cut of each row to the record of `draw_tokens`, and return the token."""
+    for values_BX, value_B in zip(record, drawn, strict=True):
+        values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX.dtype))
+    return drawn[0]
+
+
+def log_softmax_rows(
+    logits_XV: torch.Tensor,
+    targets_X: torch.Tensor,
+    temperature: float,
+    slope_dtype: torch.dtype | None,
+    cut_X: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `slope_dtype` of each row.
+
+    logits_XV: before the division by the temperature; onehot - softmax overwrites them, unless slope_dtype is None.
+    cut_X: tokens with a lower log-prob were excluded when the target was drawn.
+    """
+    if uses_kernels(logits_XV):
+        from grpo.kernels import log_softmax_rows as kernel
+
+        return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
+    exact = torch.promote_types(logits_XV.dtype, torch.float32)
+    logp_X = torch.empty(len(targets_X), dtype=exact, device=logits_XV.device)
+    entropy_X = torch.empty_like(logp_X)
+    size = len(targets_X)
+    if logits_XV.device.type == "cpu":
+        size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+    size = max(1, size)
+    # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
+    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
+    for start in range(0, len(targets_X), size):
+        part = slice(start, start + size)
+        target_X1, cut_X1 = targets_X[part, None], None if cut_X is None else cut_X[part, None]
+        spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, scratch_2XV)
+        logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
+        p_XV = torch.exp(logp_XV, out=spare_XV)
+        kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
+        entropy_X[part] = -torch.linalg.vecdot(p_XV, kept_XV)
+        if slope_dtype:
+            logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
+    return logp_X, entropy_X, logits_XV.to(slope_dtype) if slope_dtype else None
+
+
+def _log_softmax(
+    logits_XV: torch.Tensor,
+    target_X1: torch.Tensor,
+    temperature: float,
+    cut_X1: torch.Tensor | None,
+    scratch_2XV: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalise over the vocabulary, or over what the cut leaves of it. Return free memory, and the log-softmax.
+
+    scratch_2XV: holds both.
+    """
+    scaled_XV, logp_XV = scratch_2XV[:, : len(logits_XV)]
+    scaled_XV.copy_(logits_XV)
+    if temperature != 1:
+        scaled_XV /= temperature
+    torch.log_softmax(scaled_XV, dim=-1, out=logp_XV)
+    if cut_X1 is None:
+        return scaled_XV, logp_XV
+    dropped_XV = (logp_XV < cut_X1).scatter_(1, target_X1, False)  # a drawn token was kept
+    return logp_XV, torch.log_softmax(logp_XV.masked_fill_(dropped_XV, NO_CUT), dim=-1, out=scaled_XV)

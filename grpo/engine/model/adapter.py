@@ -1,0 +1,213 @@
+"""LoRA adapters in PEFT's layout, in and out.
+
+If a tensor's name does not fit, PEFT only warns, and the projection keeps its untrained adapter. Here every name is
+checked, and the tests compare logits.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from grpo.base.errors import PREFLIGHT, UserError, explained
+from grpo.base.storage import save_tensors, write_json
+from grpo.base.time_limit import time_limit
+from grpo.engine.device.shard import Shard, Split
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import ALL_PROJECTIONS
+from grpo.engine.model.master_weight import master_dtype
+from grpo.engine.model.slices import split_of
+from grpo.engine.model.weights import NAMES_SHOWN, projections, read_tensors
+
+PREFIX = "base_model.model."
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
+# Keys of PEFT's LoraConfig with which an adapter is still W + s B A. Any other key that is set, even one that a later
+# PEFT adds, means that a layer is computed differently or that base weights were changed.
+PLAIN_KEYS = set(
+    "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config "
+    "r lora_alpha lora_dropout use_rslora rank_pattern alpha_pattern bias init_lora_weights eva_config "
+    "target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying "
+    "megatron_core qalora_group_size".split()
+)
+PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
+DAMAGED = (OSError, ValueError, SafetensorError, TypeError, AttributeError, ArithmeticError, RecursionError, re.error)
+MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter into its base with PEFT first"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: for each adapted projection (Hugging Face's module name) A [r, I] and B [O, r].
+
+    The scale alpha / r is already in B; both are float32 on the CPU. layers: those that it adapts; None for all.
+    """
+
+    pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    base_model: str | None
+    base_revision: str = "main"  # of a base on the hub
+    layers: tuple[int, ...] | None = None
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether the folder holds an adapter in PEFT's layout."""
+    return (folder / CONFIG_FILE).exists()
+
+
+def read_settings(folder: Path) -> dict:
+    """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
+    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        if extras := _extras(config):
+            raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
+        return config
+
+
+def load_adapter(folder: Path) -> Adapter:
+    """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
+    config = read_settings(folder)
+    with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
+        pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
+    return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
+
+
+def _extras(config: dict) -> list[str]:
+    """Return the settings of an adapter that W + s B A cannot represent."""
+    extras = [key for key, value in config.items() if value and key not in PLAIN_KEYS]
+    plain = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": PLAIN_STARTS}
+    found = {"bias": "none"} | config
+    return extras + [f"{key} {found.get(key)}" for key, values in plain.items() if found.get(key) not in values]
+
+
+def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Return A and s B of every adapted projection; ValueError if the tensors are not such pairs."""
+    halves: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
+        halves.setdefault(module, {})[half] = tensor.float()
+    modules = {module.removesuffix(".base_layer") for module in halves}
+    if foreign := sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS):
+        known = ", ".join(ALL_PROJECTIONS)
+        raise ValueError(f"it changes {', '.join(foreign[:NAMES_SHOWN])}, and only {known} can have adapters here")
+    wrong = [f"{module} ({', '.join(sorted(found))})" for module, found in halves.items() if not _is_pair(found)]
+    if wrong or not halves:
+        raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
+    pairs = {}
+    with time_limit(PATTERN_SECONDS):
+        for module, half in halves.items():
+            A, B = half["lora_A"], half["lora_B"]
+            pairs[module] = A, _scale(config, module, A.shape[0]) * B
+    return pairs
+
+
+def _is_pair(found: dict[str, torch.Tensor]) -> bool:
+    """Return whether these are A [r, I] and B [O, r], with finite numbers and r > 0."""
+    if set(found) != {"lora_A", "lora_B"}:
+        return False
+    A, B = found["lora_A"], found["lora_B"]
+    fits = A.dim() == B.dim() == 2 and A.shape[0] == B.shape[1] > 0
+    return fits and all(bool(half.isfinite().all()) for half in (A, B))
+
+
+def _scale(config: dict, module: str, rank: int) -> float:
+    """Return alpha / r of a projection. The keys of `alpha_pattern` are regular expressions, as in PEFT."""
+    patterns = config.get("alpha_pattern") or {}
+    fitting = [value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module)]
+    alpha = float(fitting[0] if fitting else config.get("lora_alpha", rank))
+    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+@torch.no_grad()
+def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = None) -> None:
+    """Add an adapter to the model's own weights, in float32, and round once. UserError (exit 3) if it does not fit.
+
+    checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
+    """
+    weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
+    shard, splits = model.build.shard, {}
+    for module, weight in weights.items():
+        splits[module] = split_of(model, f"{module}.weight", weight)
+    for module, (A, B) in adapter.pairs.items():
+        here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, splits.get(module)))
+        there = B.shape[0], A.shape[1]
+        if here != there:
+            why = f"{module} is {here} here, {there} there"
+            fix = f"it was trained on {adapter.base_model}"
+            raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
+    exact = master_dtype(model.build.dtype)
+    for module, before in _exact_weights(checkpoint, shard, splits) if model.build.int8 else weights.items():
+        if module in adapter.pairs:
+            A, B = _halves(splits[module], shard.take, *adapter.pairs[module])
+            weights[module].copy_(before.to(exact) + B.to(before.device) @ A.to(before.device))
+    model.refresh()
+
+
+def _exact_weights(
+    checkpoint: Path, shard: Shard, splits: Mapping[str, Split | None]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the name of each module of a checkpoint, and the shard's part of its weight."""
+    for name, stored in read_tensors(checkpoint):
+        module = name.removesuffix(".weight")
+        yield module, shard.take(stored[:], splits.get(module))
+
+
+def trained_adapter(
+    model: Decoder, start: Adapter | None, base_model: str | None, base_revision: str = "main"
+) -> Adapter:
+    """Return the result of training as one adapter of the checkpoint on disk. All shards of a model call it together.
+
+    It stacks the model's adapter on the one that training started from: B₁A₁ + B₂A₂ = [B₁ B₂] [A₁; A₂], exactly.
+    """
+    pairs = {}
+    for module, (linear, part) in projections(model).items():
+        stack = [start.pairs[module]] if start and module in start.pairs else []
+        if part in linear.rank_slices:
+            split = split_of(model, f"{module}.weight", linear.base(part)[0])
+            A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
+            stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
+        if stack:
+            pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
+    layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
+    return Adapter(pairs, base_model, base_revision, None if len(layers) == len(model.blocks) else tuple(layers))
+
+
+def _halves(
+    split: Split | None, change: Callable[[torch.Tensor, Split], torch.Tensor], A: torch.Tensor, B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take or join the half that the shards share: B if they share the projection's outputs, A if its inputs."""
+    if split is None:
+        return A, B
+    return (A, change(B, split)) if split.dim == 0 else (change(A, split), B)
+
+
+def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
+    """Write PEFT's two files. The scale stays in B (so alpha = rank) unless lora_alpha is given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = {module: A.shape[0] for module, (A, _) in adapter.pairs.items()}
+    rank = max(ranks.values())
+    other = {module: r for module, r in ranks.items() if r != rank}
+    scale = 1.0 if lora_alpha is None else lora_alpha / rank
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": adapter.base_model,
+        "revision": adapter.base_revision,
+        "r": rank,
+        "lora_alpha": rank * scale,
+        "lora_dropout": dropout,
+        "bias": "none",
+        "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
+        "layers_to_transform": adapter.layers,
+        "rank_pattern": other,
+        "alpha_pattern": {module: r * scale for module, r in other.items()},
+    }
+    tensors = {}
+    for module, (A, B) in adapter.pairs.items():
+        tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
+        tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
+    save_tensors(tensors, folder / WEIGHTS_FILE)
+    write_json(folder / CONFIG_FILE, config)

@@ -1,0 +1,108 @@
+"""Where each trained parameter lies in one flat buffer, and the buffer that one process would have for all shards."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from grpo.engine.device.shard import Shard, Split
+from grpo.engine.model.slices import PARTIAL, SAME, Share
+
+
+class FlatLayout:
+    """Where each parameter lies: matrices first, then vectors; in both SAME ones, PARTIAL ones, split ones.
+
+    So weight decay applies to one slice, and an operation on one kind of share to two slices at most. Files do not
+    depend on shards: in them, matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
+
+    shares: how the shards share each parameter; a parameter that is not there is SAME.
+    num_parts: the buffer's length is a multiple of it.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], shares: Mapping[nn.Parameter, Share], num_parts: int):
+        self.parameters = sorted(parameters, key=_is_vector)
+        self.shapes = [parameter.shape for parameter in self.parameters]
+        self.size = 0
+        self.decayed = 0  # numbers in matrices: weight decay applies to them alone
+        self.alike: list[slice] = []  # places of SAME parameters
+        self.summed: list[slice] = []  # places of SAME and PARTIAL parameters
+        self.split: list[slice] = []  # places of split parameters
+        share_of = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
+        starts = {}
+        for parameter, share in sorted(share_of.items(), key=_sort_key):
+            place = slice(self.size, self.size + parameter.numel())
+            starts[parameter], self.size = place.start, place.stop
+            if not _is_vector(parameter):
+                self.decayed = place.stop
+            if share == SAME:
+                _extend(self.alike, place)
+            _extend(self.split if isinstance(share, Split) else self.summed, place)
+        self.starts = [starts[parameter] for parameter in self.parameters]
+        self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
+        self.size += -self.size % num_parts
+
+    def flatten(self) -> torch.Tensor:
+        """Return a buffer with the values of the parameters."""
+        flat = self.parameters[0].data.new_zeros(self.size)
+        for view, parameter in zip(self.views(flat), self.parameters, strict=True):
+            view.copy_(parameter.data)
+        return flat
+
+    def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the part of a buffer that belongs to each parameter, in the parameter's shape."""
+        for start, shape in zip(self.starts, self.shapes, strict=True):
+            yield flat[start : start + shape.numel()].view(shape)
+
+    def join(self, flat: torch.Tensor, shard: Shard) -> torch.Tensor | None:
+        """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
+        joined = []
+        for view, split in zip(self.views(flat), self.splits, strict=True):
+            whole = shard.join(view.to(shard.device), split)
+            if shard.rank == 0:
+                joined.append(whole.flatten().cpu())
+        return torch.cat(joined) if joined else None
+
+    def groups(self, shard: Shard) -> list[slice]:
+        """Return where matrices and vectors lie in the buffer of one process. A kind that is missing has no slice."""
+        shapes = self._whole_shapes(shard)
+        size = sum(shape.numel() for shape in shapes)
+        decayed = sum(shape.numel() for shape in shapes if len(shape) >= 2)
+        places = slice(0, decayed), slice(decayed, size)
+        return [place for place in places if place.start < place.stop]
+
+    def take(self, whole: torch.Tensor, shard: Shard) -> torch.Tensor:
+        """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
+        if shard.world == 1 and len(whole) == self.size:
+            return whole
+        shapes = self._whole_shapes(shard)
+        pieces = whole.split([shape.numel() for shape in shapes])
+        flat = whole.new_zeros(self.size)
+        for view, piece, shape, split in zip(self.views(flat), pieces, shapes, self.splits, strict=True):
+            view.copy_(shard.take(piece.view(shape), split))
+        return flat
+
+    def _whole_shapes(self, shard: Shard) -> list[torch.Size]:
+        return [shard.whole_shape(shape, split) for shape, split in zip(self.shapes, self.splits, strict=True)]
+
+
+def _is_vector(parameter: nn.Parameter) -> bool:
+    return parameter.ndim < 2
+
+
+def _sort_key(item: tuple[nn.Parameter, Share]) -> tuple[bool, bool, bool]:
+    parameter, share = item
+    return _is_vector(parameter), isinstance(share, Split), share == PARTIAL
+
+
+def _extend(places: list[slice], place: slice) -> None:
+    """Add a place to a list of places. If it begins where the last one ends, the two become one."""
+    if places and places[-1].stop == place.start:
+        place = slice(places.pop().start, place.stop)
+    places.append(place)
+
+
+def overlap(a: slice, b: slice) -> slice:
+    """Return where two places overlap; an empty place if they do not."""
+    start = max(a.start, b.start)
+    stop = min(a.stop, b.stop)
+    return slice(start, max(start, stop))

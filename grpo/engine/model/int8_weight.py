@@ -1,0 +1,137 @@
+"""Frozen matrices in 8 bits, W = scale q: whole numbers from -127 to 127, and a float32 scale per row (2208.07339).
+
+Only storage changes, not arithmetic: a product first writes [scale q | s B] in the model's dtype, and then multiplies
+as in Eq. 12. So sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the
+product, where sums are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from grpo.engine.device import ops
+from grpo.engine.device.products import linear
+from grpo.engine.device.shard import ALONE, Shard
+
+STEPS = 127  # from zero to a row's largest value
+
+
+@dataclass(frozen=True)
+class Int8Rows:
+    """Rows of an Int8Weight, as views: q [O, I], scale [O] and the columns beside W, tail [O, R].
+
+    scratch: memory to dequantise into; None for fresh memory.
+    inputs: the shards that have the other columns of W, under the same scale.
+    """
+
+    q_OI: torch.Tensor
+    scale_O: torch.Tensor
+    tail_OR: torch.Tensor
+    scratch: torch.Tensor | None = None
+    inputs: Shard = ALONE
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the shape of W alone."""
+        return self.q_OI.shape
+
+    def numel(self) -> int:
+        return self.q_OI.numel()
+
+    @torch.no_grad()
+    def copy_(self, weight_OI: torch.Tensor) -> None:
+        """Set W to this matrix, rounded to the nearest steps of each row. All of `inputs` call it together."""
+        exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
+        scale_O = self.inputs.stack(exact_OI.abs().amax(dim=1)).amax(dim=0) / STEPS
+        self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
+        self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
+
+    def dequantise(self) -> torch.Tensor:
+        """Return [W | tail] in the model's dtype. It is valid until the next call of any weight of the model."""
+        return ops.dequantise(self.q_OI, self.scale_O, self.tail_OR, self.scratch)
+
+
+class Int8Weight(nn.Module):
+    """A frozen weight [W | tail] of I + R columns; the tail is in `dtype`, and may have no columns.
+
+    It is indexed like the tensor that it stands for: [rows], or its two parts, [rows, :I] and [rows, I:].
+    inputs: as in Int8Rows.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        num_inputs: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        num_columns: int = 0,
+        inputs: Shard = ALONE,
+    ):
+        super().__init__()
+        self.inputs = inputs
+        self.register_buffer("q", torch.zeros(num_rows, num_inputs, dtype=torch.int8, device=device))
+        self.register_buffer("scale", torch.ones(num_rows, device=device))
+        self.register_buffer("tail", torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
+        self.scratch: torch.Tensor | None = None
+
+    def __getitem__(self, key: slice | tuple[slice, slice]) -> Int8Rows | torch.Tensor:
+        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
+        num_inputs = self.q.shape[1]
+        if columns.start == num_inputs:
+            return self.tail[rows]
+        tail_OR = self.tail[rows, :0] if columns.stop == num_inputs else self.tail[rows]
+        return Int8Rows(self.q[rows], self.scale[rows], tail_OR, self.scratch, self.inputs)
+
+    @property
+    def source(self) -> "Int8Weight":
+        """Return what to index for writing, as a MasterWeight does."""
+        return self
+
+    def forward(self) -> Int8Rows:
+        return self[:]
+
+    def prepack(self) -> Int8Rows:
+        """Return the weight as it is: a packed copy would take the memory that 8 bits save."""
+        return self[:]
+
+    def release(self) -> None:
+        """Do nothing: there is no packed copy."""
+
+
+def share_scratch(model: nn.Module) -> None:
+    """Give all Int8Weights of a model one tensor to dequantise into, as large as the largest needs."""
+    weights = [module for module in model.modules() if isinstance(module, Int8Weight)]
+    if weights:
+        size = max(weight.q.numel() + weight.tail.numel() for weight in weights)
+        model.register_buffer("scratch", torch.empty(size, dtype=weights[0].tail.dtype, device=weights[0].tail.device))
+    for weight in weights:
+        weight.scratch = model.scratch
+
+
+def dense(weight: torch.Tensor | Int8Rows) -> torch.Tensor:
+    """Return a weight as a tensor to use at once: see `Int8Rows.dequantise`."""
+    return weight.dequantise() if isinstance(weight, Int8Rows) else weight
+
+
+def frozen_linear(
+    x_TX: torch.Tensor, weight_OX: torch.Tensor | Int8Rows, bias_O: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in 8 bits."""
+    if isinstance(weight_OX, Int8Rows):
+        w = weight_OX
+        return ops.int8_linear(x_TX, w.q_OI, w.scale_O, w.tail_OR, bias_O, w.scratch)
+    return linear(x_TX, weight_OX, bias_O)
+
+
+class Int8Product(torch.autograd.Function):
+    """`frozen_linear` with a weight in 8 bits, which the gradient dx = g W dequantises again."""
+
+    @staticmethod
+    def forward(ctx, x_TI, weight, bias_O):
+        ctx.weight = weight
+        return frozen_linear(x_TI, weight, bias_O)
+
+    @staticmethod
+    def backward(ctx, g_TO):
+        return linear(g_TO, ctx.weight.dequantise().T), None, None

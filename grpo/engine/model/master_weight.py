@@ -1,0 +1,79 @@
+"""Weights in the model's dtype, trained by way of a float32 master.
+
+bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
+float32 master, and `refresh()` copies it into the tensor that the products use.
+"""
+
+import torch
+from torch import nn
+
+from grpo.engine.device.products import prepack
+
+
+def master_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32, or float64 for a float64 model."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class MasterWeight(nn.Module):
+    """A tensor of the model.
+
+    Frozen, it has only `value`, in `dtype`. Trained, it has a float32 `master`, and `value` is a copy of it in `dtype`
+    (or the master itself, if that is float32 already).
+    """
+
+    def __init__(self, *shape: int, trained: bool, dtype: torch.dtype, device: torch.device | str):
+        super().__init__()
+        self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
+        needs_copy = not trained or dtype != master_dtype(dtype)
+        self.register_buffer("copy", torch.zeros(shape, dtype=dtype, device=device) if needs_copy else None)
+        self.prepacked: torch.Tensor | None = None  # see `prepack`
+
+    @property
+    def value(self) -> torch.Tensor:
+        """Return the tensor to compute with, outside autograd."""
+        return self.master.data if self.copy is None else self.copy
+
+    @property
+    def source(self) -> torch.Tensor:
+        """Return the tensor to write to when loading and to read from when saving; call `refresh` after writing."""
+        return self.copy if self.master is None else self.master.data
+
+    def forward(self) -> torch.Tensor:
+        """Return the tensor to compute with; its gradient goes to the master."""
+        if self.master is None:
+            return self.copy
+        if self.copy is None:
+            return self.master
+        return _StraightThrough.apply(self.master, self.copy)
+
+    def prepack(self) -> torch.Tensor:
+        """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
+        if self.prepacked is None:
+            self.prepacked = prepack(self.value)
+        return self.prepacked
+
+    def release(self) -> None:
+        """Free the packed copy of a trained weight; that of a frozen one stays valid and is kept."""
+        if self.master is not None:
+            self.prepacked = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Update the copies after the master has changed."""
+        self.prepacked = None
+        if self.master is not None and self.copy is not None:
+            self.copy.copy_(self.master)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """The value of `copy` with the gradient of `master`, in the master's precision."""
+
+    @staticmethod
+    def forward(ctx, master, copy):
+        ctx.dtype = master.dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(ctx.dtype), None

@@ -1,0 +1,252 @@
+"""Memory: what a training step keeps, counted from shapes, and the largest micro-batch that fits.
+
+All figures are bytes. The count of activations follows what autograd saves in grpo/engine/model/decoder.py, layer by
+layer; tests compare it with what is really saved.
+"""
+
+import sys
+from dataclasses import dataclass, fields, replace
+
+import psutil
+import torch
+
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.device.ops import will_use_kernels
+from grpo.engine.model.decoder import Decoder
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+# Share of the memory to leave free: for gaps between tensors, and other programs.
+RESERVE = {"cuda": 0.1, "mps": 0.25, "cpu": 0.25}
+# Tokens per pass that keep the device busy; more are not worth recomputation.
+ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
+LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
+CHUNK = {"cuda": 2048, "mps": 256, "cpu": 256}  # tokens whose logits exist at the same time, if memory allows
+RECOMPUTE_LEVELS = ("none", "mlp", "all")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How the trainer uses memory."""
+
+    tokens: int  # packed tokens per micro-batch
+    recompute: str  # activations to compute again in the backward pass, one of RECOMPUTE_LEVELS
+    chunk: int  # tokens whose logits exist at the same time
+    fused: bool = False  # whether kernels/ and FlashAttention run, which keep less for the backward pass
+
+
+@dataclass(frozen=True)
+class Account:
+    """Bytes that a run needs on a device at its peak."""
+
+    weights: int  # frozen weights, copies of trained ones in the model's dtype, and a reference that is another model
+    training: int  # float32 master weights, their gradient, and AdamW's two moments
+    cache: int  # keys and values of the sequences decoded together
+    activations: int  # of the largest micro-batch
+    logits: int  # of one chunk
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.training + self.cache + self.activations + self.logits
+
+    def __str__(self) -> str:
+        parts = [f"{part.name} {getattr(self, part.name) / 1e9:.2f}" for part in fields(self)]
+        return f"{' + '.join(parts)} = {self.total / 1e9:.2f} GB"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run shares out the memory of its device. The doctor and the trainer make it in the same way."""
+
+    num_sequences: int  # decoded together
+    budget: Budget
+    needed: Account
+    size: int  # bytes for all of it
+
+    @property
+    def fits(self) -> bool:
+        return self.needed.total <= self.size
+
+    def __str__(self) -> str:
+        """Say what was planned, and show a table of its parts."""
+        needed, budget = self.needed, self.budget
+        verdict = "fits" if self.fits else "does not fit"
+        batches = f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
+        lines = [f"{self.num_sequences} sequences at once, {batches}"]
+        lines += [f"{part.name:12} {getattr(needed, part.name) / 1e9:6.2f}" for part in fields(needed)]
+        lines += [f"{'sum':12} {needed.total / 1e9:6.2f} GB, {verdict} into {self.size / 1e9:.1f} GB"]
+        return "\n".join(lines)
+
+
+def make_plan(
+    model: Decoder,
+    config: TrainConfig | SftConfig,
+    longest: int,
+    size: int,
+    reference: Decoder | None = None,
+    kind: str = "",
+    num_replicas: int = 1,
+) -> Plan:
+    """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
+
+    longest: tokens of the longest prompt with its completion. size: with what model, reference and optimizer take,
+    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model. num_replicas:
+    they share AdamW's moments.
+    """
+    left = size - loaded_bytes(model, reference, num_replicas)
+    num_sequences = 0
+    if isinstance(config, TrainConfig):
+        wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
+    left -= num_sequences * longest * kv_bytes_per_token(model)
+    keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
+    budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
+    needed = account(model, num_sequences, longest, budget, reference, num_replicas)
+    return Plan(num_sequences, budget, needed, size)
+
+
+def loaded_bytes(model: Decoder, reference: Decoder | None = None, num_replicas: int = 1) -> int:
+    """Count what a run takes once model, reference and optimizer are loaded."""
+    return account(model, 0, 0, Budget(0, "none", 0), reference, num_replicas).total
+
+
+def account(
+    model: Decoder,
+    num_sequences: int,
+    num_positions: int,
+    budget: Budget,
+    reference: Decoder | None = None,
+    num_replicas: int = 1,
+) -> Account:
+    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device.
+
+    The prepacked weights that a CPU keeps while it samples are not counted.
+    """
+    weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
+    if reference is not None and reference is not model:
+        weights += sum(tensor.nbytes for tensor in reference.buffers())
+    return Account(
+        weights=weights,
+        training=trained * 2 + -(-trained * 2 // num_replicas),
+        cache=num_sequences * num_positions * kv_bytes_per_token(model),
+        activations=int(budget.tokens * activation_bytes_per_token(model, budget.recompute, budget.fused)),
+        logits=budget.chunk * logits_bytes_per_row(model),
+    )
+
+
+def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
+    """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer."""
+    config, lora, item = model.shard_config, model.build.lora, model.build.dtype.itemsize
+    exact, width, mlp_width = max(item, 4), config.hidden_size, config.intermediate_size
+    heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
+    rank = lora.rank if lora else 0
+    # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
+    norm = item * width + 4 if fused else exact * width
+    # Attention: inputs of qkv and o, joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output.
+    # MLP: input of gate-up, gate, up, input of down (without kernels also silu(gate)).
+    copies = 3 if fused else 4
+    attention = norm + item * (width + 4 * rank + copies * heads_width)
+    mlp = norm + item * (width + 3 * rank + copies * mlp_width)
+    if fused:
+        return attention + 4 * config.num_heads, mlp, item * width  # with the log-sum-exp of each head
+    return attention, mlp, 3 * exact * width
+
+
+def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = False) -> float:
+    """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP.
+
+    Where shards share the model, their terms of a sum may take more than these gradients.
+    """
+    config, item, num_shards = model.shard_config, model.build.dtype.itemsize, model.build.shard.world
+    attention, mlp, once = kept_bytes_per_token(model, fused)
+    layer_input = item * config.hidden_size
+    per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
+    again = {"none": 0, "mlp": mlp, "all": attention + mlp}
+    gradients = 5 * item * config.intermediate_size
+    terms = (num_shards * item + 2 * max(item, 4)) * config.hidden_size if num_shards > 1 else 0
+    return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
+
+
+def logits_bytes_per_row(model: Decoder) -> int:
+    """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
+    item, copies = model.build.dtype.itemsize, 2 if model.build.shard.world == 1 else 4
+    return model.shard_config.vocab_size * (item + copies * max(item, 4))
+
+
+def kv_bytes_per_token(model: Decoder) -> int:
+    """Count the keys and values of one token in all layers."""
+    config = model.shard_config
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.build.dtype.itemsize
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return how many bytes can still be allocated."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    return psutil.virtual_memory().available
+
+
+def choose_budget(
+    model: Decoder,
+    longest: int,
+    free: int,
+    max_tokens: int = 0,
+    checkpointing: bool | str = "auto",
+    kind: str = "",
+    kernels: bool = True,
+) -> Budget:
+    """Choose the micro-batch for `free` bytes.
+
+    It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit.
+
+    longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
+    user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
+    """
+    kind = kind or torch.device(model.build.device).type
+    bytes_per_row = logits_bytes_per_row(model)
+    chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
+    room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
+    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype)
+    levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
+    needed = max_tokens or max(longest, ENOUGH[kind])
+    for level in levels:
+        fitting = int(room / activation_bytes_per_token(model, level, fused))
+        if fitting >= needed:
+            tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
+            return Budget(tokens, level, chunk, fused)
+    return Budget(max_tokens or max(fitting, longest), level, chunk, fused)
+
+
+def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
+    """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
+    return max(1, min(wanted, int(0.5 * free / (positions * kv_bytes_per_token(model)))))
+
+
+def halve(budget: Budget, longest: int) -> Budget | None:
+    """Halve the tokens per micro-batch, which leaves the gradient the same; None if one completion would not fit."""
+    tokens = budget.tokens // 2
+    return replace(budget, tokens=tokens) if tokens >= longest else None
+
+
+def release() -> None:
+    """Return cached GPU memory to the device."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the largest memory in use so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
+    if resource is None:
+        return psutil.Process().memory_info().peak_wset
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,245 @@
+"""The policy with all that belongs to it: decoder, tokenizer, end tokens, and the model that it started from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import write_json
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.data.hub import fetch_model, find_model
+from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
+from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.model.adapter import (
+    Adapter,
+    is_adapter,
+    load_adapter,
+    merge_adapter,
+    read_settings,
+    save_adapter,
+    trained_adapter,
+)
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.gguf import is_gguf, open_gguf
+from grpo.engine.model.lora import ALL_PROJECTIONS, Build, LoraSpec
+from grpo.engine.model.master_weight import master_dtype
+from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
+
+
+@dataclass
+class Policy:
+    """A decoder to train or to sample from, with its tokenizer.
+
+    start: the adapter that was merged into it, if any. base: the checkpoint's name, and its revision on the hub.
+    folders: of checkpoint and adapter.
+    """
+
+    model: Decoder
+    tokenizer: object
+    eos_ids: tuple[int, ...]
+    start: Adapter | None
+    base: tuple[str, str]
+    folders: tuple[Path, ...] = ()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def save(self, folder: Path | None) -> None:
+        """Write adapter and tokenizer, or a complete checkpoint if the weights themselves were trained.
+
+        All shards of the model call it together; folder: None for those that only contribute their parts.
+        """
+        lora = self.model.build.lora
+        if lora is None:
+            self.save_merged(folder)
+            return
+        adapter = trained_adapter(self.model, self.start, *self.base)
+        if folder is None:
+            return
+        if self.start is None:
+            save_adapter(adapter, folder, lora.alpha, lora.dropout)
+        else:
+            save_adapter(adapter, folder)  # a stack of two has no alpha of its own
+        self.tokenizer.save_pretrained(folder)
+
+    def save_merged(self, folder: Path | None, dtype: torch.dtype | None = None) -> None:
+        """Write a complete checkpoint: the weights with every adapter merged, the tokenizer, and the end tokens.
+
+        Other tools need the end tokens: config.json may name others than the model has learned. folder: as in `save`.
+        """
+        save_checkpoint(self._unquantised(), folder, dtype or self.model.build.dtype)
+        if folder is None:
+            return
+        write_json(folder / "generation_config.json", {"eos_token_id": list(self.eos_ids)})
+        self.tokenizer.save_pretrained(folder)
+
+    def _unquantised(self) -> Decoder:
+        """Return the model; if it is in 8 bits, one of its checkpoint's own weights with all adapters merged."""
+        if not self.model.build.int8:
+            return self.model
+        checkpoint = self.folders[0]
+        model = load_decoder(checkpoint, Build(None, False, master_dtype(self.model.build.dtype), "cpu"))
+        merge_adapter(model, trained_adapter(self.model, self.start, *self.base), checkpoint)
+        return model
+
+
+def load_policy(
+    config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE
+) -> Policy:
+    """Load the policy at step 0, with a new adapter.
+
+    With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with
+    an adapter stands for the adapter on its base. shard: the part of the model to load.
+    """
+    parts = find_parts(config)
+    tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
+    end_ids = eos_ids(parts.model, tokenizer)
+    lora = lora_spec(config)
+    dtype = choose_dtype(config.torch_dtype, device)
+    build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8", shard=shard)
+    model = load_decoder(parts.model, build)
+    start = load_adapter(parts.adapter) if parts.adapter else None
+    if start:
+        merge_adapter(model, start, parts.model)
+    generator = torch.Generator().manual_seed(config.seed)
+    for linear in model.lora_linears():
+        linear.reset(generator)
+    check_vocabulary(tokenizer, model)
+    folders = (parts.model, parts.adapter) if parts.adapter else (parts.model,)
+    return Policy(model, tokenizer, end_ids, start, parts.base, folders)
+
+
+def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
+    """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
+    folder = find_parts(config).tokenizer
+    return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
+
+
+def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
+    """Return the frozen policy of step 0.
+
+    With LoRA it is the same decoder (run it without its adapter); otherwise it is a second copy of the model.
+    """
+    if policy.model.build.lora is not None:
+        return policy.model
+    parts = find_parts(config)
+    build = replace(policy.model.build, lora=None, train_weights=False)
+    reference = load_decoder(parts.model, build)
+    if parts.adapter:
+        merge_adapter(reference, load_adapter(parts.adapter))
+    return reference
+
+
+def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:
+    """Load a checkpoint, or an adapter merged into its base as the file has it, to generate with."""
+    return load_policy(replace(config, lora_r=0, base_weights=None), device, train_weights=False)
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The folders of a model: of its checkpoint, of an adapter to merge into that, and of its tokenizer.
+
+    base: how an adapter trained on the checkpoint names it (a hub id, or an absolute path), and its revision.
+    """
+
+    model: Path
+    adapter: Path | None
+    tokenizer: Path
+    base: tuple[str, str]
+
+
+def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
+    """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
+    name, revision = config.model_name_or_path, config.model_revision
+    folder = _fetch(name, revision)
+    adapter = fetch_model(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
+    base = str(Path(name).resolve()) if Path(name).exists() else name
+    if is_adapter(folder):
+        if adapter:
+            raise UserError(
+                "two adapters to start from",
+                f"model_name_or_path is an adapter itself: {folder}",
+                "set only one of them",
+                PREFLIGHT,
+            )
+        adapter = folder
+        base, its_revision = base_of(adapter)
+        is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
+        revision = revision if is_of_base else its_revision
+        folder = _fetch_base(base, revision, adapter)
+    if config.tokenizer_name_or_path:
+        tokenizer = _fetch(config.tokenizer_name_or_path)
+    else:
+        tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
+    return ModelParts(folder, adapter, tokenizer, (base, revision))
+
+
+def _fetch(name: str, revision: str = "main") -> Path:
+    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be."""
+    return open_gguf(name) if is_gguf(name) else fetch_model(name, revision)
+
+
+def base_of(adapter: Path) -> tuple[str, str]:
+    """Return the base model of an adapter, a hub id or an absolute path, and its revision on the hub."""
+    settings = read_settings(adapter)
+    base = settings.get("base_model_name_or_path")
+    if not base:
+        raise UserError(
+            f"the adapter {adapter} does not name its base model",
+            "adapter_config.json has no base_model_name_or_path",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter",
+            PREFLIGHT,
+        )
+    return find_model(base, adapter), settings.get("revision") or "main"
+
+
+def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
+    try:
+        return _fetch(base, revision)
+    except UserError as error:
+        raise UserError(
+            f"the base model of the adapter {adapter} cannot be found",
+            f"{error.what}: {error.why}",
+            "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
+            "base_model_name_or_path in its adapter_config.json",
+            error.exit_code,
+        ) from None
+
+
+def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
+    """Return the adapters that the configuration asks for; None if all weights are trained."""
+    if not config.lora_r:
+        return None
+    everything = (None, ("all",), ("all-linear",))
+    targets = ALL_PROJECTIONS if config.lora_target_modules in everything else tuple(config.lora_target_modules)
+    unknown = [name for name in targets if name not in ALL_PROJECTIONS]
+    if unknown:
+        raise UserError(
+            f"lora_target_modules names {', '.join(unknown)}",
+            f"the projections that can have adapters are {', '.join(ALL_PROJECTIONS)}",
+            "name some of these, or all",
+        )
+    layers = config.lora_layers_to_transform
+    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers and tuple(layers))
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of this name; "auto" depends on the device."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return DTYPES[name]
+
+
+def check_vocabulary(tokenizer, model: Decoder) -> None:
+    """Raise UserError (exit 3) if the tokenizer has ids that the model has no embedding for."""
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= model.config.vocab_size:
+        raise UserError(
+            "the tokenizer does not belong to the model",
+            f"it has token id {largest}, the embedding has {model.config.vocab_size} rows",
+            "set tokenizer_name_or_path to the model's own tokenizer",
+            PREFLIGHT,
+        )

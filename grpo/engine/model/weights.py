@@ -1,0 +1,190 @@
+"""Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from grpo.base.errors import PREFLIGHT, UserError, explained
+from grpo.base.progress import counted, counting
+from grpo.base.storage import save_tensors, write_json
+from grpo.engine.model.decoder import Decoder, ModelConfig, RMSNorm
+from grpo.engine.model.lora import Build, Linear
+from grpo.engine.model.slices import split_of
+
+FILE_BYTES = 5_000_000_000
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+NAMES_SHOWN = 8
+NORMS = {  # of a layer: our name and Hugging Face's
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+}
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Read config.json of a checkpoint folder; UserError (exit 3) if it is absent or needs another decoder."""
+    path = folder / "config.json"
+    if not path.exists():
+        fix = "set model_name_or_path to a Hugging Face checkpoint folder or hub id"
+        raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
+    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
+    with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
+        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
+
+
+def load_decoder(folder: Path, build: Build) -> Decoder:
+    """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
+
+    A shard (build.shard) takes its parts of them.
+    UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
+    """
+    model = Decoder(read_model_config(folder), build)
+    named, seen, problems = named_tensors(model), set(), []
+    splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
+    shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
+    is_meta = torch.device(build.device).type == "meta"
+    for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+        shape = torch.Size(stored.get_shape())
+        if name not in named:
+            is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
+            if not is_derived:  # which only some checkpoints contain, as it follows from others
+                problems.append(f"unexpected {name}")
+        elif shapes[name] != shape:
+            problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
+        elif not is_meta:
+            tensor = build.shard.take(stored[:], splits[name])  # of the file, only these bytes are read
+            if not torch.isfinite(tensor).all():
+                problems.append(f"{name} holds numbers that are not finite")
+            named[name].copy_(tensor)
+        seen.add(name)
+    problems += [f"missing {name}" for name in named if name not in seen]
+    if problems:
+        more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
+        raise UserError(
+            f"the weights in {folder} do not fit its config.json",
+            "; ".join(problems[:NAMES_SHOWN]) + more,
+            "check that config.json and the safetensors files belong together",
+            PREFLIGHT,
+        )
+    model.refresh()
+    return model
+
+
+def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
+    """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
+    named = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
+    if model.untied_head is not None:
+        named["lm_head.weight"] = model.untied_head.source
+    for number, block in enumerate(model.blocks):
+        for name, norm in block.named_modules():
+            if isinstance(norm, RMSNorm):
+                named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.source
+    for name, (linear, part) in projections(model).items():
+        weight, bias = linear.base(part)
+        named[name + ".weight"] = weight
+        if bias is not None:
+            named[name + ".bias"] = bias
+    return named
+
+
+def projections(model: Decoder) -> dict[str, tuple[Linear, str]]:
+    """Map Hugging Face's module name of each projection to the layer that computes it and its part of that layer."""
+    found = {}
+    for number, block in enumerate(model.blocks):
+        for where, module in (("self_attn", block.attention), ("mlp", block.mlp)):
+            for linear in module.modules():
+                if isinstance(linear, Linear):
+                    for part in linear.out_slices:
+                        found[f"model.layers.{number}.{where}.{part}"] = linear, part
+    return found
+
+
+def save_checkpoint(
+    model: Decoder, folder: Path | None, dtype: torch.dtype | None = None, file_bytes: int = FILE_BYTES
+) -> None:
+    """Write config.json and safetensors with every adapter merged, in `dtype` (the model's by default).
+
+    Merging happens in float32 and rounds once. The tokenizer is not written. All shards of a model call it together;
+    folder: None for those that only contribute their parts.
+    """
+    dtype, shard = dtype or model.build.dtype, model.build.shard
+    named, found = named_tensors(model), projections(model)
+    splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
+
+    def read(name: str) -> torch.Tensor:
+        linear, part = found.get(name.removesuffix(".weight"), (None, ""))
+        merged = _merged(named[name], linear, part).to(dtype)
+        return shard.join(merged, splits[name]).contiguous().cpu()
+
+    if folder is None:
+        for name in named:
+            read(name)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
+    raw["dtype"] = str(dtype).removeprefix("torch.")
+    write_json(folder / "config.json", raw)
+    shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
+    write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
+
+
+def write_tensors(
+    sizes: dict[str, int], read: Callable[[str], torch.Tensor], folder: Path, file_bytes: int = FILE_BYTES
+) -> None:
+    """Write the tensors of these names and bytes to one file, or to several with an index; one file is in memory."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    split = split_state_dict_into_shards_factory(
+        sizes,
+        get_storage_size=lambda num_bytes: num_bytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=file_bytes,
+    )
+    with counting(len(sizes), f"writing {folder}", "tensors") as add:
+        for file, names in split.filename_to_tensors.items():
+            save_tensors({name: read(name) for name in names}, folder / file)
+            add(len(names))
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+@torch.no_grad()
+def _merged(tensor: torch.Tensor, linear: Linear | None, part: str) -> torch.Tensor:
+    """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
+    if linear is None or part not in linear.rank_slices:
+        return tensor.detach()
+    A, B = linear.adapter(part)
+    return tensor.to(A.dtype) + linear.lora.scale * (B @ A)
+
+
+def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
+    if not files:
+        pickled = sorted(p.name for p in folder.glob("*.bin"))
+        raise UserError(
+            f"{folder} holds no safetensors weights",
+            f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
+            "convert them with transformers: model.save_pretrained(folder)",
+            PREFLIGHT,
+        )
+    for path in (folder / file for file in files):
+        broken = explained((SafetensorError, OSError), f"{path} cannot be read", "download the checkpoint again")
+        with broken, safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():
+                yield name, tensors.get_slice(name)
+
+
+def _indexed_files(index: Path) -> list[str]:
+    """Return the files that an index names, all of them looked for in its own folder."""
+    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+    with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({Path(file).name for file in files})

@@ -1,0 +1,72 @@
+"""Decode steps as CUDA graphs: one graph per bucket of rows, captured once and replayed many times.
+
+Between two checks for ended sequences, the host only replays graphs, several in a row. A row of a bucket that has no
+sequence counts as ended. If shards share a model, the graphs contain their collectives (NCCL). Then all shards replay
+the same graphs in the same order, and the warm-up runs before a capture connect them. That has never been tried.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+import torch
+
+from grpo.engine.attention.decode import DecodeAttention
+from grpo.engine.device.capture import CudaCapture
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import uses_kernels
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.sampling.decode_step import Slots, decode_step
+
+
+class DecodeGraphs:
+    """Runs decode steps over some slots, several per `run`; as graphs, if `capture` is given (CudaCapture)."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        slots: Slots,
+        eos_ids: Sequence[int],
+        kernel: str = "sdpa",
+        capture: CudaCapture | None = None,
+    ):
+        self.model, self.slots, self.kernel, self.capture = model, slots, kernel, capture
+        self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
+        self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
+
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+        """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
+        rows = bucket(live, self.slots.cache.num_slots)
+        self.slots.ended_B[live:rows] = True
+        # Without kernels, top-k and top-p need torch's sort, which has not been tried inside a graph.
+        can_capture = not params.truncates or uses_kernels(self.slots.cache.kv_L2BKSE)
+        if self.capture is None or not can_capture:
+            for _ in range(steps):
+                self.step(rows, params, head_VD)
+            return
+        key = rows, params.temperature, params.top_k, params.top_p
+        if key not in self.graphs:
+            self.graphs[key] = self._captured(rows, params, head_VD)
+        for _ in range(steps):
+            self.graphs[key].replay()
+
+    def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+        """Generate one token for each of the first `rows` slots."""
+        attend = DecodeAttention.over_all_positions(self.slots.cache, self.slots.position_B[:rows], self.kernel)
+        decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
+
+    def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> torch.cuda.CUDAGraph:
+        """Capture a step as a graph. All rows count as ended meanwhile, so the warm-up changes nothing."""
+        ended_B = self.slots.ended_B.clone()
+        self.slots.ended_B.fill_(True)
+        graph = self.capture(lambda: self.step(rows, params, head_VD))
+        self.slots.ended_B.copy_(ended_B)
+        return graph
+
+
+def bucket(live: int, num_slots: int) -> int:
+    """Round `live` up to one of a few numbers of rows, at most `num_slots`, so that few graphs are captured."""
+    multiple = 32
+    for limit, smaller in ((256, 16), (64, 8), (8, 4), (4, 2), (2, 1)):
+        if live <= limit:
+            multiple = smaller
+    return min(ceil(live / multiple) * multiple, num_slots)

@@ -1,0 +1,101 @@
+"""One decode step: the next token of every live sequence. CPUs and CUDA graphs share this code.
+
+With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes, but
+only where nothing is read: at its next position in the cache, and in the column after its last token.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from grpo.engine.device.draw import SamplingParams, uniforms
+from grpo.engine.device.ops import draw_tokens, exact_logits, write_drawn
+from grpo.engine.device.shard import Split
+from grpo.engine.device.split_draw import split_draw
+from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.sampling.cache import KVCache
+
+
+@dataclass
+class Slots:
+    """The cache, and the state of the sequence in every slot."""
+
+    cache: KVCache
+    last_id_B: torch.Tensor  # int64, the next input
+    position_B: torch.Tensor  # int64, of that input
+    count_B: torch.Tensor  # int64, tokens generated so far
+    limit_B: torch.Tensor  # int64, tokens it may generate
+    seed_B: torch.Tensor  # int64
+    ended_B: torch.Tensor  # bool; means nothing for a slot without a sequence
+    ids_BX: torch.Tensor  # int64; a row that has reached its limit goes on writing to one spare column
+    logps_BX: torch.Tensor  # float32, nats, as Completion.logps
+    cuts_BX: torch.Tensor  # float32, as Completion.cuts
+
+    @classmethod
+    def make(cls, cache: KVCache, max_new_tokens: int) -> "Slots":
+        """Make the state of all slots of a cache, without sequences."""
+        device, B = cache.kv_L2BKSE.device, cache.num_slots
+
+        def integers() -> torch.Tensor:
+            return torch.zeros(B, dtype=torch.int64, device=device)
+
+        def results(dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(B, max_new_tokens + 1, dtype=dtype, device=device)
+
+        return cls(
+            cache=cache,
+            last_id_B=integers(),
+            position_B=integers(),
+            count_B=integers(),
+            limit_B=integers(),
+            seed_B=integers(),
+            ended_B=torch.ones(B, dtype=torch.bool, device=device),
+            ids_BX=results(torch.int64),
+            logps_BX=results(torch.float32),
+            cuts_BX=results(torch.float32),
+        )
+
+    def move(self, source: int, target: int, num_positions: int) -> None:
+        """Copy the sequence in slot `source` over that in slot `target`. num_positions: of its keys and values."""
+        self.cache.move(source, target, num_positions)
+        for name, state in vars(self).items():
+            if name != "cache":
+                state[target] = state[source]
+
+    def holds(self, num_slots: int, num_positions: int, max_new_tokens: int) -> bool:
+        """Return whether there is room for this many sequences, positions and new tokens."""
+        return (
+            self.cache.num_slots >= num_slots
+            and self.cache.num_positions >= num_positions
+            and self.ids_BX.shape[1] > max_new_tokens
+        )
+
+
+def decode_step(
+    model: Decoder,
+    slots: Slots,
+    num_rows: int,
+    attend: Attend,
+    params: SamplingParams,
+    head_VD: torch.Tensor,
+    eos: torch.Tensor,
+) -> None:
+    """Generate one token for each of the first `num_rows` slots, unless its sequence has ended.
+
+    attend: attention over the cache of these slots. eos: the ids that end a sequence.
+    """
+    rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
+    position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
+    hidden_BD = model(slots.last_id_B[rows], position_B, attend)
+    results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
+    logits_BV, shard, vocab_size = exact_logits(hidden_BD, head_VD), model.build.shard, model.config.vocab_size
+    if shard.world > 1 and not params.truncates:
+        drawn = split_draw(logits_BV, uniforms(slots.seed_B[rows], count_B), params.temperature, shard, vocab_size)
+        id_B = write_drawn(drawn, count_B, results)
+    else:
+        logits_BV = shard.join(logits_BV, Split(1, (vocab_size,)))
+        id_B = draw_tokens(logits_BV, slots.seed_B[rows], count_B, params, results)
+    slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
+    count_B += running_B
+    position_B += running_B
+    slots.ended_B[rows] |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])

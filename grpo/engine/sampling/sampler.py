@@ -1,0 +1,266 @@
+"""Batched generation over a slot cache: admit, decode, collect.
+
+Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
+decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
+end. Log-probs are those of the distribution that was really sampled from.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+
+from grpo.algorithm.schema import Completion, Layout
+from grpo.base.errors import NON_FINITE, UserError
+from grpo.engine.attention.decode import DecodeAttention
+from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
+from grpo.engine.device.capture import CudaCapture
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import CosSin, rotate
+from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.sampling.cache import KVCache
+from grpo.engine.sampling.cuda_graph import DecodeGraphs
+from grpo.engine.sampling.decode_step import Slots, decode_step
+
+OnFinish = Callable[[int, Completion], None]
+
+
+@dataclass
+class _Sequence:
+    """A completion that waits or is being generated."""
+
+    number: int  # among the completions of the call
+    prompt_number: int  # among its prompts
+    limit: int  # tokens it may generate
+    seed: int
+
+
+class Sampler:
+    """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
+
+    max_slots: sequences decoded together.
+    """
+
+    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256):
+        self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
+        self.on_cuda = torch.device(model.build.device).type == "cuda"
+        self.prefill_tokens = 16384  # prompt tokens per prefill pass
+        self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
+        self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
+        self.graphs: DecodeGraphs | None = None
+        self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
+        self.before_decoding: Callable[[], None] = lambda: None  # called before each check
+
+    @torch.inference_mode()
+    def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
+        """Allocate slots for this many sequences of these lengths, and keep them. Without graphs, do nothing."""
+        if not self.uses_graphs:
+            return None
+        if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
+            return self.graphs
+        self.graphs = None  # frees its memory first
+        self.decode_kernel = decode_choice(self.model, num_slots, num_positions)
+        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+        capture = CudaCapture() if self.on_cuda else None
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
+        return self.graphs
+
+    def release(self) -> None:
+        """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
+        self.graphs = None
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_generations: int,
+        params: SamplingParams,
+        seeds: Sequence[int],
+        on_finish: OnFinish | None = None,
+        limits: Sequence[int] | None = None,
+    ) -> list[list[Completion]]:
+        """Generate num_generations completions of each prompt.
+
+        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
+        on what else is generated. limits: of each completion's tokens, if lower than params.max_new_tokens.
+        on_finish(number, completion) is called as each one ends, number = place of its prompt * num_generations + its
+        place in the group. `Completion.text` stays empty: the caller has the tokenizer.
+        """
+        if any(len(prompt) == 0 for prompt in prompts):
+            raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
+        total = len(prompts) * num_generations
+        limits = limits or [params.max_new_tokens] * total
+        waiting = deque(
+            _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
+        )
+        done: list[Completion | None] = [None] * total
+        with self.model.prepacked() as head_VD:
+            running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
+            finished: list[tuple[_Sequence, Completion]] = []
+            while waiting or running.live or finished:
+                self.before_decoding()
+                running.admit(waiting)
+                running.decode(self.check_every)  # a GPU works on this while the callbacks run
+                for sequence, completion in finished:
+                    done[sequence.number] = completion
+                    if on_finish:
+                        on_finish(sequence.number, completion)
+                finished = running.collect()
+        return [done[start : start + num_generations] for start in range(0, total, num_generations)]
+
+    @torch.inference_mode()
+    def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
+        """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
+        with self.model.prepacked() as head_VD:
+            running = _Running(self, [prompt], params, 1, head_VD)
+            running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
+            for count in range(params.max_new_tokens):
+                running.decode(1)
+                check_finite(running.slots.logps_BX[0, count].item())
+                token = int(running.slots.ids_BX[0, count])
+                if token in self.eos_ids:
+                    return
+                yield token
+
+
+def check_finite(*logps: float) -> None:
+    """Raise UserError (exit 5) if a log-prob is not finite: the logits were not either, and the tokens mean nothing."""
+    if not all(map(isfinite, logps)):
+        raise UserError(
+            "the model's logits are not finite",
+            "its weights are damaged or too large, or the numbers overflow in this dtype",
+            "download the model again, or set torch_dtype to bfloat16 or float32",
+            NON_FINITE,
+        )
+
+
+class _Running:
+    """The sequences that are being decoded, in slots 0 ... B-1."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        num_slots: int,
+        head_VD: torch.Tensor,
+    ):
+        self.sampler, self.model, self.prompts, self.params = sampler, sampler.model, prompts, params
+        self.device = sampler.model.build.device
+        self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
+        self.graphs = sampler.prepare(num_slots, self.longest, params.max_new_tokens)
+        if self.graphs:
+            self.slots = self.graphs.slots
+        else:
+            self.slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
+        self.cache = self.slots.cache
+        self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
+        self.live: list[_Sequence] = []
+        self.used: list[int] = []  # positions in use per slot, an upper bound
+        self.prefilled: dict[int, torch.Tensor] = {}  # number of a prompt -> its keys and values [L, 2, K, S, E]
+
+    def admit(self, waiting: deque[_Sequence]) -> None:
+        """Fill free slots from the queue, a complete group at a time if it fits."""
+        while waiting and len(self.live) < self.cache.num_slots:
+            free = self.cache.num_slots - len(self.live)
+            number = waiting[0].prompt_number
+            if number not in self.prefilled:
+                self._prefill(waiting, free)
+            entering = []
+            while waiting and waiting[0].prompt_number == number and len(entering) < free:
+                entering.append(waiting.popleft())
+            self._enter(number, entering)
+            if not waiting or waiting[0].prompt_number != number:
+                del self.prefilled[number]  # its last completion has entered
+
+    def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
+        """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
+        chosen, tokens = [], 0
+        for number in dict.fromkeys(waiting[i].prompt_number for i in range(min(free, len(waiting)))):
+            tokens += len(self.prompts[number]) - 1
+            if chosen and tokens > self.sampler.prefill_tokens:
+                break
+            chosen.append(number)
+        lengths = [len(self.prompts[number]) - 1 for number in chosen]
+        layout = Layout.of(*((length, ()) for length in lengths))
+        if not layout.num_tokens:
+            self.prefilled.update((number, self.cache.kv_L2BKSE[:, :, 0, :, :0]) for number in chosen)
+            return
+        ids = [token for number in chosen for token in self.prompts[number][:-1]]
+        positions = [position for length in lengths for position in range(length)]
+        record = _RecordingAttention(packed_attention(self.model, layout))
+        self.model(torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), record)
+        self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
+
+    def _enter(self, number: int, entering: list[_Sequence]) -> None:
+        """Give the next slots to completions of prompt `number`, and copy its keys and values to each."""
+        ids, slots = self.prompts[number], self.slots
+        rows = slice(len(self.live), len(self.live) + len(entering))
+        self.cache.reserve(len(ids))
+        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = self.prefilled[number][:, :, None]
+        slots.last_id_B[rows] = ids[-1]
+        slots.position_B[rows] = len(ids) - 1
+        slots.count_B[rows] = 0
+        slots.ended_B[rows] = False
+        slots.limit_B[rows] = torch.tensor([sequence.limit for sequence in entering], device=self.device)
+        slots.seed_B[rows] = torch.tensor([sequence.seed for sequence in entering], device=self.device)
+        self.live += entering
+        self.used += [len(ids)] * len(entering)
+
+    def decode(self, steps: int) -> None:
+        """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
+        if not self.live:
+            return
+        if self.graphs:
+            self.graphs.run(len(self.live), steps, self.params, self.head_VD)
+            self.used = [positions + steps for positions in self.used]
+            return
+        for _ in range(steps):
+            self._step()
+
+    def _step(self) -> None:
+        """Generate one token for every live sequence, without graphs."""
+        rows, longest = len(self.live), min(max(self.used), self.longest)
+        self.cache.reserve(longest)
+        attend = DecodeAttention.over_used_positions(self.cache, self.slots.position_B[:rows], longest)
+        decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
+        self.used = [positions + 1 for positions in self.used]
+
+    def collect(self) -> list[tuple[_Sequence, Completion]]:
+        """Remove and return the sequences that have ended. The last live slot moves into each gap."""
+        finished = []
+        for slot in reversed(self.slots.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
+            finished.append((self.live[slot], self._completion(slot)))
+            last = len(self.live) - 1
+            if slot != last:
+                self.slots.move(last, slot, min(self.used[last], self.longest))
+                self.live[slot], self.used[slot] = self.live[last], self.used[last]
+            self.live.pop()
+            self.used.pop()
+        return finished[::-1]
+
+    def _completion(self, slot: int) -> Completion:
+        slots, count = self.slots, int(self.slots.count_B[slot])
+        ids = slots.ids_BX[slot, :count].tolist()
+        reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
+        return Completion(ids, slots.logps_BX[slot, :count].tolist(), slots.cuts_BX[slot, :count].tolist(), reason)
+
+
+class _RecordingAttention:
+    """Attention that also keeps the keys (rotated) and values of each layer."""
+
+    def __init__(self, attend: Attend):
+        self.attend, self.layers = attend, []
+
+    def __call__(
+        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
+    ) -> torch.Tensor:
+        k_TKE = rotate(k_TKE, cos_sin)
+        self.layers.append(torch.stack([k_TKE, v_TKE]))
+        return self.attend(layer, rotate(q_THE, cos_sin), k_TKE, v_TKE, None)
+
+    def split(self, lengths: list[int]) -> list[torch.Tensor]:
+        """Return the keys and values of each prompt, [L, 2, K, S, E]."""
+        return list(torch.stack(self.layers).transpose(2, 3).split(lengths, dim=3))

@@ -1,0 +1,130 @@
+"""Failures that show only over several steps: warn if a rule recognises one; end a run that cannot go on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.base.errors import NON_FINITE, SERVICE, UserError
+from grpo.run.diagnosis.glossary import Metrics
+from grpo.run.diagnosis.reasons import Grades, dominant_reason
+from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
+from grpo.run.diagnosis.rules import RECENT, RULES, History, Rule, advice, first_step
+
+if TYPE_CHECKING:
+    from grpo.algorithm.optimizer import Optimizer
+
+MAX_BAD_STEPS = 3  # in a row; then the run ends
+
+
+@dataclass
+class Symptom:
+    """A failure that a rule has recognised, the first and the last step at which it has, and what helps."""
+
+    rule: Rule
+    step: int
+    text: str
+    advice: str
+    last_step: int
+
+
+@dataclass
+class Diagnosis(History):
+    """Applies every rule after every step, and reports each rule once. Replaying a run's steps diagnoses it again.
+
+    symptoms: the failures so far, by the name of their rule in words. first_step: how the completions of step 1 fared.
+    """
+
+    symptoms: dict[str, Symptom] = field(default_factory=dict)
+    first_step: str = ""
+
+    def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
+        """Add a step, and its completions if they are known; return the failures that are recognised first now."""
+        new = []
+        self.steps.append({"step": step, **metrics})
+        if completions:
+            self.reason = dominant_reason(completions)
+        if step == 1 and "completions/mean_length" in metrics:
+            self.first_step = first_step(self)
+        for rule in RULES:
+            name, text = rule.__name__.replace("_", " "), rule(self)
+            if text and name not in self.symptoms:
+                self.symptoms[name] = Symptom(rule, step, text, advice(rule, self), step)
+                new.append(self.symptoms[name])
+            elif text:
+                self.symptoms[name].last_step = step
+        return new
+
+    def has_passed(self, symptom: Symptom) -> bool:
+        """Return whether a failure was not seen in the last steps."""
+        return symptom.last_step <= self.steps[-1]["step"] - RECENT
+
+
+@dataclass
+class Health:
+    """Checks each step. Ends the run with exit code 5 for steps that are not finite, and 4 for rewards that fail."""
+
+    say: Callable[[str], None]
+    max_unscored: float = 1.0  # share of completions
+    unscored: int = 0  # steps in a row
+    not_finite: int = 0  # steps in a row
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+
+    def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
+        """Count optimizer steps without a finite gradient. In float16 they are normal until the loss scale is found."""
+        if isfinite(grad_norm) or optimizer.scale > 1:
+            self.not_finite = 0
+        else:
+            self.not_finite += 1
+
+    def check(self, step: int, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+        """Check the run after a training step. groups: its completions."""
+        if self.not_finite >= MAX_BAD_STEPS:
+            raise UserError(
+                f"training is not finite: {self.not_finite} steps in a row had no finite gradient",
+                "see the last steps of metrics.jsonl",
+                "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
+                NON_FINITE,
+            )
+        symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
+        if step == 1 and self.diagnosis.first_step:
+            self.say(f"step 1: {self.diagnosis.first_step}")
+        for symptom in symptoms:
+            self.say(f"warning: step {step}: {symptom.text}. To do: {symptom.advice}")
+        self._check_rewards(metrics)
+
+    def resume(self, run_dir: Path) -> None:
+        """Replay the steps before the run was resumed, without announcing their failures again."""
+        for metrics in read_metrics(run_dir / METRICS_FILE)[0]:
+            self.diagnosis.check(metrics["step"], metrics)
+
+    def end(self) -> None:
+        """Repeat the names of the failures that were announced."""
+        if self.diagnosis.symptoms:
+            names = [f"{name} (step {symptom.step})" for name, symptom in self.diagnosis.symptoms.items()]
+            self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")
+
+    def _check_rewards(self, metrics: Metrics) -> None:
+        """End the run when a built-in reward stays unscorable. A user's own function may skip what it likes."""
+        built_in = [name for name in metrics if ":" not in name]
+        shares = {name: metrics[name] for name in built_in if name.endswith("/unscored_frac")}
+        worst = max(shares, key=shares.get, default=None)
+        if worst is None or shares[worst] <= self.max_unscored:
+            self.unscored = 0
+            return
+        self.unscored += 1
+        if self.unscored >= MAX_BAD_STEPS:
+            raise UserError(
+                f"{worst} was above {self.max_unscored:.0%} for {MAX_BAD_STEPS} steps, now {shares[worst]:.0%}",
+                "completions/ holds the reason of each",
+                "restore the service, or raise max_unscored, and continue with resume_from_checkpoint=true; "
+                "if titles are missing, set missing_title_policy in another run",
+                SERVICE,
+            )
+
+
+def grades_of(completion: Completion) -> Grades:
+    """Return what each reward gave for a completion, and why."""
+    return {name: (score.value, score.reason) for name, score in completion.scores.items()}
