@@ -21,6 +21,7 @@ from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY
+from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.policy import Policy, find_parts, load_policy
 from grpo.engine.model.slices import shares_of
 from grpo.run.checkpoint import check_disk
@@ -115,7 +116,8 @@ class Trainer:
         """Split the groups into micro-batches that fit into memory. Their loss weights are set already."""
         batches = split_into_micro_batches(groups, self.budget.tokens)
         self.num_micro_batches = len(batches)
-        return [pack_batch(parts, number, device=self.run.device) for number, parts in enumerate(batches)]
+        dtype = master_dtype(self.model.build.dtype)
+        return [pack_batch(parts, number, device=self.run.device, dtype=dtype) for number, parts in enumerate(batches)]
 
     def policy_logprobs(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).

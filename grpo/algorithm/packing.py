@@ -102,8 +102,17 @@ def _packed_length(completion: Completion) -> int:
     return len(completion.ids) - 1
 
 
-def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str = "cpu") -> PackedBatch:
-    """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step."""
+def pack_batch(
+    parts: list[Part],
+    number: int = 0,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> PackedBatch:
+    """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step.
+
+    dtype: of weights and advantages; float64 for a float64 model.
+    """
     completions = [completion for part in parts for completion in part.completions]
     layout, ids, positions, source = [], [], [], []
     for part in parts:
@@ -122,7 +131,7 @@ def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str
         return torch.tensor(list(values), dtype=torch.int64, device=device)
 
     def floats(values: Iterable[float]) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=torch.float32, device=device)
+        return torch.tensor(list(values), dtype=dtype, device=device)
 
     return PackedBatch(
         number=number,
