@@ -1,24 +1,23 @@
 """GRPO in one file of plain PyTorch.  python -m grpo.minimal
 
-A small model is asked whether the sum of some digits is even: "348192:". It has seen two ways to answer. It can guess at
-once, "=1$", or first write down the parity of each partial sum, "111011=1$". Nobody tells it which way is better: an answer
-earns 1 if it is right, and 0 if it is wrong. GRPO finds out. That takes about half a minute on one core.
+A small model is asked whether the sum of six digits is odd: "348192:". It has seen two ways to answer. It can guess,
+"=1$", or first write down the parity of each partial sum, "111011=1$". Nobody says which way is better. An answer earns
+1 if it is right and 0 if it is wrong, and GRPO finds out, in half a minute.
 
-`grpo_step` is the algorithm. It is the slow twin of the rest of this program: from the same weights and the same
-answers, the trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). Equation numbers are those of
-algorithm/MATH.md. This is what was left out, and where it is:
+`grpo_step` is the algorithm. It is the slow twin of everything else here: given the same weights and answers, the
+trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What is left out, and where it is:
 
-    a cache of keys and values; top-k and top-p                                 engine/sampling/
-    rows without padding; a prompt computed once per group; micro-batches       algorithm/packing.py
-    logits of a few tokens at a time                                            algorithm/logprobs.py
-    two-sided clipping; a correction for samplers that round otherwise          algorithm/loss.py
-    several rewards; answers that cannot be scored                              algorithm/advantages.py
-    LoRA updates that survive bfloat16; a reference that is no second model     engine/model/lora.py
-    schedules, weight decay, float16, several processes                         algorithm/optimizer.py
-    other models                                                                engine/model/decoder.py
+    a cache of keys and values; top-k and top-p                                engine/sampling/
+    packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
+    logits of a few tokens at a time                                           algorithm/logprobs.py
+    two-sided clipping; correction for a sampler that rounds differently       algorithm/loss.py
+    several rewards; answers that cannot be scored                             algorithm/advantages.py
+    LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
+    schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
-A tensor's name ends in its shape: N completions, P prompts, X completions of one prompt, S positions, V vocabulary,
-D model width, H query heads, K key-value heads, E width of a head, R rank, I inputs, O outputs, 1 a single entry.
+Equation numbers are those of algorithm/MATH.md. Names of tensors end in their shape: N completions, P prompts,
+X the completions of a prompt, S positions, V vocabulary, D model width, H query heads, K key-value heads, E width of a
+head, R rank, I inputs, O outputs, 1 a single entry.
 """
 
 import copy
@@ -31,6 +30,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
+VOCABULARY = "0123456789:=$"  # a token per character; "$" ends an answer
+END = VOCABULARY.index("$")
 Ids = list[list[int]]  # the tokens of some texts
 
 
@@ -38,24 +39,18 @@ Ids = list[list[int]]  # the tokens of some texts
 class Settings:
     """The settings of GRPO, named as in a configuration of train.py."""
 
-    num_generations: int = 8  # G, completions per prompt
+    num_generations: int = 8  # completions per prompt
     max_completion_length: int = 10  # tokens
-    temperature: float = 1.0  # τ
+    temperature: float = 1.0
     scale_rewards: str = "group"  # or batch, none
     loss_type: str = "dapo"  # or grpo, dr_grpo, bnpo
-    importance_sampling_level: str = "token"  # or sequence, which is GSPO
-    epsilon: float = 0.2  # ε
+    importance_sampling_level: str = "token"  # or sequence: GSPO
+    epsilon: float = 0.2
     epsilon_high: float = 0.28
-    beta: float = 0.001  # β, the weight of the KL penalty
+    beta: float = 0.001
     num_iterations: int = 2  # updates per step
-    per_device_train_batch_size: int = 64  # completions in a batch of bnpo; a step has a multiple of it
+    per_device_train_batch_size: int = 64  # completions; bnpo averages over as many. A step has a multiple of it
     max_grad_norm: float = 1.0
-
-
-# --- the task: one token per character ------------------------------------------------------------------------------
-
-VOCABULARY = "0123456789:=$"
-END = VOCABULARY.index("$")
 
 
 def encode(texts: list[str]) -> Ids:
@@ -67,30 +62,26 @@ def decode(ids: Ids) -> list[str]:
 
 
 def parities(question: str) -> str:
-    """Return the parity of each partial sum of the digits, such as 111011 for 348192. The last one is the answer."""
+    """Return the parity of each partial sum, such as 111011 for 348192: The last one is the true answer."""
     return "".join(str(total % 2) for total in itertools.accumulate(map(int, question.removesuffix(":"))))
 
 
 def reward(question: str, answer: str) -> float:
-    """Pay for what follows the equals sign. What stands before it is the model's own business."""
+    """Pay for what follows the equals sign. What stands before it does not count."""
     return float(answer.rpartition("=")[2] == parities(question)[-1] + "$")
-
-
-# --- the model: a small Qwen2 ---------------------------------------------------------------------------------------
 
 
 def rotate(x_NHSE: torch.Tensor) -> torch.Tensor:
     """Turn each pair of entries (e, e + E/2) by an angle that grows with the position (RoPE, 2104.09864)."""
     first, second = x_NHSE.chunk(2, dim=-1)
     num_positions, half = first.shape[-2:]
-    frequency_E = 10000.0 ** (-torch.arange(half) / half)
-    angle_SE = torch.arange(num_positions)[:, None] * frequency_E
+    angle_SE = torch.arange(num_positions)[:, None] * 10000.0 ** (-torch.arange(half) / half)
     cos_SE, sin_SE = angle_SE.cos(), angle_SE.sin()
     return torch.cat([first * cos_SE - second * sin_SE, second * cos_SE + first * sin_SE], dim=-1)
 
 
 class Block(nn.Module):
-    """A layer: attention and MLP, each on a norm of the residual stream (RMSNorm, 1910.07467)."""
+    """A layer of Qwen2: attention and MLP, each on a norm of the residual stream (RMSNorm, 1910.07467)."""
 
     def __init__(self, width: int, hidden: int, num_heads: int, num_kv_heads: int):
         super().__init__()
@@ -106,40 +97,33 @@ class Block(nn.Module):
 
     def forward(self, x_NSD: torch.Tensor) -> torch.Tensor:
         x_NSD = x_NSD + self.attention(self.attention_norm(x_NSD))
-        x_NSD = x_NSD + self.mlp(self.mlp_norm(x_NSD))
-        return x_NSD
+        return x_NSD + self.mlp(self.mlp_norm(x_NSD))
 
     def attention(self, x_NSD: torch.Tensor) -> torch.Tensor:
         """Attend to this token and those before it. Several query heads share a key-value head (GQA, 2305.13245)."""
         projected = self.q_proj(x_NSD), self.k_proj(x_NSD), self.v_proj(x_NSD)
         q_NHSE, k_NKSE, v_NKSE = (x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in projected)
-        k_NHSE = rotate(k_NKSE).repeat_interleave(self.num_sharing, dim=1)
-        v_NHSE = v_NKSE.repeat_interleave(self.num_sharing, dim=1)
-        score_NHSS = rotate(q_NHSE) @ k_NHSE.mT / self.head_dim**0.5
-        is_later_SS = torch.ones(score_NHSS.shape[-2:], dtype=torch.bool).triu(1)
-        share_NHSS = score_NHSS.masked_fill(is_later_SS, -torch.inf).softmax(dim=-1)
+        k_NHSE, v_NHSE = (x.repeat_interleave(self.num_sharing, dim=1) for x in (rotate(k_NKSE), v_NKSE))
+        later_SS = torch.full((x_NSD.shape[1], x_NSD.shape[1]), -torch.inf).triu(1)
+        share_NHSS = (rotate(q_NHSE) @ k_NHSE.mT / self.head_dim**0.5 + later_SS).softmax(dim=-1)
         return self.o_proj((share_NHSS @ v_NHSE).transpose(1, 2).flatten(2))
 
     def mlp(self, x_NSD: torch.Tensor) -> torch.Tensor:
-        """Compute SwiGLU (2002.05202)."""
-        return self.down_proj(F.silu(self.gate_proj(x_NSD)) * self.up_proj(x_NSD))
+        return self.down_proj(F.silu(self.gate_proj(x_NSD)) * self.up_proj(x_NSD))  # SwiGLU (2002.05202)
 
 
 class Transformer(nn.Module):
-    """Tokens to logits. Rows are padded on the right, where no token looks."""
+    """Tokens to logits. Rows are padded at their end, where no token of theirs looks."""
 
     def __init__(self, vocab_size: int, width: int, hidden: int, num_layers: int, num_heads: int, num_kv_heads: int):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, width)
-        self.blocks = nn.ModuleList(Block(width, hidden, num_heads, num_kv_heads) for _ in range(num_layers))
+        self.blocks = nn.Sequential(*(Block(width, hidden, num_heads, num_kv_heads) for _ in range(num_layers)))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
 
     def forward(self, ids_NS: torch.Tensor) -> torch.Tensor:
-        x_NSD = self.embedding(ids_NS)
-        for block in self.blocks:
-            x_NSD = block(x_NSD)
-        return self.norm(x_NSD) @ self.embedding.weight.T
+        return self.norm(self.blocks(self.embedding(ids_NS))) @ self.embedding.weight.T
 
 
 class LoraLinear(nn.Module):
@@ -157,15 +141,12 @@ class LoraLinear(nn.Module):
 
 
 def add_lora(model: Transformer, rank: int, alpha: float) -> None:
-    """Freeze the model, and give each linear layer an adapter."""
+    """Freeze the model, and give each projection an adapter."""
     model.requires_grad_(False)
     for block in model.blocks:
         for name, module in list(block.named_children()):
             if isinstance(module, nn.Linear):
                 setattr(block, name, LoraLinear(module, rank, alpha))
-
-
-# --- GRPO -----------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -181,7 +162,7 @@ def sample(policy: Transformer, prompts: Ids, c: Settings) -> Ids:
 
 
 def pad(prompts: Ids, completions: Ids) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return prompts and completions as rows of one length, and a mask with 1 for each token of a completion."""
+    """Return prompts and completions as rows of one length, and a mask that is 1 for each token of a completion."""
     pairs = list(zip(prompts, completions, strict=True))
     rows = [torch.tensor(prompt + completion) for prompt, completion in pairs]
     masks = [torch.tensor([0.0] * len(prompt) + [1.0] * len(completion)) for prompt, completion in pairs]
@@ -189,28 +170,27 @@ def pad(prompts: Ids, completions: Ids) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def logprobs(model: Transformer, ids_NS: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Compute the log-prob of each token, given those before it. The first one gets 0."""
-    logits_NSV = model(ids_NS[:, :-1]) / temperature  # each token is predicted from the one before it
+    """Compute the log-prob of each token, given those before it. The first token of a row gets 0."""
+    logits_NSV = model(ids_NS[:, :-1]) / temperature  # a token is predicted at the place before it
     logp_NS1 = logits_NSV.log_softmax(dim=-1).gather(dim=-1, index=ids_NS[:, 1:, None])  # Eq. 3
     return F.pad(logp_NS1[:, :, 0], (1, 0))
 
 
 def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewards: list[float], c: Settings) -> float:
-    """Train on the completions of one step, which come group after group. Return the share of clipped tokens."""
+    """Train on the completions of one step, which come group by group. Return the share of their tokens clipped."""
     ids_NS, mask_NS = pad(prompts, completions)
     num_tokens_N1 = mask_NS.sum(dim=1, keepdim=True)
 
     reward_PX = torch.tensor(rewards).view(-1, c.num_generations)
     std = {"group": reward_PX.std(dim=1, keepdim=True) + 1e-4, "batch": reward_PX.std() + 1e-4, "none": 1.0}
-    advantage_PX = (reward_PX - reward_PX.mean(dim=1, keepdim=True)) / std[c.scale_rewards]  # Eq. 1, 2
-    advantage_N1 = advantage_PX.view(-1, 1)
+    advantage_N1 = ((reward_PX - reward_PX.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
 
     N, size = len(prompts), c.per_device_train_batch_size
     denominator = {
-        "grpo": N * num_tokens_N1,  # the mean over the tokens of a completion, then over completions
-        "dapo": num_tokens_N1.sum(),  # the mean over all tokens
-        "dr_grpo": N * c.max_completion_length,  # as grpo, with a constant length
-        "bnpo": N / size * num_tokens_N1.view(-1, size).sum(dim=1).repeat_interleave(size)[:, None],  # dapo per batch
+        "grpo": N * num_tokens_N1,  # mean over the tokens of a completion, then over completions
+        "dapo": num_tokens_N1.sum(),  # mean over all tokens
+        "dr_grpo": N * c.max_completion_length,  # as grpo, with a constant for the number of tokens
+        "bnpo": N / size * num_tokens_N1.view(-1, size, 1).sum(dim=1).repeat_interleave(size, dim=0),  # dapo per batch
     }
     weight_NS = mask_NS / denominator[c.loss_type]  # Eq. 8
 
@@ -237,16 +217,12 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
     return float((is_clipped_NS * mask_NS).sum() / mask_NS.sum())
 
 
-# --- a run ----------------------------------------------------------------------------------------------------------
-
-
-def cold_start(policy: Transformer, questions: list[str], share_worked_out: float, num_steps: int) -> None:
-    """Teach the model both ways to answer. The loss is the mean negative log-prob of the answers' tokens."""
+def cold_start(policy: Transformer, questions: list[str]) -> None:
+    """Show both ways to answer, one answer in four worked out. The loss is the mean of -log p over their tokens."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=4e-3, weight_decay=0.0)
-    for _ in range(num_steps):
+    for _ in range(300):
         asked = random.sample(questions, 64)
-        steps = [parities(question) for question in asked]
-        answers = [(s if random.random() < share_worked_out else "") + "=" + s[-1] + "$" for s in steps]
+        answers = [random.choice([steps, "", "", ""]) + "=" + steps[-1] + "$" for steps in map(parities, asked)]
         ids_NS, mask_NS = pad(encode(asked), encode(answers))
         loss = -(logprobs(policy, ids_NS) * mask_NS).sum() / mask_NS.sum()
         optimizer.zero_grad()
@@ -255,36 +231,32 @@ def cold_start(policy: Transformer, questions: list[str], share_worked_out: floa
 
 
 def main() -> None:
-    """Teach the two ways, train with GRPO, and show answers to held-out questions before and after."""
+    """Train, and grade answers to held-out questions before and after."""
     random.seed(0), torch.manual_seed(0)
-    torch.set_num_threads(1)  # more would wait for each other: the model is too small for them
+    torch.set_num_threads(1)  # the model is too small for more
     c = Settings()
-    questions = [f"{number:06}:" for number in range(10**6)]
-    random.shuffle(questions)
+    questions = [f"{number:06}:" for number in random.sample(range(10**6), 10**6)]
     held_out, training = questions[:500], questions[500:]
-
+    print("cold start: both ways to answer are shown")
     policy = Transformer(len(VOCABULARY), width=64, hidden=192, num_layers=2, num_heads=4, num_kv_heads=2)
-    print("cold start: 300 batches of 64 answers, one in four worked out")
-    cold_start(policy, training, share_worked_out=0.25, num_steps=300)
+    cold_start(policy, training)
+    before = decode(sample(policy, encode(held_out), c))
+    print("GRPO: mean reward, mean length of the answers, share of clipped tokens")
     add_lora(policy, rank=16, alpha=32)
     reference = copy.deepcopy(policy)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0.0)
-    before = decode(sample(policy, encode(held_out), c))
-
-    print("GRPO: mean reward, mean length of an answer, share of clipped tokens")
-    for step in range(60):
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-4, weight_decay=0.0)
+    for step in range(41):
         asked = [question for question in random.sample(training, 16) for _ in range(c.num_generations)]
         completions = sample(policy, encode(asked), c)
         rewards = list(map(reward, asked, decode(completions)))
         clipped = grpo_step(policy, reference, optimizer, encode(asked), completions, rewards, c)
-        mean, length = sum(rewards) / len(rewards), sum(map(len, completions)) / len(completions)
-        if step % 3 == 0:
+        if step % 2 == 0:
+            mean, length = sum(rewards) / len(asked), sum(map(len, completions)) / len(asked)
             print(f"step {step:2}  {mean:.2f} {'█' * round(50 * mean):50}  {length:4.1f}  {clipped:.3f}")
-
     after = decode(sample(policy, encode(held_out), c))
     for name, answers in (("before", before), ("after", after)):
         right = sum(map(reward, held_out, answers)) / len(held_out)
-        print(f"{name:6}  {right:5.1%} of 500 held-out answers are right, such as {held_out[0]}{answers[0]}")
+        print(f"{name:7} {right:.1%} of 500 held-out answers are right; the first one is {held_out[0]}{answers[0]}")
 
 
 if __name__ == "__main__":
