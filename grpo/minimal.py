@@ -2,7 +2,7 @@
 
 A small model is asked whether the sum of six digits is odd: "348192:". It has seen two ways to answer. It can guess,
 "=1$", or first write down the parity of each partial sum, "111011=1$". Nobody says which way is better. An answer earns
-1 if it is right and 0 if it is wrong, and GRPO finds out, in half a minute.
+1 if it is right and 0 if it is wrong, and GRPO finds out. The run takes about 15 seconds of one core.
 
 `grpo_step` is the algorithm. It is the slow twin of everything else here: given the same weights and answers, the
 trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What is left out, and where it is:
@@ -15,13 +15,11 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
     LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
-Equation numbers are those of algorithm/MATH.md. Names of tensors end in their shape: N completions, P prompts,
-X the completions of a prompt, S positions, V vocabulary, D model width, H query heads, K key-value heads, E width of a
-head, R rank, I inputs, O outputs, 1 a single entry.
+Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, X completions of a prompt,
+S positions, V vocabulary, D width, H heads, K key-value heads, E width of a head, R rank, I inputs, O outputs, 1 one.
 """
 
 import copy
-import itertools
 import random
 from dataclasses import dataclass
 
@@ -49,7 +47,7 @@ class Settings:
     epsilon_high: float = 0.28
     beta: float = 0.001
     num_iterations: int = 2  # updates per step
-    per_device_train_batch_size: int = 64  # completions; bnpo averages over as many. A step has a multiple of it
+    per_device_train_batch_size: int = 64  # completions that bnpo averages; a step has a multiple of it
     max_grad_norm: float = 1.0
 
 
@@ -62,13 +60,13 @@ def decode(ids: Ids) -> list[str]:
 
 
 def parities(question: str) -> str:
-    """Return the parity of each partial sum, such as 111011 for 348192: The last one is the true answer."""
-    return "".join(str(total % 2) for total in itertools.accumulate(map(int, question.removesuffix(":"))))
+    """Return the parity of each partial sum: "111011" for "348192:". The last one is the true answer."""
+    return "".join(str(sum(map(int, question[:end])) % 2) for end in range(1, len(question)))
 
 
 def reward(question: str, answer: str) -> float:
-    """Pay for what follows the equals sign. What stands before it does not count."""
-    return float(answer.rpartition("=")[2] == parities(question)[-1] + "$")
+    """Return 1 if an answer ends as it should, else 0. What it says before does not count."""
+    return float(answer.endswith(f"={parities(question)[-1]}$"))
 
 
 def rotate(x_NHSE: torch.Tensor) -> torch.Tensor:
@@ -177,7 +175,7 @@ def logprobs(model: Transformer, ids_NS: torch.Tensor, temperature: float = 1.0)
 
 
 def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewards: list[float], c: Settings) -> float:
-    """Train on the completions of one step, which come group by group. Return the share of their tokens clipped."""
+    """Train on the completions of one step, given group by group. Return the share of tokens that were clipped."""
     ids_NS, mask_NS = pad(prompts, completions)
     num_tokens_N1 = mask_NS.sum(dim=1, keepdim=True)
 
@@ -192,33 +190,32 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
         "dr_grpo": N * c.max_completion_length,  # as grpo, with a constant for the number of tokens
         "bnpo": N / size * num_tokens_N1.view(-1, size, 1).sum(dim=1).repeat_interleave(size, dim=0),  # dapo per batch
     }
-    weight_NS = mask_NS / denominator[c.loss_type]  # Eq. 8
+    weight_NS = mask_NS / denominator[c.loss_type]  # Eq. 8: w
 
     with torch.no_grad():
-        old_logp_NS = logprobs(policy, ids_NS, c.temperature)  # Eq. 3
-        ref_logp_NS = logprobs(reference, ids_NS, c.temperature)  # Eq. 3
+        old_logp_NS = logprobs(policy, ids_NS, c.temperature)  # Eq. 3: ℓ_old
+        ref_logp_NS = logprobs(reference, ids_NS, c.temperature)  # Eq. 3: ℓ_ref
 
     for _ in range(c.num_iterations):
-        logp_NS = logprobs(policy, ids_NS, c.temperature)  # Eq. 3
-        log_ratio_NS = logp_NS - old_logp_NS  # Eq. 4
+        logp_NS = logprobs(policy, ids_NS, c.temperature)  # Eq. 3: ℓ_θ
+        log_ratio_NS = logp_NS - old_logp_NS  # Eq. 4: log ρ
         if c.importance_sampling_level == "sequence":
-            log_ratio_NS = (log_ratio_NS * mask_NS).sum(dim=1, keepdim=True) / num_tokens_N1 * mask_NS  # Eq. 9
-        ratio_NS = log_ratio_NS.exp()  # Eq. 4
+            log_ratio_NS = (log_ratio_NS * mask_NS).sum(dim=1, keepdim=True) / num_tokens_N1 * mask_NS  # Eq. 9: log s
+        ratio_NS = log_ratio_NS.exp()  # Eq. 4: ρ
         clamped_NS = ratio_NS.clamp(1 - c.epsilon, 1 + c.epsilon_high)
-        surrogate_NS = torch.minimum(ratio_NS * advantage_N1, clamped_NS * advantage_N1)  # Eq. 5
+        surrogate_NS = torch.minimum(ratio_NS * advantage_N1, clamped_NS * advantage_N1)  # Eq. 5: S
         d_NS = ref_logp_NS - logp_NS
-        kl_NS = d_NS.exp() - d_NS - 1  # Eq. 6
-        loss = ((c.beta * kl_NS - surrogate_NS) * weight_NS).sum()  # Eq. 7
+        kl_NS = d_NS.exp() - d_NS - 1  # Eq. 6: KL
+        loss = ((c.beta * kl_NS - surrogate_NS) * weight_NS).sum()  # Eq. 7: L
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), c.max_grad_norm)
         optimizer.step()
-    is_clipped_NS = surrogate_NS < ratio_NS * advantage_N1
-    return float((is_clipped_NS * mask_NS).sum() / mask_NS.sum())
+    return float(((surrogate_NS < ratio_NS * advantage_N1) * mask_NS).sum() / mask_NS.sum())
 
 
 def cold_start(policy: Transformer, questions: list[str]) -> None:
-    """Show both ways to answer, one answer in four worked out. The loss is the mean of -log p over their tokens."""
+    """Teach both ways to answer; one answer in four is worked out. The loss is the mean of -log p over their tokens."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=4e-3, weight_decay=0.0)
     for _ in range(300):
         asked = random.sample(questions, 64)
@@ -231,13 +228,13 @@ def cold_start(policy: Transformer, questions: list[str]) -> None:
 
 
 def main() -> None:
-    """Train, and grade answers to held-out questions before and after."""
+    """Teach, train, and grade answers to held-out questions before and after GRPO."""
     random.seed(0), torch.manual_seed(0)
     torch.set_num_threads(1)  # the model is too small for more
     c = Settings()
     questions = [f"{number:06}:" for number in random.sample(range(10**6), 10**6)]
     held_out, training = questions[:500], questions[500:]
-    print("cold start: both ways to answer are shown")
+    print("cold start: 300 batches of 64 answers")
     policy = Transformer(len(VOCABULARY), width=64, hidden=192, num_layers=2, num_heads=4, num_kv_heads=2)
     cold_start(policy, training)
     before = decode(sample(policy, encode(held_out), c))
@@ -245,7 +242,7 @@ def main() -> None:
     add_lora(policy, rank=16, alpha=32)
     reference = copy.deepcopy(policy)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-4, weight_decay=0.0)
-    for step in range(41):
+    for step in range(31):
         asked = [question for question in random.sample(training, 16) for _ in range(c.num_generations)]
         completions = sample(policy, encode(asked), c)
         rewards = list(map(reward, asked, decode(completions)))

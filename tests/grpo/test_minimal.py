@@ -186,8 +186,37 @@ def test_the_trainer_equals_minimal_in_variants(tmp_path, checkpoint, keys):
     assert assert_equal_training(tmp_path, checkpoint, **{"beta": 0.1, "lora_r": 4, "num_iterations": 2, **keys}) > 0.01
 
 
+@pytest.mark.parametrize(("answer", "paid"), [
+    ("=1$", 1.0), ("111011=1$", 1.0), ("000=1$", 1.0), ("=0$", 0.0), ("111011=0$", 0.0), ("1$", 0.0), ("=1", 0.0),
+])  # fmt: skip
+def test_minimal_pays_for_the_parity_and_the_end_token(answer, paid):
+    assert minimal.parities("348192:") == "111011" and minimal.reward("348192:", answer) == paid
+
+
+def test_an_adapter_of_minimal_changes_nothing_at_first():
+    linear = torch.nn.Linear(64, 8)
+    adapted, x = minimal.LoraLinear(linear, rank=4, alpha=8), torch.randn(3, 64)
+    assert torch.equal(adapted(x), linear(x)) and 0.1 < float(adapted.A_RI.detach().max()) <= 64**-0.5
+
+
+def test_minimal_samples_by_its_temperature_and_ends_with_the_end_token():
+    """Nearly at 0 it takes the likeliest token each time."""
+    policy = minimal.Transformer(len(minimal.VOCABULARY), 16, 32, num_layers=1, num_heads=2, num_kv_heads=1)
+    c = minimal.Settings(temperature=1e-4, max_completion_length=6)
+    prompts = minimal.encode(["12:"] * 20)
+    (greedy,) = set(map(tuple, minimal.sample(policy, prompts, c)))
+    ids = torch.tensor([prompts[0]])
+    for token in greedy:
+        assert int(policy(ids)[0, -1].argmax()) == token
+        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+    drawn = minimal.sample(policy, prompts * 10, replace(c, temperature=1.0))
+    assert len(set(map(tuple, drawn))) > 50
+    assert all(minimal.END not in completion[:-1] for completion in drawn)
+    assert all(len(completion) == 6 or completion[-1] == minimal.END for completion in drawn)
+
+
 def test_minimal_learns_to_work_answers_out():
-    """About 20 seconds. It starts from 56 %: three answers in four are guesses."""
+    """About 15 seconds. It starts near 60 %: three answers in four are guesses."""
     done = run_command("grpo.minimal")
     assert done.returncode == 0, done.stderr
     before, after = done.stdout.splitlines()[-2:]
