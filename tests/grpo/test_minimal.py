@@ -222,7 +222,6 @@ def test_minimal_learns_to_work_answers_out():
     before, after = done.stdout.splitlines()[-2:]
     shares = [float(re.search(r"([\d.]+)%", line)[1]) for line in (before, after)]
     assert shares[0] < 70 and shares[1] > 90, done.stdout
-    assert re.search(r": \d{6}:=[01]\$$|\d{6}:\d{6}=[01]\$$", after), after
 
 
 def test_minimal_needs_nothing_of_this_program_and_what_it_names_is_there():
