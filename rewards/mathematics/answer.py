@@ -6,15 +6,14 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
-from rewards.mathematics import regions, units
+from knowledge.words import NUMBERS
+from rewards.mathematics import regions
 from rewards.mathematics.expression import expression_or_none
-from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.lists import are_verdicts, is_series, joined, split_choice, with_shared_label, without_integers
 from rewards.mathematics.names import Label, is_phrase, mark_applications
-from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
+from rewards.mathematics.quantity import Scalar, read_quantity
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
     EMPTY,
@@ -28,7 +27,6 @@ from rewards.mathematics.shapes import (
     Row,
     Shape,
     Text,
-    matrix,
 )
 from rewards.mathematics.tokens import (
     RELATIONS,
@@ -40,6 +38,7 @@ from rewards.mathematics.tokens import (
     nesting,
     split,
     stripped,
+    text_key,
     text_of,
 )
 from rewards.mathematics.value import Points, Unreadable
@@ -48,11 +47,14 @@ MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
 MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
-_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix".split())
-_PADDED = re.compile("0[0-9]")  # of a time: 9:05
-_TIME = re.compile("[0-9]{1,2} : [0-9]{2}")
+_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
+_TIME = re.compile("[0-9]{1,2} : ([0-9]{2})")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
+_RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
+_CHOICES = frozenset("ABCDEFGHIJ")
+_LEADS = "option choice answer 选 故选 答案选".split()  # in front of a choice
+_VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
 # what stands behind these, and "=" or a colon, is the answer itself
 _UNNAMED = frozenset(("", "answer", "final answer", "ans", "答", "答案", "故答案"))
 _WORDS = (
@@ -79,7 +81,7 @@ class _AnswerReader:
     # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Shape:
         """Read a choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
-        choice = split_choice(tokens)
+        choice = _split_choice(tokens)
         if choice:
             letter, body = choice
             return Choice(letter, self.answer(body) if body else None)
@@ -89,13 +91,10 @@ class _AnswerReader:
             return _bag(answers, tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
-        for part in filter(None, map(stripped, without_integers(parts))):
+        for part in filter(None, map(stripped, parts)):
             items += self.both_signs(part)
-        items = joined(with_shared_label(items), separators)
-        bag = _bag(items, tokens, is_ordered=is_series(items, separators))
-        are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
-        total = sum_of(items) if are_amounts and set(separators) == {"and"} else None
-        return Either((bag, total)) if total else bag
+        items = _joined(_with_shared_label(items), separators)
+        return _bag(items, tokens, is_ordered=_is_series(items))
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
@@ -120,20 +119,18 @@ class _AnswerReader:
         return self.relations.read(sides, signs) if all(sides) else self.side(tokens)
 
     def point(self, tokens: Tokens) -> Shape | None:
-        """Read P(3, -4) as P = (3, -4), C(5, 2) as 10 as well; None unless a capital names a tuple of numbers."""
+        """Read P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
         if not re.fullmatch("[A-Z]", tokens[0].text) or not enclosed(tokens[1:]):
             return None
         value = self.side(tokens[1:])
         if not isinstance(value, Row):
             return None
-        if not all(isinstance(item, Scalar) and not item.value.variables for item in value.items):
-            return None
-        point = Named(Label(tokens[0].text), value)
-        return Either((point, self.quantity(tokens))) if tokens[0].text == "C" else point
+        are_numbers = all(isinstance(item, Scalar) and not item.value.variables for item in value.items)
+        return Named(Label(tokens[0].text), value) if are_numbers else None
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Shape:
-        tokens = segment(tokens) or stripped(tokens)
+        tokens = stripped(tokens)
         self.nesting += 1
         try:
             if self.nesting > MAX_NESTING or not tokens:
@@ -146,8 +143,6 @@ class _AnswerReader:
         """Read brackets, a matrix, a union or a ratio; None for anything else."""
         if enclosed(tokens):
             return self.brackets(tokens)
-        if tokens[-1].kind == "end":
-            return self.multiple(tokens)
         for sign in "∪∖∩":
             parts, found = split(tokens, (sign,))
             if found and all(parts):
@@ -157,34 +152,31 @@ class _AnswerReader:
     def ratio(self, tokens: Tokens) -> Shape | None:
         """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
         parts, found = split(tokens, (":", "to"))
-        are_values = "to" not in found or all(expression_or_none(part, self.points) for part in parts)
-        if not found or not all(parts) or not are_values:
+        if not found or not all(parts):
             return None
-        if any(_PADDED.match(part[0].text) for part in parts):
+        time = _TIME.fullmatch(text_of(tokens))  # 9:05; 9:15 may be a ratio, too
+        if time and time[1] < "10":
             return Text(text_key(tokens))
-        items = list(map(self.side, parts))
-        if not all(isinstance(item, Scalar) and not item.value.is_zero for item in items):
-            return Row(":", ":", tuple(items))
-        first, *_, last = items
-        ratio = Row(":", ":", tuple(replace(item, value=item.value / first.value, if_unit=None) for item in items))
-        if found != [":"] or _TIME.fullmatch(text_of(tokens)):
+        values = [expression_or_none(part, self.points) for part in parts]
+        if any(value is None or value.is_zero for value in values):
+            return None if "to" in found else Row(":", ":", tuple(map(self.side, parts)))
+        first, *_, last = values
+        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
+        share = first / last
+        if found != [":"] or time or share.is_whole:
             return ratio
-        share = first.value / last.value
-        is_bare = not (first.unit or last.unit or share.is_whole)
-        return Either((ratio, Scalar(share, units.RATIO))) if is_bare else ratio
+        return Either((ratio, Scalar(share, _RATIO)))
 
     def brackets(self, tokens: Tokens) -> Shape | None:
         """Read what the brackets around all the tokens make of their content; None if they only group."""
         opener, closer = tokens[0].text, tokens[-1].text
         inner = list(tokens[1:-1])
         if opener in _MATRICES:
-            return self.matrix(opener, inner)
-        if opener == "cases":
-            return self.system(inner)
+            return self.matrix(inner)
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
         if opener == "{":
-            value = self.braces(inner) if "|" in split(inner, "|")[1] else self.answer(inner)
+            value = self.answer(inner)
             return None if isinstance(value, Text) else value
         parts, semicolons = split(inner, (";",))
         if not semicolons:
@@ -196,7 +188,8 @@ class _AnswerReader:
 
     def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
-        values = self.both_signs(stripped(tokens)) if tokens else []
+        tokens = stripped(tokens)
+        values = self.both_signs(tokens) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
     def braces(self, inner: Tokens) -> Shape:
@@ -211,35 +204,21 @@ class _AnswerReader:
             return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
-    def matrix(self, environment: str, inner: Tokens) -> Shape:
-        rows, _ = split(inner, (r"\\",))
-        entries = [list(map(self.side, split(row, "&")[0])) for row in rows if row]
-        return matrix(entries, "||" if environment in ("vmatrix", "Vmatrix") else "[]")
-
-    def system(self, inner: Tokens) -> Bag | None:
-        """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
-        rows, _ = split(inner, (r"\\",))
-        system = Bag(tuple(map(self.item, filter(None, map(stripped, rows)))))
-        return system if len(system.items) > 1 and system.is_assignment else None
-
-    def multiple(self, tokens: Tokens) -> Shape | None:
-        """Read a number times a matrix; None if this is anything else."""
-        start = next((at for at, token in enumerate(tokens) if token.kind == "begin"), 0)
-        factor = expression_or_none(tokens[:start], self.points)
-        found = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
-        found = found.readings[0] if isinstance(found, Either) else found
-        if factor is None or not isinstance(found, Row) or found.brackets != "[]":
-            return None
-        rows = [row.items for row in found.items]
-        if not all(isinstance(entry, Scalar) and entry.unit is None and entry.base == 10 for entry in chain(*rows)):
-            return None
-        return matrix([[Scalar(factor * entry.value) for entry in row] for row in rows])
+    def matrix(self, inner: Tokens) -> Shape:
+        """Read a matrix. One of a single row or column may be a tuple as well."""
+        lines, _ = split(inner, (r"\\",))
+        rows = [tuple(map(self.side, split(line, "&")[0])) for line in lines if line]
+        whole = Row("[", "]", tuple(Row("[", "]", row) for row in rows))
+        is_vector = len(rows) == 1 or all(len(row) == 1 for row in rows)
+        return Either((whole, Row("(", ")", sum(rows, ())))) if is_vector else whole
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
         if key in _SHAPES:
             return _SHAPES[key]
-        if len(tokens) > 1 and are_verdicts({token.text for token in tokens}):  # T F T is no product
+        if key in NUMBERS:  # seven
+            return Scalar(self.points.number(NUMBERS[key]))
+        if len(tokens) > 1 and _are_verdicts({token.text for token in tokens}):  # T F T is no product
             return Text(key)
         try:
             return read_quantity(tokens, self.points)
@@ -247,12 +226,58 @@ class _AnswerReader:
             return Text(key)
 
 
+# --- what a list is ---------------------------------------------------------------------------------------------------
 def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
     if len(items) == 1:
         return items[0]
     if not items or len(items) > MAX_ITEMS:
         return Text(text_key(tokens))
     return Bag(tuple(items), is_ordered=is_ordered)
+
+
+def _with_shared_label(items: list[Shape]) -> list[Shape]:
+    """Write x = 3, 5 as x = 3, x = 5, and x ≠ 3, 5 as x ≠ 3, x ≠ 5."""
+    if len(items) < 2 or not isinstance(items[0], Named):
+        return items
+    first = items[0]
+    is_inequation = isinstance(regions.complement(first.value), Scalar)
+    labelled = []
+    for item in items:
+        value = (is_inequation and regions.complement(item)) or item
+        labelled.append(Named(first.label, value) if isinstance(item, Scalar) else item)
+    return labelled
+
+
+def _joined(items: list[Shape], separators: Sequence[str]) -> list[Shape]:
+    """Write conditions on one variable as one: x > 0 and x ≠ 1 must both hold, of x < 0 or x > 1 one is enough.
+
+    A comma means "and" unless nothing would be left.
+    """
+    if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
+        return items
+    values = [item.value for item in items]
+    enough = any if "or" in separators else all
+    if not enough(map(regions.is_interval, values)):
+        return items
+    value = regions.union(values) if "or" in separators else regions.intersection(values)
+    if value == EMPTY and "and" not in separators:
+        value = regions.union(values)
+    return items if value is None else [replace(items[0], value=value, relation=None)]
+
+
+def _is_series(items: Sequence[Shape]) -> bool:
+    """Tell whether a list answers one question after the other, so that its order counts.
+
+    It does wherever there are words or signs: "true, false", "high and low", and in T, F, T.
+    """
+    if any(isinstance(item, Text) for item in items):
+        return True
+    letters = {item.value.name for item in items if isinstance(item, Scalar)}
+    return bool(letters) and _are_verdicts(letters)
+
+
+def _are_verdicts(letters: set[str]) -> bool:
+    return any(map(letters.issubset, _VERDICTS))
 
 
 def _has_double_sign(tokens: Tokens) -> bool:
@@ -266,6 +291,23 @@ def _has_double_sign(tokens: Tokens) -> bool:
     return False
 
 
+def _combined(sign: str, sets: list[Shape]) -> Shape:
+    """Return the union, difference or intersection of sets; of others than known numbers only how it was written."""
+    first, *others = sets
+    if sign == "∪":
+        return regions.union(sets) or Bag(tuple(sets))
+    if sign == "∖":
+        others = [regions.complement(other) for other in others]
+    found = None if None in others else regions.intersection([first, *others])
+    return found or Row(sign, sign, tuple(sets))
+
+
+def _ranges_over_reals(tokens: Tokens) -> bool:
+    r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
+    return bool(tokens) and is_letter(tokens[0]) and text_of(tokens[1:]) in ("", r"∈ \mathbbR")
+
+
+# --- what stands before an answer -------------------------------------------------------------------------------------
 def _without_colon(tokens: Tokens) -> Tokens:
     """Write "the area: 5" and "the area is: 5" as the area = 5. A time or a ratio stays."""
     parts, _ = split(tokens, ":")
@@ -277,17 +319,24 @@ def _without_colon(tokens: Tokens) -> Tokens:
     return [*name, Token("mark", "="), *parts[1]]
 
 
-def _ranges_over_reals(tokens: Tokens) -> bool:
-    r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
-    return bool(tokens) and is_letter(tokens[0]) and text_of(tokens[1:]) in ("", r"∈ \mathbbR")
+def _split_choice(tokens: Tokens) -> tuple[str, Tokens] | None:
+    """Return the letter, A to J, and what follows it: `(B) 12`, `B) 12`, `B. 12`, `B: 12`; None if this is no choice.
 
-
-def _combined(sign: str, sets: list[Shape]) -> Shape:
-    """Return the union, difference or intersection of sets; of others than known numbers only how it was written."""
-    first, *others = sets
-    if sign == "∪":
-        return regions.union(sets) or Bag(tuple(sets))
-    if sign == "∖":
-        others = [regions.complement(other) for other in others]
-    found = None if None in others else regions.intersection([first, *others])
-    return found or Row(sign, sign, tuple(sets))
+    A term (`(B)+1`, `(B)x`) is none, and neither is a list of choices ("A) 5 B) 6", "(A) (B)").
+    """
+    if len(tokens) > 1 and tokens[0].word in _LEADS:
+        tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
+    in_brackets = len(tokens) > 1 and tokens[0].text == "("
+    if not tokens or tokens[in_brackets].text not in _CHOICES:
+        return None
+    letter, *rest = tokens[in_brackets:]
+    if not rest:
+        return letter.text, []
+    end, *body = rest
+    has_point = is_mark(end, ".:") and bool(body) and body[0].spaced and not in_brackets
+    if end.text != ")" and not has_point:
+        return None
+    body = stripped(body)
+    starts_term = bool(body) and (body[0].kind in ("mark", "open") or is_letter(body[0]))
+    names_another = any(token.text.removeprefix("\\") in _CHOICES for token in body)
+    return None if starts_term or names_another else (letter.text, body)

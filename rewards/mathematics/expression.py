@@ -6,8 +6,8 @@ Nothing is ever evaluated as code.
     product = factor { [*|/] signs factor }
     factor = primary { ^ exponent | ! | ° }
 
-`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3
-1/2`, `3\frac12`). A letter before a bracket is a factor unless `names.py` marked it as a function: then the
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value unless they are a mixed number
+(`3 1/2`, `3\frac12`). A letter before a bracket is a factor unless `names.py` marked it as a function: then the
 function of that argument is one symbol.
 """
 
@@ -16,9 +16,8 @@ from fractions import Fraction
 
 from rewards.mathematics import symbols
 from rewards.mathematics.functions import binomial, call, logarithm, power, root
-from rewards.mathematics.key import text_key
 from rewards.mathematics.names import end_of_exponent, end_of_name
-from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
+from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split, text_key
 from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
@@ -29,8 +28,7 @@ CONSTANTS = {"π": mp.pi * 1, "e": mp.e * 1, "i": mp.mpc(0, 1)}
 
 _END = Token("end of text", "")
 _GROUPS = frozenset("{([")
-_SYMBOLS = symbols.ACCENTS | {r"\derivative"}  # together with the group behind them
-_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | _SYMBOLS | symbols.BIG_OPERATORS
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 
 
 def read_expression(tokens: Tokens, points: Points) -> Value:
@@ -114,9 +112,6 @@ class _ExpressionReader:
                 value = value / self.signed(self.divisor)
             elif self.accept("*"):
                 value = value * self.signed(self.factor)
-            elif self.peek().text == "mod":
-                self.take()
-                value = call("mod", value, self.factor())
             elif self.starts_factor():
                 value = value * self.factor()
             else:
@@ -133,15 +128,13 @@ class _ExpressionReader:
     def starts_factor(self) -> bool:
         """Tell whether the next token multiplies what stands before it.
 
-        A number does only in `3!4!`, `(n+1)2^n` and `N_0 2^n`: `x 2`, `\\frac12 3` have no value.
+        A number does only in `(n+1)2^n`: `x 2`, `\\frac12 3` have no value.
         """
         token, before = self.peek(), self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
         if token.kind == "number":
-            is_subscript = token.spaced and is_mark(self.peek(-2), "_")
-            may_multiply = before.text in (")", "}") or before.kind == "name" or is_subscript
-            return is_mark(before, "!") or (may_multiply and is_mark(self.peek(1), "^"))
+            return (before.text in (")", "}") or before.kind == "name") and is_mark(self.peek(1), "^")
         if token.kind == "open":
             return token.text in CLOSERS
         if token.kind == "command":
@@ -201,22 +194,13 @@ class _ExpressionReader:
             return self.absolute_value()
         if token.text == r"\frac":
             return self.argument() / self.argument()
-        if token.text in symbols.BIG_OPERATORS:
-            return self.big_operator(token.text)
         if token.text == r"\binom":
             return binomial(self.argument(), self.argument())
         if token.text == r"\sqrt":
             return self.radical()
-        if token.text in _SYMBOLS:
+        if token.text in symbols.ACCENTS:
             return self.points.variable(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
-
-    def big_operator(self, name: str) -> Value:
-        r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""
-        while sign := self.accept("^_"):
-            name += sign
-            name += self.label() if self.peek().text == "{" else self.take().text
-        return self.points.unknown(name, self.product())
 
     # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Value:
@@ -254,9 +238,7 @@ class _ExpressionReader:
         self.at = closing + 1
         name = text_key(self.tokens[start:opening])
         parts, _ = split(self.tokens[opening + 1 : closing], (",",))
-        arguments = list(map(self.part_of_argument, parts))
-        if name == "C" and len(arguments) == 2:
-            return binomial(*arguments)
+        arguments = map(self.part_of_argument, parts)
         return self.points.unknown(name, self.points.variable(name), *arguments)
 
     def part_of_argument(self, tokens: Tokens) -> Value:
@@ -276,20 +258,12 @@ class _ExpressionReader:
             raise Unreadable("unbalanced braces")
         return text_key(self.tokens[start : self.at])
 
-    def list_in(self, opener: str) -> list[Value]:
-        """Read the expressions in brackets that are open already, separated by commas."""
+    def group(self, opener: str) -> Value:
+        """Read the expression in brackets that are open already."""
         bars, self.open_bars = self.open_bars, 0
-        values = [self.expression()]
-        while self.accept(","):
-            values.append(self.expression())
+        value = self.expression()
         self.expect(CLOSERS[opener])
         self.open_bars = bars
-        return values
-
-    def group(self, opener: str) -> Value:
-        value, *others = self.list_in(opener)
-        if others:
-            raise Unreadable("a list or a vector, not a value")
         return value if opener in _GROUPS else call(opener.removeprefix("\\l"), value)
 
     def absolute_value(self) -> Value:
@@ -335,20 +309,17 @@ class _ExpressionReader:
             else:
                 raise Unreadable(f"{name} with a subscript")
         degree, self.degree = self.degree, self.points.constant("π", CONSTANTS["π"]) / 180
-        arguments = self.arguments()
+        argument = self.argument_of_function()
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        if base and len(arguments) == 1:
-            value = logarithm(arguments[0], base)
-        else:
-            value = call(name, *arguments)
+        value = logarithm(argument, base) if base else call(name, argument)
         return value if times is None else power(value, times)
 
-    def arguments(self) -> list[Value]:
+    def argument_of_function(self) -> Value:
         if self.peek().text in _GROUPS:
-            return self.list_in(self.take().text)
+            return self.group(self.take().text)
         argument = self.factor()
         while self.starts_factor() and self.peek().kind != "function":
             argument = argument * self.factor()
-        return [argument]
+        return argument

@@ -1,8 +1,11 @@
-r"""Call functions at sample points: powers, roots, logarithms and all that have a name, such as \gcd and \sin."""
+r"""Call functions at sample points: powers, roots, logarithms, factorials, absolute values.
+
+Any other function, such as \sin, is a symbol of its own for each argument.
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
-from math import ceil, comb, factorial, floor, gcd, lcm
+from math import ceil, comb, factorial, floor
 
 from rewards.mathematics.value import (
     AGREEING,
@@ -20,7 +23,6 @@ MAX_EXPONENT_BITS = 64
 MAX_FACTORIAL = 300  # 300! has 2042 bits
 MAX_BINOMIAL = 1000
 WORK = 12  # of a power or a function of irrational numbers, compared with a sum
-_ROUNDING = mp.mpf(2) ** -900
 
 
 def power(base: Value, exponent: Value) -> Value:
@@ -79,26 +81,12 @@ def _exponential(number: Number) -> Number:
 
 
 # --- functions with a name ------------------------------------------------------------------------------------------
-def _real(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
-    """Return a function that has no value where its result is not real: the logarithm of -1, the arcsine of 2."""
-
-    def compute(number: Number) -> Number:
-        found = function(number)
-        if isinstance(found, mp.mpc):
-            raise ValueError
-        return found
-
-    return compute
-
-
-def _of_angle(function: Callable[[Number], Number]) -> Callable[[Number], Number]:
-    """Return a sine or cosine that is 0 where only rounding has left anything: at a multiple of π."""
-
-    def compute(angle: Number) -> Number:
-        found = function(_small(angle))
-        return found * 0 if abs(found) <= _ROUNDING * (1 + abs(angle)) else found
-
-    return compute
+def _logarithm(number: Number) -> Number:
+    """Return the natural logarithm; that of a negative number has no value."""
+    found = mp.ln(number)
+    if isinstance(found, mp.mpc):
+        raise ValueError
+    return found
 
 
 def _factorial(n: Number) -> Number:
@@ -118,46 +106,22 @@ def _binomial(n: Number, k: Number) -> Number:
     return mp.gamma(n + 1) / (mp.gamma(k + 1) * mp.gamma(n - k + 1))
 
 
-def _remainder(n: int, m: int) -> int:
-    """Return n mod m. If n is the remainder already, it is rather a class of numbers: 7 mod 10."""
-    if not 0 < m <= n:
-        raise Unreadable("a class of remainders")
-    return n % m
-
-
-_logarithm, _sine, _cosine = _real(mp.ln), _of_angle(mp.sin), _of_angle(mp.cos)
-_OF_NUMBERS: dict[str, Callable] = {"floor": floor, "ceil": ceil, "max": max, "min": min}
-_OF_WHOLE_NUMBERS: dict[str, Callable] = {"gcd": gcd, "lcm": lcm, "mod": _remainder}
-_OF_ONE: dict[str, Callable[[Number], Number]] = {
+_OF_NUMBERS: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
+_OF_ANY: dict[str, Callable[[Number], Number]] = {
     "abs": abs,
     "factorial": _factorial,
     "exp": _exponential,
     "ln": _logarithm,
     "log": lambda x: _logarithm(x) / mp.ln(10),
     "lg": lambda x: _logarithm(x) / mp.ln(10),
-    "sin": _sine,
-    "cos": _cosine,
-    "tan": lambda x: _sine(x) / _cosine(x),
-    "cot": lambda x: _cosine(x) / _sine(x),
-    "sec": lambda x: 1 / _cosine(x),
-    "csc": lambda x: 1 / _sine(x),
-    "sinh": lambda x: mp.sinh(_small(x)),
-    "cosh": lambda x: mp.cosh(_small(x)),
-    "tanh": lambda x: mp.tanh(_small(x)),
-    "arcsin": _real(mp.asin),
-    "arccos": _real(mp.acos),
-    "arctan": mp.atan,
 }
 
 
-def call(name: str, *arguments: Value) -> Value:
-    """Return the named function of one argument (`mod`: of two; `gcd`, `lcm`, `max`, `min`: of any number)."""
-    points = arguments[0].points
-    numbers = [argument.number for argument in arguments]
-    if name in _OF_NUMBERS and None not in numbers:
-        return points.number(_OF_NUMBERS[name](*numbers))
-    if name in _OF_WHOLE_NUMBERS and all(argument.is_whole for argument in arguments):
-        return points.number(_OF_WHOLE_NUMBERS[name](*map(int, numbers)))
-    if name in _OF_ONE and len(arguments) == 1:
-        return points.apply(_OF_ONE[name], *arguments, work=WORK)
-    return points.unknown(name, *arguments)
+def call(name: str, argument: Value) -> Value:
+    """Return the named function of a value; a symbol of that argument if nothing is known about the function."""
+    points = argument.points
+    if name in _OF_NUMBERS and argument.number is not None:
+        return points.number(_OF_NUMBERS[name](argument.number))
+    if name in _OF_ANY:
+        return points.apply(_OF_ANY[name], argument, work=WORK)
+    return points.unknown(name, argument)

@@ -13,8 +13,17 @@ import re
 from dataclasses import dataclass
 
 from rewards.mathematics import symbols, units
-from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, split, text_of
+from rewards.mathematics.tokens import (
+    Token,
+    Tokens,
+    closing_bracket,
+    is_letter,
+    is_mark,
+    is_sum,
+    split,
+    text_key,
+    text_of,
+)
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
 _FACTORS = frozenset("abcdeghkmnpqrstvwxyzAMPRλμρ")  # before a sum, unless the sum is of what they are functions of
@@ -106,7 +115,7 @@ def read_label(tokens: Tokens) -> Label | None:
         return _application(tokens)
     parts, _ = split(tokens, ":")
     if all(_THING.fullmatch(text_of(part)) for part in parts):
-        return Label(text_key(segment(tokens) or tokens))
+        return Label(text_key(tokens))
     is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
     return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None
 

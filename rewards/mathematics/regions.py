@@ -51,18 +51,18 @@ def is_interval(shape: Shape) -> bool:
 def _combined(shapes: Iterable[Shape], contains: Contains) -> Shape | None:
     """Return the numbers that are in it by `contains`, which is told for each of the sets whether it has a number."""
     sets = list(map(_stretches, shapes))
-    return None if None in sets else _shape(_where(contains, sets))
-
-
-def _where(contains: Contains, sets: list[Stretches]) -> Stretches:
-    """Return the stretches, each as long as possible, that are in the combined set."""
+    if None in sets:
+        return None
+    borders = sorted({*_LINE, *chain(*chain(*sets))})
     found: Stretches = []
-    for start, end in pairwise(sorted({*_LINE, *chain(*chain(*sets))})):
-        if contains(any(low <= start < high for low, high in stretches) for stretches in sets):
-            if found and found[-1][1] == start:
-                start, _ = found.pop()
-            found.append((start, end))
-    return found
+    for start, end in pairwise(borders):
+        are_inside = [any(low <= start < high for low, high in stretches) for stretches in sets]
+        if not contains(are_inside):
+            continue
+        if found and found[-1][1] == start:
+            start, _ = found.pop()
+        found.append((start, end))
+    return _shape(found)
 
 
 def _stretches(shape: Shape) -> Stretches | None:
@@ -70,7 +70,7 @@ def _stretches(shape: Shape) -> Stretches | None:
     match shape:
         case Bag(items):
             sets = list(map(_stretches, items))
-            return None if None in sets else _where(any, sets)
+            return None if None in sets else sorted(chain(*sets))
         case Scalar():
             place = _place(shape)
             return None if place is None else [(Border(place, False, shape), Border(place, True, shape))]

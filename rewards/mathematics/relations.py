@@ -1,24 +1,32 @@
 r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`.
 
-What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs: `7 = 4+3`.
+What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import chain
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
 from rewards.mathematics.regions import complement, intersection
-from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
-from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
+from rewards.mathematics.shapes import (
+    EMPTY,
+    INFINITY,
+    MINUS_INFINITY,
+    Calculation,
+    Named,
+    Relation,
+    Row,
+    Shape,
+    Text,
+)
+from rewards.mathematics.tokens import Token, Tokens, is_letter, text_key
 from rewards.mathematics.value import Points, Value
 
-_OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
-_JOINTS = frozenset((r"\frac", *"{}()/*"))
-_BRACKETS = {"<": "()", "≤": "[]"}
-_FLIPPED = {">": "<", "≥": "≤"}
+_CONSTANTS = ("π", "e", "i")
+_TURNED = {">": "<", "≥": "≤"}
 
 
 class RelationReader:
@@ -29,25 +37,27 @@ class RelationReader:
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
         """Return what the sides say together. There is one more of them than signs."""
-        if all(sign in _FLIPPED for sign in signs):
-            sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
-        if all(sign in "<≤" for sign in signs):
-            return self.inequality(sides, signs) or self.chain(sides, signs)
-        if len(signs) > 1:
-            return self.calculation(sides, signs) or self.chain(sides, signs)
-        if read_label(sides[0]) is None and read_label(sides[1]) is not None:  # 5 = x
+        return self.relation(sides, signs) or Text(_text(sides, signs))
+
+    def relation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        if all(sign in _TURNED for sign in signs):
             sides = sides[::-1]
-        read_two = self.inequation if signs == ["≠"] else self.equation
-        return read_two(*sides, *signs) or self.chain(sides, signs)
+            signs = [_TURNED[sign] for sign in reversed(signs)]
+        if all(sign in "<≤" for sign in signs):
+            return self.inequality(sides, signs)
+        if len(signs) > 1:
+            return self.calculation(sides, signs)
+        left, right = sides
+        if read_label(left) is None and read_label(right) is not None:  # 5 = x
+            left, right = right, left
+        if signs == ["≠"]:
+            return self.inequation(left, right)
+        return self.equation(left, right, *signs)
 
     # --- equalities -------------------------------------------------------------------------------------------------
     def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
-        """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
-        label = read_label(left)
-        names = self.side(left)
-        if label is None and isinstance(names, Row):
-            if all(isinstance(item, Scalar) and item.value.name for item in names.items):
-                return self.point(left, right)
+        """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, 3 + 4 = 7."""
+        label = read_label(left) or self.name_of_point(left)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
@@ -55,72 +65,72 @@ class RelationReader:
         is_condition = left[0].kind == "function" and other.is_zero  # \sin x = 0 for x
         if (label and not is_condition) or _is_term_with_value(left, value, other):
             return Named(label, self.side(right), Relation("=", difference))
+        if not value.variables | other.variables:
+            return self.calculation([left, right], [sign])
         keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
         if sign != "=" or not difference.variables or not keeps_its_variables:
             return None
         return Relation("=", difference)
 
-    def point(self, left: Tokens, right: Tokens) -> Named:
-        """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
-        value = self.side(right)
-        letters = [token.text for token in left if is_letter(token)]
-        are_neighbours = "".join(sorted(letters)) in ascii_lowercase
-        if are_neighbours and isinstance(value, Row) and len(value.items) == len(letters):
-            letters, items = zip(*sorted(zip(letters, value.items, strict=True)), strict=True)
-            value = replace(value, items=items)
-        return Named(Label(" ".join(letters)), value)
-
-    def calculation(self, sides: list[Tokens], signs: list[str]) -> Named | None:
-        """Read x = 3 + 4 = 7 as x = 7, if every link holds; None for any other."""
-        label = read_label(sides[0])
-        rest = self.chain(sides[1:], signs[1:])
-        if label is None or signs[0] != "=" or not rest.holds:
+    def name_of_point(self, left: Tokens) -> Label | None:
+        """Return (x, y) as a label, and (m, b); not (y, x), which has an order of its own."""
+        names = self.side(left)
+        if not isinstance(names, Row) or not all(isinstance(item, Scalar) and item.value.name for item in names.items):
             return None
-        return Named(label, rest.sides[-1])
+        letters = [token.text for token in left if is_letter(token)]
+        is_turned = letters != sorted(letters) and "".join(sorted(letters)) in ascii_lowercase
+        return None if is_turned else Label(" ".join(letters))
 
-    def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        """Return the sides and signs, what identities are made of, and whether all sides are equal."""
-        first, *others = values = tuple(map(self.side, sides))
-        are_scalars = all(isinstance(value, Scalar) for value in values)
-        holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
-        parts = tuple(map(_parts, sides)) if are_scalars else ()
-        return Chain(tuple(signs), values, parts, holds)
+    def calculation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        """Read x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name, 3 + 4 = 7 as a calculation.
+
+        None unless all the numbers are equal.
+        """
+        label = read_label(sides[0])
+        value = self.value(sides[0])
+        is_term = value is not None and bool(value.variables)
+        numbers = sides[1:] if label or is_term else sides
+        first, *others = shapes = tuple(map(self.side, numbers))
+        are_equal = isinstance(first, Scalar) and all(isinstance(shape, Scalar) and first.equals(shape) for shape in others)
+        if set(signs) != {"="} or not are_equal:
+            return None
+        if label or is_term:
+            is_plain = label or _is_term_with_value(sides[0], value, first.value)
+            return Named(label, shapes[-1]) if is_plain else None
+        return Calculation(_text(sides, signs), shapes)
 
     # --- inequalities -----------------------------------------------------------------------------------------------
-    def inequation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
+    def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label = read_label(left)
         others = complement(self.side(right))
         if label is not None and others is not None:
             return Named(label, others)
-        return self.relation(left, right, sign)
+        return self.difference(left, right, "≠")
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
-        relation = self.relation(*sides, *signs) if len(sides) == 2 else None
         halves = list(map(self.half_line, sides, signs, sides[1:]))
-        if None in halves or len({half.label for half in halves}) > 1:
-            return relation
-        values = intersection(half.value for half in halves)
-        if values in (None, EMPTY):  # x < y, 3 < x < 1
-            return relation
-        is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)  # -2x < 4 is -x < 2 as well
-        return Named(halves[0].label, values, relation if is_turned else None)
+        if None not in halves and len({half.label for half in halves}) == 1:
+            values = intersection(half.value for half in halves)
+            if values not in (None, EMPTY):  # 3 < x < 1
+                return Named(halves[0].label, values)
+        return self.difference(*sides, *signs) if len(sides) == 2 else None
 
     def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
-        """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else."""
+        """Return the numbers that a variable may be, x < 3; None for anything else."""
         is_upper = _is_variable(low)
         variable, other = (low, high) if is_upper else (high, low)
         bound = self.side(other)
         if not _is_variable(variable) or not isinstance(bound, Scalar):
             return None
-        if len(variable) == 2:
-            bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper
-        opener, closer = _BRACKETS[sign]
-        row = Row("(", closer, (MINUS_INFINITY, bound)) if is_upper else Row(opener, ")", (bound, INFINITY))
-        return Named(Label(variable[-1].text), row)
+        if is_upper:
+            row = Row("(", ")" if sign == "<" else "]", (MINUS_INFINITY, bound))
+        else:
+            row = Row("(" if sign == "<" else "[", ")", (bound, INFINITY))
+        return Named(Label(variable[0].text), row)
 
-    def relation(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
+    def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
@@ -133,12 +143,9 @@ class RelationReader:
         return expression_or_none(side, self.points)
 
 
-def _parts(side: Tokens) -> tuple[str, ...]:
-    """Return the numbers, names and signs of a side, sorted; nothing for a number by itself: 3/2, -1.5."""
-    is_number = all(token.kind == "number" or token.text in _OF_FRACTIONS for token in side)
-    if is_number and not is_sum(side):
-        return ()
-    return tuple(sorted(token.text for token in side if token.text not in _JOINTS))
+def _text(sides: Sequence[Tokens], signs: Sequence[str]) -> str:
+    pieces = [[*side, Token("mark", sign)] for side, sign in zip(sides, [*signs, ""], strict=True)]
+    return text_key(chain(*pieces))
 
 
 def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
@@ -148,6 +155,4 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
 
 
 def _is_variable(side: Tokens) -> bool:
-    """Tell whether the side is x or -x."""
-    name = side[1:] if is_mark(side[0], "-") else side
-    return len(name) == 1 and is_letter(name[0]) and name[0].text not in ("π", "e", "i")
+    return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS

@@ -3,9 +3,7 @@
 answer.py reads text into shapes, equality.py compares them; the numbers inside are values (value.py).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from rewards.mathematics.names import Label
 from rewards.mathematics.quantity import Scalar
@@ -14,13 +12,13 @@ from rewards.mathematics.value import Value
 
 @dataclass(frozen=True)
 class Text:
-    key: str  # normal form, see key.text_key
+    key: str  # normal form, see tokens.text_key
 
 
 @dataclass(frozen=True)
 class Choice:
     letter: str  # A to J
-    body: "Shape | None" = None  # the Paris of "A. Paris"
+    body: "Shape | None" = None  # the 12 of "(B) 12"
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,9 @@ class Bag:
 
 @dataclass(frozen=True)
 class Either:
-    """What can be read in several ways: 1:2 is a ratio or a fraction, C(5,2) a point or a number, a column a tuple."""
+    """What can be read in two ways: 1:2 is a ratio or a fraction, a matrix of one column a tuple."""
 
-    readings: "tuple[Shape, ...]"
+    readings: "tuple[Shape, Shape]"
 
 
 @dataclass(frozen=True)
@@ -84,23 +82,14 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Sides and their signs: 41 = 42, 1/3 ≈ 0.333, a < b = c. One value only if all links are equalities that hold."""
+class Calculation:
+    """An equality of numbers that holds: 3 + 4 = 7. As an answer it is its sides, as a truth only its text."""
 
-    signs: tuple[str, ...]
+    key: str
     sides: "tuple[Shape, ...]"
-    parts: tuple[tuple[str, ...], ...]  # what each side is made of, where all are numbers: log, 4, 8
-    holds: bool = False
 
 
-Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Chain
+Shape = Scalar | Text | Choice | Row | Bag | Either | Named | Relation | Calculation
 
 EMPTY, INFINITY, MINUS_INFINITY = Text("∅"), Text("∞"), Text("-∞")
 REALS = Row("(", ")", (MINUS_INFINITY, INFINITY))
-
-
-def matrix(rows: Sequence[Sequence[Shape]], brackets: str = "[]") -> Shape:
-    """Return a matrix or, in bars, a determinant. A matrix of a single row or column is a tuple as well."""
-    whole = Row(*brackets, tuple(Row("[", "]", tuple(row)) for row in rows))
-    is_vector = brackets == "[]" and (len(rows) == 1 or all(len(row) == 1 for row in rows))
-    return Either((whole, Row("(", ")", tuple(chain(*rows))))) if is_vector else whole

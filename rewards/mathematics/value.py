@@ -16,7 +16,7 @@ that √(x²) is |x| and not x, √(xy) is √x · √y, and it can be seen on w
 import operator
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -50,15 +50,13 @@ class Unreadable(Exception):
 class Value:
     """The numbers of an expression: one of a constant, else one per point; None where it is too large.
 
-    name: of the variable or constant, if it is nothing else. names, divisors: the variables that were met on the way,
-    and the values that depend on some and were divided by.
+    name: of the variable or constant, if it is nothing else. names: the variables that were met on the way.
     """
 
     at: tuple[Number | None, ...]
     points: "Points" = field(repr=False)
     names: frozenset[str] = frozenset()
     name: str = ""
-    divisors: tuple["Value", ...] = ()
 
     def __add__(self, other: "Value | Rational") -> "Value":
         return self.points.apply(_sum, self, other)
@@ -67,9 +65,7 @@ class Value:
         return self.points.apply(_product, self, other)
 
     def __truediv__(self, other: "Value | Rational") -> "Value":
-        divisor = self.points.value(other)
-        result = self.points.apply(_quotient, self, divisor)
-        return replace(result, divisors=(*result.divisors, divisor)) if divisor.names else result
+        return self.points.apply(_quotient, self, other)
 
     def __neg__(self) -> "Value":
         return self * -1
@@ -90,15 +86,6 @@ class Value:
         ratio = (self / other).at[0]
         is_multiple = ratio is not None and _is_real(ratio) and self.equals(other * self.points.constant("", ratio))
         return ratio if is_multiple else None
-
-    def without_divisors(self) -> "Value":
-        """Return the value times all that was divided by on the way, each once: x + 1 for 1 + 1/x."""
-        product, seen = self, []
-        for divisor in self.divisors:
-            if divisor not in seen:
-                product = product * divisor
-                seen.append(divisor)
-        return product
 
     @property
     def is_zero(self) -> bool:
@@ -178,8 +165,7 @@ class Points:
         if has_all and all(_agree(at[0], number) for number in at[1:]):
             return Value((_simplest(at[0]),), self)
         names = frozenset().union(*(value.names for value in values))
-        divisors = [divisor for value in values for divisor in value.divisors]
-        return Value(tuple(at), self, names, divisors=tuple(divisors))
+        return Value(tuple(at), self, names)
 
     def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
         """Return the numbers of each value: one per point, if one of them has so many."""
