@@ -14,7 +14,7 @@ from typing import Literal
 
 from rewards.exact import after_solution
 from rewards.mathematics.answer import read_answer
-from rewards.mathematics.equality import same
+from rewards.mathematics.shapes import same
 from rewards.mathematics.tokens import are_same_word, has_content, text_key, tokenize
 from rewards.mathematics.value import Points, Unreadable
 

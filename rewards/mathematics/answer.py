@@ -7,12 +7,10 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from knowledge.words import NUMBERS
-from rewards.mathematics import regions
 from rewards.mathematics.expression import expression_or_none
-from rewards.mathematics.names import Label, is_phrase, mark_applications
+from rewards.mathematics.names import Label, mark_applications
 from rewards.mathematics.quantity import Scalar, read_quantity
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
@@ -27,10 +25,11 @@ from rewards.mathematics.shapes import (
     Row,
     Shape,
     Text,
+    all_but,
+    union,
 )
 from rewards.mathematics.tokens import (
     RELATIONS,
-    Token,
     Tokens,
     enclosed,
     is_letter,
@@ -53,10 +52,10 @@ _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
-_LEADS = "option choice answer 选 故选 答案选".split()  # in front of a choice
+_LEADS = ("option", "choice", "answer", "选", "故选")  # in front of a choice
 _VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
-# what stands behind these, and "=" or a colon, is the answer itself
-_UNNAMED = frozenset(("", "answer", "final answer", "ans", "答", "答案", "故答案"))
+# what stands behind these, and "=" or "is", is the answer itself
+_UNNAMED = frozenset(("", "answer", "final answer", "ans"))
 _WORDS = (
     (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
     (EMPTY, "there are no solutions"),
@@ -93,7 +92,9 @@ class _AnswerReader:
         items = []
         for part in filter(None, map(stripped, parts)):
             items += self.both_signs(part)
-        items = _joined(_with_shared_label(items), separators)
+        items = _with_shared_label(items)
+        if _are_conditions(items):
+            return _alternatives(items, separators) or Text(text_key(tokens))
         return _bag(items, tokens, is_ordered=_is_series(items))
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
@@ -108,25 +109,14 @@ class _AnswerReader:
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
-        """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
-        tokens = _without_colon(tokens)
+        """Read x = 5, 0 < x < 1, "the area is 5", or one side."""
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if not signs:
-            return self.point(tokens) or self.side(tokens)
+            return self.side(tokens)
         if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
         return self.relations.read(sides, signs) if all(sides) else self.side(tokens)
-
-    def point(self, tokens: Tokens) -> Shape | None:
-        """Read P(3, -4) as P = (3, -4); None unless a capital names a tuple of numbers."""
-        if not re.fullmatch("[A-Z]", tokens[0].text) or not enclosed(tokens[1:]):
-            return None
-        value = self.side(tokens[1:])
-        if not isinstance(value, Row):
-            return None
-        are_numbers = all(isinstance(item, Scalar) and not item.value.variables for item in value.items)
-        return Named(Label(tokens[0].text), value) if are_numbers else None
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Shape:
@@ -143,15 +133,22 @@ class _AnswerReader:
         """Read brackets, a matrix, a union or a ratio; None for anything else."""
         if enclosed(tokens):
             return self.brackets(tokens)
-        for sign in "∪∖∩":
-            parts, found = split(tokens, (sign,))
-            if found and all(parts):
-                return _combined(sign, [self.side(part) for part in parts])
+        parts, found = split(tokens, "∪∖∩")
+        if found and all(parts):
+            return self.sets([self.side(part) for part in parts], found)
         return self.ratio(tokens)
 
+    def sets(self, sets: list[Shape], signs: list[str]) -> Shape:
+        r"""Read a union, and \mathbb{R} \setminus \{3\}; what else is done to sets stays as it was written."""
+        if set(signs) == {"∪"}:
+            return union(sets)
+        if signs == ["∖"] and sets[0] == REALS and isinstance(sets[1], Scalar):
+            return all_but(sets[1])
+        return Row(signs[0], "".join(signs), tuple(sets))
+
     def ratio(self, tokens: Tokens) -> Shape | None:
-        """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
-        parts, found = split(tokens, (":", "to"))
+        """Read `2:3`, which may be a fraction as well; None if this is no ratio."""
+        parts, found = split(tokens, ":")
         if not found or not all(parts):
             return None
         time = _TIME.fullmatch(text_of(tokens))  # 9:05; 9:15 may be a ratio, too
@@ -159,11 +156,11 @@ class _AnswerReader:
             return Text(text_key(tokens))
         values = [expression_or_none(part, self.points) for part in parts]
         if any(value is None or value.is_zero for value in values):
-            return None if "to" in found else Row(":", ":", tuple(map(self.side, parts)))
+            return Row(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
-        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
         share = first / last
-        if found != [":"] or time or share.is_whole:
+        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
+        if len(found) > 1 or time or share.is_whole:
             return ratio
         return Either((ratio, Scalar(share, _RATIO)))
 
@@ -236,33 +233,25 @@ def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
 
 
 def _with_shared_label(items: list[Shape]) -> list[Shape]:
-    """Write x = 3, 5 as x = 3, x = 5, and x ≠ 3, 5 as x ≠ 3, x ≠ 5."""
-    if len(items) < 2 or not isinstance(items[0], Named):
+    """Write x = 3, 5 as x = 3, x = 5."""
+    if not items or not isinstance(items[0], Named) or not isinstance(items[0].value, Scalar):
         return items
-    first = items[0]
-    is_inequation = isinstance(regions.complement(first.value), Scalar)
-    labelled = []
-    for item in items:
-        value = (is_inequation and regions.complement(item)) or item
-        labelled.append(Named(first.label, value) if isinstance(item, Scalar) else item)
-    return labelled
+    label = items[0].label
+    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
 
 
-def _joined(items: list[Shape], separators: Sequence[str]) -> list[Shape]:
-    """Write conditions on one variable as one: x > 0 and x ≠ 1 must both hold, of x < 0 or x > 1 one is enough.
-
-    A comma means "and" unless nothing would be left.
-    """
+def _are_conditions(items: list[Shape]) -> bool:
+    """Tell whether these are conditions on one variable, x > 0 and x ≠ 1."""
     if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
-        return items
-    values = [item.value for item in items]
-    enough = any if "or" in separators else all
-    if not enough(map(regions.is_interval, values)):
-        return items
-    value = regions.union(values) if "or" in separators else regions.intersection(values)
-    if value == EMPTY and "and" not in separators:
-        value = regions.union(values)
-    return items if value is None else [replace(items[0], value=value, relation=None)]
+        return False
+    return any(isinstance(item.value, Row | Bag) and item.value.is_region for item in items)
+
+
+def _alternatives(items: list[Shape], separators: Sequence[str]) -> Named | None:
+    """Write x < 0 or x > 1 as x in (-∞, 0) ∪ (1, ∞); None for conditions that must all hold."""
+    if set(separators) != {"or"}:
+        return None
+    return Named(items[0].label, union([item.value for item in items]))
 
 
 def _is_series(items: Sequence[Shape]) -> bool:
@@ -291,41 +280,19 @@ def _has_double_sign(tokens: Tokens) -> bool:
     return False
 
 
-def _combined(sign: str, sets: list[Shape]) -> Shape:
-    """Return the union, difference or intersection of sets; of others than known numbers only how it was written."""
-    first, *others = sets
-    if sign == "∪":
-        return regions.union(sets) or Bag(tuple(sets))
-    if sign == "∖":
-        others = [regions.complement(other) for other in others]
-    found = None if None in others else regions.intersection([first, *others])
-    return found or Row(sign, sign, tuple(sets))
-
-
 def _ranges_over_reals(tokens: Tokens) -> bool:
     r"""Tell whether a set is said to be of all x, or all x \in \mathbb{R}, with some condition."""
     return bool(tokens) and is_letter(tokens[0]) and text_of(tokens[1:]) in ("", r"∈ \mathbbR")
 
 
 # --- what stands before an answer -------------------------------------------------------------------------------------
-def _without_colon(tokens: Tokens) -> Tokens:
-    """Write "the area: 5" and "the area is: 5" as the area = 5. A time or a ratio stays."""
-    parts, _ = split(tokens, ":")
-    name = parts[0]
-    if len(parts) != 2 or not is_phrase(name) or not {token.kind for token in name} <= {"word", "name"}:
-        return tokens
-    if name[-1].text in _EQUALS_WORDS:
-        name = name[:-1]
-    return [*name, Token("mark", "="), *parts[1]]
-
-
 def _split_choice(tokens: Tokens) -> tuple[str, Tokens] | None:
     """Return the letter, A to J, and what follows it: `(B) 12`, `B) 12`, `B. 12`, `B: 12`; None if this is no choice.
 
     A term (`(B)+1`, `(B)x`) is none, and neither is a list of choices ("A) 5 B) 6", "(A) (B)").
     """
     if len(tokens) > 1 and tokens[0].word in _LEADS:
-        tokens = [token for token in tokens[1:] if not is_mark(token, ":")]
+        tokens = stripped(tokens[1:])
     in_brackets = len(tokens) > 1 and tokens[0].text == "("
     if not tokens or tokens[in_brackets].text not in _CHOICES:
         return None

@@ -17,7 +17,7 @@ from fractions import Fraction
 from rewards.mathematics import symbols
 from rewards.mathematics.functions import binomial, call, logarithm, power, root
 from rewards.mathematics.names import end_of_exponent, end_of_name
-from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split, text_key
+from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
 from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
@@ -128,13 +128,14 @@ class _ExpressionReader:
     def starts_factor(self) -> bool:
         """Tell whether the next token multiplies what stands before it.
 
-        A number does only in `(n+1)2^n`: `x 2`, `\\frac12 3` have no value.
+        A number does only in `3!4!` and `(n+1)2^n`: `x 2`, `\\frac12 3` have no value.
         """
         token, before = self.peek(), self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
         if token.kind == "number":
-            return (before.text in (")", "}") or before.kind == "name") and is_mark(self.peek(1), "^")
+            is_power = is_mark(self.peek(1), "^")
+            return is_mark(before, "!") or (is_power and (before.text in (")", "}") or before.kind == "name"))
         if token.kind == "open":
             return token.text in CLOSERS
         if token.kind == "command":
@@ -193,9 +194,9 @@ class _ExpressionReader:
         if is_mark(token, "|"):
             return self.absolute_value()
         if token.text == r"\frac":
-            return self.argument() / self.argument()
+            return self.literal_or_primary() / self.literal_or_primary()
         if token.text == r"\binom":
-            return binomial(self.argument(), self.argument())
+            return binomial(self.literal_or_primary(), self.literal_or_primary())
         if token.text == r"\sqrt":
             return self.radical()
         if token.text in symbols.ACCENTS:
@@ -210,7 +211,7 @@ class _ExpressionReader:
             return value
         if self.peek().text == r"\frac":
             self.take()
-            above, below = self.argument(), self.argument()
+            above, below = self.literal_or_primary(), self.literal_or_primary()
             fraction = above / below
             is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
             return value + fraction if is_mixed else value * fraction
@@ -229,24 +230,14 @@ class _ExpressionReader:
         return self.points.variable(name) if constant is None else self.points.constant(name, constant)
 
     def application(self) -> Value:
-        """Read a function about which nothing is known as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
+        """Read a function about which nothing is known as one symbol of its text: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`."""
         start = self.at - 1
         opening = end_of_exponent(self.tokens, end_of_name(self.tokens, start))
         closing = closing_bracket(self.tokens, opening)
         if self.tokens[closing].kind != "close":
             raise Unreadable("unbalanced brackets")
         self.at = closing + 1
-        name = text_key(self.tokens[start:opening])
-        parts, _ = split(self.tokens[opening + 1 : closing], (",",))
-        arguments = map(self.part_of_argument, parts)
-        return self.points.unknown(name, self.points.variable(name), *arguments)
-
-    def part_of_argument(self, tokens: Tokens) -> Value:
-        """Return the value of an argument; the symbol of its text where it has none (`X > 2`)."""
-        value = expression_or_none(tokens, self.points, self.depth)
-        if value is None:
-            return self.points.variable(f"({text_key(tokens)})")
-        return value
+        return self.points.variable(text_key(self.tokens[start : self.at]))
 
     def label(self) -> str:
         """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
@@ -272,14 +263,6 @@ class _ExpressionReader:
         self.expect("|")
         self.open_bars -= 1
         return call("abs", value)
-
-    def argument(self) -> Value:
-        """Read what `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
-        token = self.peek()
-        if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
-            digits = Token("number", token.text[0]), Token("number", token.text[1:])
-            self.tokens[self.at : self.at + 1] = digits
-        return self.literal_or_primary()
 
     def literal_or_primary(self) -> Value:
         """Read a number without the fraction that might make it a mixed one; or any other primary."""

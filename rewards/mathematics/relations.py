@@ -10,9 +10,7 @@ from string import ascii_lowercase
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.regions import complement, intersection
 from rewards.mathematics.shapes import (
-    EMPTY,
     INFINITY,
     MINUS_INFINITY,
     Calculation,
@@ -21,8 +19,9 @@ from rewards.mathematics.shapes import (
     Row,
     Shape,
     Text,
+    all_but,
 )
-from rewards.mathematics.tokens import Token, Tokens, is_letter, text_key
+from rewards.mathematics.tokens import Token, Tokens, enclosed, is_letter, text_key, text_of
 from rewards.mathematics.value import Points, Value
 
 _CONSTANTS = ("π", "e", "i")
@@ -57,7 +56,7 @@ class RelationReader:
     # --- equalities -------------------------------------------------------------------------------------------------
     def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
         """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, 3 + 4 = 7."""
-        label = read_label(left) or self.name_of_point(left)
+        label = read_label(left) or _name_of_point(left)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
@@ -72,59 +71,51 @@ class RelationReader:
             return None
         return Relation("=", difference)
 
-    def name_of_point(self, left: Tokens) -> Label | None:
-        """Return (x, y) as a label, and (m, b); not (y, x), which has an order of its own."""
-        names = self.side(left)
-        if not isinstance(names, Row) or not all(isinstance(item, Scalar) and item.value.name for item in names.items):
-            return None
-        letters = [token.text for token in left if is_letter(token)]
-        is_turned = letters != sorted(letters) and "".join(sorted(letters)) in ascii_lowercase
-        return None if is_turned else Label(" ".join(letters))
-
     def calculation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
-        """Read x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name, 3 + 4 = 7 as a calculation.
+        """Read 3 + 4 = 7 as a calculation, x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name.
 
         None unless all the numbers are equal.
         """
         label = read_label(sides[0])
-        value = self.value(sides[0])
-        is_term = value is not None and bool(value.variables)
-        numbers = sides[1:] if label or is_term else sides
-        first, *others = shapes = tuple(map(self.side, numbers))
-        are_equal = isinstance(first, Scalar) and all(isinstance(shape, Scalar) and first.equals(shape) for shape in others)
-        if set(signs) != {"="} or not are_equal:
+        term = self.value(sides[0])
+        is_named = label is not None or (term is not None and bool(term.variables))
+        first, *others = shapes = tuple(map(self.side, sides[is_named:]))
+        if set(signs) != {"="} or not isinstance(first, Scalar):
             return None
-        if label or is_term:
-            is_plain = label or _is_term_with_value(sides[0], value, first.value)
-            return Named(label, shapes[-1]) if is_plain else None
-        return Calculation(_text(sides, signs), shapes)
+        if not all(isinstance(other, Scalar) and first.equals(other) for other in others):
+            return None
+        if not is_named:
+            return Calculation(_text(sides, signs), shapes)
+        has_name = label is not None or _is_term_with_value(sides[0], term, first.value)
+        return Named(label, shapes[-1]) if has_name else None
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label = read_label(left)
-        others = complement(self.side(right))
-        if label is not None and others is not None:
-            return Named(label, others)
+        bound = self.side(right)
+        if label is not None and isinstance(bound, Scalar) and not bound.value.variables:
+            return Named(label, all_but(bound))
         return self.difference(left, right, "≠")
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
-        halves = list(map(self.half_line, sides, signs, sides[1:]))
-        if None not in halves and len({half.label for half in halves}) == 1:
-            values = intersection(half.value for half in halves)
-            if values not in (None, EMPTY):  # 3 < x < 1
-                return Named(halves[0].label, values)
-        return self.difference(*sides, *signs) if len(sides) == 2 else None
-
-    def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
-        """Return the numbers that a variable may be, x < 3; None for anything else."""
-        is_upper = _is_variable(low)
-        variable, other = (low, high) if is_upper else (high, low)
-        bound = self.side(other)
-        if not _is_variable(variable) or not isinstance(bound, Scalar):
+        if len(sides) == 2:
+            return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
+        low, variable, high = self.side(sides[0]), sides[1], self.side(sides[-1])
+        if len(sides) > 3 or not _is_variable(variable) or not _are_in_order(low, high):
             return None
-        if is_upper:
+        opener = "(" if signs[0] == "<" else "["
+        closer = ")" if signs[1] == "<" else "]"
+        return Named(Label(variable[0].text), Row(opener, closer, (low, high)))
+
+    def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
+        """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
+        variable, other = (left, right) if _is_variable(left) else (right, left)
+        bound = self.side(other)
+        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.constant is None:
+            return None
+        if variable is left:
             row = Row("(", ")" if sign == "<" else "]", (MINUS_INFINITY, bound))
         else:
             row = Row("(" if sign == "<" else "[", ")", (bound, INFINITY))
@@ -143,6 +134,15 @@ class RelationReader:
         return expression_or_none(side, self.points)
 
 
+def _name_of_point(tokens: Tokens) -> Label | None:
+    """Return (x, y) as a label, and (m, b); not (y, x), which has an order of its own."""
+    letters = text_of(tokens[1:-1]).split(" , ")
+    is_turned = letters != sorted(letters) and "".join(sorted(letters)) in ascii_lowercase
+    if not enclosed(tokens) or len(letters) < 2 or is_turned or not all(len(letter) == 1 for letter in letters):
+        return None
+    return Label(" ".join(letters))
+
+
 def _text(sides: Sequence[Tokens], signs: Sequence[str]) -> str:
     pieces = [[*side, Token("mark", sign)] for side, sign in zip(sides, [*signs, ""], strict=True)]
     return text_key(chain(*pieces))
@@ -156,3 +156,11 @@ def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
 
 def _is_variable(side: Tokens) -> bool:
     return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
+
+
+def _are_in_order(low: Shape, high: Shape) -> bool:
+    """Tell whether both are known numbers, and the first one is less."""
+    if not isinstance(low, Scalar) or not isinstance(high, Scalar):
+        return False
+    bounds = low.value.constant, high.value.constant
+    return None not in bounds and bounds[0] < bounds[1]

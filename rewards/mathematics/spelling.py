@@ -26,7 +26,6 @@ _REWRITES = [
         (r"° ?(?:\\(?:text|mathrm) ?\{ ?F ?\}|F(?![A-Za-z]))", r"\\text{ fahrenheit}"),
         (r"\^ ?(?:\{ ?\\prime ?\}|\\prime(?![A-Za-z]))", "'"),
         (r"\.\.\.+", r"\\dots "),
-        (r"(?<=[0-9]) million(?![A-Za-z])", r"\\cdot 10^{6}"),
         (r"(?<=[0-9])(?:\\[,;: ]|~)(?=[0-9])", " "),
         (r"(?<=[0-9]),\\! ?(?=[0-9]{3}(?![0-9]))", ""),  # thousands: 1,\! 234
         (r"\\! ?", ""),
@@ -38,7 +37,6 @@ _REWRITES = [
         (r"(?<![A-Za-z\\])d ?([a-z]) ?/ ?d ?([a-z])(?![A-Za-z])", r"\\frac{d\1}{d\2}"),
         (rf"\\frac ?\{{ ?{_D}(?![a-z]{{2}})[^{{}}]*\}} ?\{{ ?{_D} ?[a-z]", r"\\derivative\g<0>"),  # no quotient
         (rf"({_VECTOR}) ?\\times(?= ?{_VECTOR})", r"\1 \\cross "),  # no product of numbers
-        (r"\\[hv]space\*? ?\{[^{}]*\}|\\[hv]?phantom ?\{[^{}]*\}", " "),
         (r"\{ ?: ?\}", ":"),
         (r"(\\begin ?\{array\}) ?\{[^{}]*\}", r"\1"),
         (r"\\mathbb ?\{? ?([A-Z]) ?\}?", r"\\mathbb\1 "),
