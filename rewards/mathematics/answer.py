@@ -34,7 +34,6 @@ from rewards.mathematics.tokens import (
     enclosed,
     is_letter,
     is_mark,
-    nesting,
     split,
     stripped,
     text_key,
@@ -98,14 +97,14 @@ class _AnswerReader:
         return _bag(items, tokens, is_ordered=_is_series(items))
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
-        """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
-        if not _has_double_sign(tokens):
+        """Read `2 ± √3` as two values, where `∓` goes along with `±`."""
+        if not any(is_mark(token, "±∓") for token in tokens):
             return [self.item(tokens)]
-        values = []
-        for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"}):
-            value = self.item([token._replace(text=signs.get(token.text, token.text)) for token in tokens])
-            values += [value] if value not in values else []
-        return values
+        upper, lower = [
+            self.item([token._replace(text=signs.get(token.text, token.text)) for token in tokens])
+            for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"})
+        ]
+        return [upper] if upper == lower else [upper, lower]
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
@@ -116,7 +115,9 @@ class _AnswerReader:
             return self.side(tokens)
         if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
-        return self.relations.read(sides, signs) if all(sides) else self.side(tokens)
+        if not all(sides):
+            return self.side(tokens)
+        return self.relations.read(sides, signs) or Text(text_key(tokens))
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Shape:
@@ -244,7 +245,7 @@ def _are_conditions(items: list[Shape]) -> bool:
     """Tell whether these are conditions on one variable, x > 0 and x ≠ 1."""
     if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
         return False
-    return any(isinstance(item.value, Row | Bag) and item.value.is_region for item in items)
+    return any(isinstance(item.value, Row | Bag) for item in items)
 
 
 def _alternatives(items: list[Shape], separators: Sequence[str]) -> Named | None:
@@ -267,17 +268,6 @@ def _is_series(items: Sequence[Shape]) -> bool:
 
 def _are_verdicts(letters: set[str]) -> bool:
     return any(map(letters.issubset, _VERDICTS))
-
-
-def _has_double_sign(tokens: Tokens) -> bool:
-    """Tell whether there is a ± or ∓, within no other brackets than ( ) and { }."""
-    depth = 0
-    for token in tokens:
-        if token.text not in ("(", ")", "{", "}"):
-            depth += nesting(token)
-        if depth == 0 and is_mark(token, "±∓"):
-            return True
-    return False
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:

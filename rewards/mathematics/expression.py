@@ -15,10 +15,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.functions import binomial, call, logarithm, power, root
 from rewards.mathematics.names import end_of_exponent, end_of_name
 from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
-from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
+from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, binomial, call, mp, power
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
@@ -272,11 +271,11 @@ class _ExpressionReader:
 
     def radical(self) -> Value:
         """Read `\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
-        degree = 2
+        degree = self.points.number(2)
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        return root(self.literal_or_primary(), degree)
+        return power(self.literal_or_primary(), self.points.number(1) / degree)
 
     def function(self, name: str) -> Value:
         """Read `\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`.
@@ -296,7 +295,7 @@ class _ExpressionReader:
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        value = logarithm(argument, base) if base else call(name, argument)
+        value = call("ln", argument) / call("ln", base) if base else call(name, argument)
         return value if times is None else power(value, times)
 
     def argument_of_function(self) -> Value:

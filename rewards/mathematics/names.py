@@ -100,13 +100,7 @@ def _is_factor(name: str, argument: Tokens) -> bool:
 @dataclass(frozen=True)
 class Label:
     key: str  # all of the label
-    function: str | None = None  # the f of f(x) =
     is_words: bool = False  # "the area", "the correct option": no name of mathematics
-
-    def defines_with(self, other: "Label") -> bool:
-        """Tell whether both define one function: y = and f(x) =, s = and s(t) =."""
-        pairs = ((self.function, other.key), (other.function, self.key))
-        return any(function is not None and key in ("y", function) for function, key in pairs)
 
 
 def read_label(tokens: Tokens) -> Label | None:
@@ -138,9 +132,8 @@ def _application(tokens: Tokens) -> Label | None:
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
         return None
     argument = tokens[opening + 1 : -1]
-    if all(is_letter(token) or token.text == "," for token in argument):
-        return Label(text_key(tokens), function=text_key(tokens[:opening]))
-    return None if any(map(_is_variable, argument)) else Label(text_key(tokens))
+    is_defined = all(is_letter(token) or token.text == "," for token in argument)
+    return Label(text_key(tokens)) if is_defined or not any(map(_is_variable, argument)) else None
 
 
 def _is_variable(token: Token) -> bool:

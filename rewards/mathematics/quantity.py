@@ -59,7 +59,7 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
         return numeral
     number, currency = _without_lead(tokens)
     number, tail = _split_tail(number)
-    if is_range_or_code(number):
+    if _is_range_or_code(text_of(number)):
         raise Unreadable("a range, a date or a code")
     value = read_expression(number, points)
     unit, nouns = _unit_and_nouns(tail)
@@ -73,16 +73,10 @@ def read_quantity(tokens: Tokens, points: Points) -> Scalar:
     return Scalar(value, frozenset(unit.items()), nouns)
 
 
-def is_range_or_code(tokens: Tokens) -> bool:
-    """Tell whether whole numbers joined by hyphens or slashes are no difference and no fraction.
-
-    They may be a range (`3-5`), a date or a code (`2020-12-25`).
-    """
-    text = text_of(tokens)
+def _is_range_or_code(text: str) -> bool:
+    """Tell whether numbers joined by hyphens or slashes are no difference and no fraction: `3-5`, `2020-12-25`."""
     pair = _RANGE.fullmatch(text)
-    if pair:
-        return int(pair[1]) < int(pair[2])
-    return _CODE.fullmatch(text) is not None
+    return int(pair[1]) < int(pair[2]) if pair else _CODE.fullmatch(text) is not None
 
 
 def _numeral(tokens: Tokens, points: Points) -> Scalar | None:

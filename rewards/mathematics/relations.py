@@ -3,8 +3,8 @@ r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le
 What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
+from fractions import Fraction
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import expression_or_none
@@ -18,14 +18,15 @@ from rewards.mathematics.shapes import (
     Relation,
     Row,
     Shape,
-    Text,
     all_but,
 )
-from rewards.mathematics.tokens import Token, Tokens, enclosed, is_letter, text_key, text_of
+from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
 from rewards.mathematics.value import Points, Value
 
 _CONSTANTS = ("π", "e", "i")
 _TURNED = {">": "<", "≥": "≤"}
+_OPENERS = {"<": "(", "≤": "["}
+_CLOSERS = {"<": ")", "≤": "]"}
 
 
 class RelationReader:
@@ -34,11 +35,8 @@ class RelationReader:
     def __init__(self, points: Points, read_side: Callable[[Tokens], Shape]):
         self.points, self.side = points, read_side
 
-    def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
-        """Return what the sides say together. There is one more of them than signs."""
-        return self.relation(sides, signs) or Text(_text(sides, signs))
-
-    def relation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+    def read(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        """Return what the sides say together; None if nothing is known. There is one more of them than signs."""
         if all(sign in _TURNED for sign in signs):
             sides = sides[::-1]
             signs = [_TURNED[sign] for sign in reversed(signs)]
@@ -85,7 +83,7 @@ class RelationReader:
         if not all(isinstance(other, Scalar) and first.equals(other) for other in others):
             return None
         if not is_named:
-            return Calculation(_text(sides, signs), shapes)
+            return Calculation(shapes)
         has_name = label is not None or _is_term_with_value(sides[0], term, first.value)
         return Named(label, shapes[-1]) if has_name else None
 
@@ -93,32 +91,34 @@ class RelationReader:
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label = read_label(left)
-        bound = self.side(right)
-        if label is not None and isinstance(bound, Scalar) and not bound.value.variables:
-            return Named(label, all_but(bound))
+        other = self.side(right)
+        if label is not None and _known(other) is not None:
+            return Named(label, all_but(other))
         return self.difference(left, right, "≠")
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
         if len(sides) == 2:
             return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
-        low, variable, high = self.side(sides[0]), sides[1], self.side(sides[-1])
-        if len(sides) > 3 or not _is_variable(variable) or not _are_in_order(low, high):
+        first, variable, *_, last = sides
+        low, high = self.side(first), self.side(last)
+        lower, upper = _known(low), _known(high)
+        if len(sides) > 3 or not _is_variable(variable) or None in (lower, upper) or lower >= upper:
             return None
-        opener = "(" if signs[0] == "<" else "["
-        closer = ")" if signs[1] == "<" else "]"
-        return Named(Label(variable[0].text), Row(opener, closer, (low, high)))
+        interval = Row(_OPENERS[signs[0]], _CLOSERS[signs[1]], (low, high))
+        return Named(Label(variable[0].text), interval)
 
     def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
         """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
-        variable, other = (left, right) if _is_variable(left) else (right, left)
+        is_upper = _is_variable(left)
+        variable, other = (left, right) if is_upper else (right, left)
         bound = self.side(other)
-        if not _is_variable(variable) or not isinstance(bound, Scalar) or bound.value.constant is None:
+        if not _is_variable(variable) or _known(bound) is None:
             return None
-        if variable is left:
-            row = Row("(", ")" if sign == "<" else "]", (MINUS_INFINITY, bound))
+        if is_upper:
+            row = Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound))
         else:
-            row = Row("(" if sign == "<" else "[", ")", (bound, INFINITY))
+            row = Row(_OPENERS[sign], ")", (bound, INFINITY))
         return Named(Label(variable[0].text), row)
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
@@ -143,11 +143,6 @@ def _name_of_point(tokens: Tokens) -> Label | None:
     return Label(" ".join(letters))
 
 
-def _text(sides: Sequence[Tokens], signs: Sequence[str]) -> str:
-    pieces = [[*side, Token("mark", sign)] for side, sign in zip(sides, [*signs, ""], strict=True)]
-    return text_key(chain(*pieces))
-
-
 def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
     is_plain = not any(token.kind in ("function", "applied") for token in left)  # sin x + y = 5
@@ -158,9 +153,6 @@ def _is_variable(side: Tokens) -> bool:
     return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
 
 
-def _are_in_order(low: Shape, high: Shape) -> bool:
-    """Tell whether both are known numbers, and the first one is less."""
-    if not isinstance(low, Scalar) or not isinstance(high, Scalar):
-        return False
-    bounds = low.value.constant, high.value.constant
-    return None not in bounds and bounds[0] < bounds[1]
+def _known(bound: Shape) -> Fraction | float | None:
+    """Return the number that a bound is, rounded if it is irrational; None if it is no known one."""
+    return bound.value.constant if isinstance(bound, Scalar) and bound.base == 10 else None

@@ -43,11 +43,6 @@ class Row:
         """Tell whether the brackets may be those of a tuple."""
         return self.brackets in ("()", r"\langle\rangle")
 
-    @property
-    def is_region(self) -> bool:
-        """Tell whether this may be an interval."""
-        return self.opener in ("(", "[") and len(self.items) == 2
-
 
 @dataclass(frozen=True)
 class Bag:
@@ -62,11 +57,6 @@ class Bag:
         """Tell whether this gives each of several variables its value: x = 1, y = 2, but not x = 1, x = 2."""
         labels = [item.label for item in self.items if isinstance(item, Named)]
         return len({label.key for label in labels if label}) == len(self.items)
-
-    @property
-    def is_region(self) -> bool:
-        """Tell whether this holds an interval."""
-        return any(isinstance(item, Row) and item.is_region for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -95,9 +85,8 @@ class Relation:
 
 @dataclass(frozen=True)
 class Calculation:
-    """An equality of numbers that holds: 3 + 4 = 7. As an answer it is its sides, as a truth only its text."""
+    """An equality of numbers that holds: 3 + 4 = 7. As an answer it is each side, as a truth only its text."""
 
-    key: str
     sides: "tuple[Shape, ...]"
 
 
@@ -139,8 +128,6 @@ def same(answer: Shape, truth: Shape) -> bool:
             return _same_value(answer, truth) or _same_equation(answer, truth)
         case (Choice(), _) | (_, Choice()):
             return _same_choice(answer, truth)
-        case Calculation(), Calculation():
-            return answer.key == truth.key
         case Calculation(), _:
             return any(same(side, truth) for side in answer.sides)
         case (Bag(), _) | (_, Bag()):
@@ -233,19 +220,10 @@ def _letter(value: Shape) -> str | None:
 def _same_value(answer: Shape, truth: Shape) -> bool:
     """Tell whether the values agree, and the labels too where both have one."""
     if isinstance(answer, Named) and isinstance(truth, Named):
-        return _same_label(answer, truth) and same(answer.value, truth.value)
+        return answer.label is not None and answer.label == truth.label and same(answer.value, truth.value)
     if isinstance(answer, Named):
         return _says_value(answer, truth) and same(answer.value, truth)
     return truth.label is not None and _says_value(truth, answer) and same(answer, truth.value)
-
-
-def _same_label(answer: Named, truth: Named) -> bool:
-    if answer.label is None or truth.label is None:
-        return False
-    if answer.label.key == truth.label.key:
-        return True
-    has_variable = isinstance(answer.value, Scalar) and bool(answer.value.value.variables)
-    return has_variable and answer.label.defines_with(truth.label)
 
 
 def _says_value(named: Named, other: Shape) -> bool:
