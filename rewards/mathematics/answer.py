@@ -51,7 +51,6 @@ _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
-_LEADS = ("option", "choice", "answer", "选", "故选")  # in front of a choice
 _VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
 # what stands behind these, and "=" or "is", is the answer itself
 _UNNAMED = frozenset(("", "answer", "final answer", "ans"))
@@ -281,8 +280,6 @@ def _split_choice(tokens: Tokens) -> tuple[str, Tokens] | None:
 
     A term (`(B)+1`, `(B)x`) is none, and neither is a list of choices ("A) 5 B) 6", "(A) (B)").
     """
-    if len(tokens) > 1 and tokens[0].word in _LEADS:
-        tokens = stripped(tokens[1:])
     in_brackets = len(tokens) > 1 and tokens[0].text == "("
     if not tokens or tokens[in_brackets].text not in _CHOICES:
         return None

@@ -32,13 +32,13 @@ _OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 
 def read_expression(tokens: Tokens, points: Points) -> Value:
     """Return the value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _ExpressionReader(tokens, points, depth=0).complete()
+    return _ExpressionReader(tokens, points).complete()
 
 
-def expression_or_none(tokens: Tokens, points: Points, depth: int = 0) -> Value | None:
+def expression_or_none(tokens: Tokens, points: Points) -> Value | None:
     """Return the value of all the tokens together, None if they have none."""
     try:
-        return _ExpressionReader(tokens, points, depth).complete()
+        return read_expression(tokens, points)
     except Unreadable:
         return None
 
@@ -61,9 +61,9 @@ def exact(literal: str) -> Fraction:
 class _ExpressionReader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Tokens, points: Points, depth: int):
-        self.tokens, self.points = list(tokens), points
-        self.at, self.depth, self.open_bars = 0, depth, 0
+    def __init__(self, tokens: Tokens, points: Points):
+        self.tokens, self.points = tokens, points
+        self.at, self.depth, self.open_bars = 0, 0, 0
         self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:

@@ -4,7 +4,6 @@ What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import expression_or_none
@@ -21,7 +20,7 @@ from rewards.mathematics.shapes import (
     all_but,
 )
 from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
-from rewards.mathematics.value import Points, Value
+from rewards.mathematics.value import Number, Points, Value
 
 _CONSTANTS = ("π", "e", "i")
 _TURNED = {">": "<", "≥": "≤"}
@@ -45,7 +44,8 @@ class RelationReader:
         if len(signs) > 1:
             return self.calculation(sides, signs)
         left, right = sides
-        if read_label(left) is None and read_label(right) is not None:  # 5 = x
+        is_named = read_label(left) is not None
+        if not is_named and read_label(right) is not None:  # 5 = x
             left, right = right, left
         if signs == ["≠"]:
             return self.inequation(left, right)
@@ -58,16 +58,17 @@ class RelationReader:
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
-        difference = value - other
+        relation = Relation("=", value - other)
         is_condition = left[0].kind == "function" and other.is_zero  # \sin x = 0 for x
-        if (label and not is_condition) or _is_term_with_value(left, value, other):
-            return Named(label, self.side(right), Relation("=", difference))
-        if not value.variables | other.variables:
+        if label and not is_condition:
+            return Named(label, self.side(right), relation)
+        if _is_term_with_value(left, value, other):
+            return Named(None, self.side(right), relation)
+        variables = value.variables | other.variables
+        if not variables:
             return self.calculation([left, right], [sign])
-        keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
-        if sign != "=" or not difference.variables or not keeps_its_variables:
-            return None
-        return Relation("=", difference)
+        keeps_variables = relation.difference.variables == variables  # x + C = x does not
+        return relation if sign == "=" and keeps_variables else None
 
     def calculation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 3 + 4 = 7 as a calculation, x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name.
@@ -77,15 +78,18 @@ class RelationReader:
         label = read_label(sides[0])
         term = self.value(sides[0])
         is_named = label is not None or (term is not None and bool(term.variables))
-        first, *others = shapes = tuple(map(self.side, sides[is_named:]))
+        numbers = tuple(map(self.side, sides[is_named:]))
+        first = numbers[0]
         if set(signs) != {"="} or not isinstance(first, Scalar):
             return None
-        if not all(isinstance(other, Scalar) and first.equals(other) for other in others):
-            return None
+        for number in numbers:
+            if not isinstance(number, Scalar) or not first.equals(number):
+                return None
         if not is_named:
-            return Calculation(shapes)
-        has_name = label is not None or _is_term_with_value(sides[0], term, first.value)
-        return Named(label, shapes[-1]) if has_name else None
+            return Calculation(numbers)
+        if label is None and not _is_term_with_value(sides[0], term, first.value):
+            return None
+        return Named(label, numbers[-1])
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
@@ -100,34 +104,36 @@ class RelationReader:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
         if len(sides) == 2:
             return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
-        first, variable, *_, last = sides
-        low, high = self.side(first), self.side(last)
-        lower, upper = _known(low), _known(high)
-        if len(sides) > 3 or not _is_variable(variable) or None in (lower, upper) or lower >= upper:
+        if len(sides) > 3 or not _is_variable(sides[1]):
+            return None
+        low, high = self.side(sides[0]), self.side(sides[2])
+        lower = _known(low)
+        upper = _known(high)
+        if lower is None or upper is None or lower >= upper:
             return None
         interval = Row(_OPENERS[signs[0]], _CLOSERS[signs[1]], (low, high))
-        return Named(Label(variable[0].text), interval)
+        return Named(_label_of(sides[1]), interval)
 
     def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
         """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
         is_upper = _is_variable(left)
-        variable, other = (left, right) if is_upper else (right, left)
+        variable = left if is_upper else right
+        other = right if is_upper else left
         bound = self.side(other)
         if not _is_variable(variable) or _known(bound) is None:
             return None
+        label = _label_of(variable)
         if is_upper:
-            row = Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound))
-        else:
-            row = Row(_OPENERS[sign], ")", (bound, INFINITY))
-        return Named(Label(variable[0].text), row)
+            return Named(label, Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound)))
+        return Named(label, Row(_OPENERS[sign], ")", (bound, INFINITY)))
 
     def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return None
-        difference = value - other
-        return Relation(sign, difference) if difference.variables else None
+        relation = Relation(sign, value - other)
+        return relation if relation.difference.variables else None
 
     def value(self, side: Tokens) -> Value | None:
         """Return the value of a side; None if it has none."""
@@ -137,15 +143,17 @@ class RelationReader:
 def _name_of_point(tokens: Tokens) -> Label | None:
     """Return (x, y) as a label, and (m, b); not (y, x), which has an order of its own."""
     letters = text_of(tokens[1:-1]).split(" , ")
-    is_turned = letters != sorted(letters) and "".join(sorted(letters)) in ascii_lowercase
-    if not enclosed(tokens) or len(letters) < 2 or is_turned or not all(len(letter) == 1 for letter in letters):
+    if not enclosed(tokens) or len(letters) < 2 or any(len(letter) > 1 for letter in letters):
         return None
-    return Label(" ".join(letters))
+    in_order = sorted(letters)
+    is_turned = letters != in_order and "".join(in_order) in ascii_lowercase
+    return None if is_turned else Label(" ".join(letters))
 
 
 def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
-    is_plain = not any(token.kind in ("function", "applied") for token in left)  # sin x + y = 5
+    kinds = {token.kind for token in left}
+    is_plain = kinds.isdisjoint(("function", "applied"))  # sin x + y = 5
     return is_plain and len(value.variables) > 1 and not other.variables
 
 
@@ -153,6 +161,12 @@ def _is_variable(side: Tokens) -> bool:
     return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
 
 
-def _known(bound: Shape) -> Fraction | float | None:
-    """Return the number that a bound is, rounded if it is irrational; None if it is no known one."""
-    return bound.value.constant if isinstance(bound, Scalar) and bound.base == 10 else None
+def _label_of(variable: Tokens) -> Label:
+    return Label(variable[0].text)
+
+
+def _known(bound: Shape) -> Number | None:
+    """Return the number that a bound is; None if it is no known one."""
+    if not isinstance(bound, Scalar) or bound.base != 10:
+        return None
+    return bound.value.constant

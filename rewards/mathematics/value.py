@@ -81,7 +81,8 @@ class Value:
     def equals(self, other: "Value") -> bool:
         """Tell whether both have the same numbers at all points, and are real numbers at the same flips."""
         columns = self.points.columns((self, other))
-        return all(_same_at(place, *numbers) for place, numbers in enumerate(zip(*columns, strict=True)))
+        pairs = zip(*columns, strict=True)
+        return all(_same_at(place, *numbers) for place, numbers in enumerate(pairs))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self.equals(other)
@@ -89,8 +90,10 @@ class Value:
     def ratio_to(self, other: "Value") -> Number | None:
         """Return the real constant by which the other must be multiplied to get this value; None if there is none."""
         ratio = (self / other).at[0]
-        is_multiple = ratio is not None and _is_real(ratio) and self.equals(other * self.points.constant("", ratio))
-        return ratio if is_multiple else None
+        if ratio is None or not _is_real(ratio):
+            return None
+        multiple = other * self.points.constant("", ratio)
+        return ratio if self.equals(multiple) else None
 
     @property
     def is_zero(self) -> bool:
@@ -108,19 +111,21 @@ class Value:
         return self.number is not None and self.number.denominator == 1
 
     @property
-    def constant(self) -> Fraction | float | None:
-        """Return the value of a real constant, rounded if it is irrational; None for anything else."""
-        if len(self.at) > 1 or isinstance(self.at[0], mp.mpc):
-            return None
-        return self.number if self.number is not None else float(f"{float(self.at[0]):.12g}")
+    def constant(self) -> Number | None:
+        """Return the value of a real constant, None for anything else."""
+        return rounded(self.at[0]) if len(self.at) == 1 and _is_real(self.at[0]) else None
 
     @property
     def variables(self) -> frozenset[str]:
         """Return the names on which the value depends: none for x - x."""
         if len(self.at) == 1:
             return frozenset()
-        flips = {name: _flip_of(index) for index, name in enumerate(self.points.variables)}
-        return frozenset(name for name in self.names if not _agree(self.at[0], self.at[flips[name]]))
+        found = set()
+        for index, name in enumerate(self.points.variables):
+            flip = self.at[_flip_of(index)]
+            if name in self.names and not _agree(self.at[0], flip):
+                found.add(name)
+        return frozenset(found)
 
 
 class Points:
@@ -152,7 +157,8 @@ class Points:
         def number(*numbers: Number) -> Number:
             written = [mp.nstr(rounded(number), AGREEING_DIGITS) for number in numbers]  # the same if they agree
             rng = random.Random(f"{name}{written}")
-            return rng.choice((1, 1, 1, -1)) * _random(rng, 2.0)
+            sign = rng.choice((1, 1, 1, -1))
+            return sign * _random(rng, 2.0)
 
         return self.apply(number, *arguments)
 
@@ -166,9 +172,10 @@ class Points:
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
         if all(number is None or mp.isnan(number) for number in at):
             raise Unreadable("no value at any point")
+        first, *others = at
         has_all = all(number is not None for number in at)  # mpmath is slow to compare with None
-        if has_all and all(_agree(at[0], number) for number in at[1:]):
-            return Value((_simplest(at[0]),), self)
+        if has_all and all(_agree(first, other) for other in others):
+            return Value((_simplest(first),), self)
         names = frozenset().union(*(value.names for value in values))
         return Value(tuple(at), self, names)
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
-from rewards.mathematics.key import has_content
-from rewards.mathematics.tokens import tokenize
+from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
     *r"""
