@@ -224,7 +224,8 @@ class _ExpressionReader:
     def name(self) -> Value:
         start = self.at - 1
         self.at = end_of_name(self.tokens, start)
-        name = text_key(self.tokens[start : self.at])
+        letter = self.tokens[start]._replace(kind="name")  # \text{R} is no r
+        name = text_key([letter, *self.tokens[start + 1 : self.at]])
         constant = CONSTANTS.get(name)
         return self.points.variable(name) if constant is None else self.points.constant(name, constant)
 

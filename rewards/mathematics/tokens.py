@@ -243,7 +243,7 @@ def text_key(tokens: Iterable[Token]) -> str:
             kept.append(token)
     if len(kept) > 1 and kept[0].text.casefold() in _ARTICLES and len(kept[1].word) > 3:
         kept = kept[1:]
-    is_prose = any(token.kind == "word" for token in kept)
+    is_prose = any(len(token.word) > 1 for token in kept)  # \text{R} is no r
     parts = []
     for token in kept:
         text = token.text
@@ -255,10 +255,10 @@ def text_key(tokens: Iterable[Token]) -> str:
 
 
 def are_same_word(one: Tokens, other: Tokens) -> bool:
-    r"""Tell whether both are letters alone and spell the same: \text{AC} and AC, but not the products AC and ac."""
+    r"""Tell whether both are letters alone and spell the same: \text{AC} and AC."""
     kinds = {token.kind for token in (*one, *other)}
-    spelt, other_spelt = ("".join(token.text for token in tokens).casefold() for tokens in (one, other))
-    return "word" in kinds and kinds <= {"word", "name"} and spelt == other_spelt
+    spelt, other_spelt = ("".join(token.text for token in tokens) for tokens in (one, other))
+    return kinds <= {"word", "name"} and spelt == other_spelt
 
 
 def has_content(tokens: Tokens) -> bool:
