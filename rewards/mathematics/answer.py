@@ -85,7 +85,7 @@ class _AnswerReader:
         parts, _ = split(tokens, (";",))
         if len(parts) > 1:
             answers = [self.answer(stripped(part)) for part in parts if part]
-            return _bag(answers, tokens, is_ordered=True)
+            return Text(text_key(tokens)) if _are_conditions(answers) else _bag(answers, tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
         for part in filter(None, map(stripped, parts)):
@@ -93,7 +93,10 @@ class _AnswerReader:
         items = _with_shared_label(items)
         if _are_conditions(items):
             return _alternatives(items, separators) or Text(text_key(tokens))
-        return _bag(items, tokens, is_ordered=_is_series(items))
+        is_series = _is_series(items)
+        if is_series and "or" in separators:  # "high or low" is not "high and low"
+            return Text(text_key(tokens))
+        return _bag(items, tokens, is_ordered=is_series)
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
         """Read `2 ± √3` as two values, where `∓` goes along with `±`."""

@@ -121,7 +121,8 @@ def _split_tail(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     words = [token.word for token in tail if token.word]
     is_angle = tail[0].text == "°" and _holds_function(tokens)  # sin 30°
     are_harmless = len(words) <= MAX_UNIT_WORDS and all(map(units.may_be_left_out, words))
-    if is_angle or not are_harmless or not _TAIL.fullmatch(shape, start):
+    is_unit_too = shape[:start].endswith("nc") and tokens[start - 1].spaced  # 5 m kg
+    if is_angle or is_unit_too or not are_harmless or not _TAIL.fullmatch(shape, start):
         return tokens, []
     return tokens[:start], tail
 

@@ -255,10 +255,10 @@ def text_key(tokens: Iterable[Token]) -> str:
 
 
 def are_same_word(one: Tokens, other: Tokens) -> bool:
-    r"""Tell whether both are letters alone and spell the same: \text{AC} and AC."""
-    kinds = {token.kind for token in (*one, *other)}
-    spelt, other_spelt = ("".join(token.text for token in tokens) for tokens in (one, other))
-    return kinds <= {"word", "name"} and spelt == other_spelt
+    r"""Tell whether one is a word and the other the same letters: \text{AC} and AC."""
+    word, letters = sorted((one, other), key=len)
+    is_word = [token.kind for token in word] == ["word"] and {token.kind for token in letters} == {"name"}
+    return is_word and word[0].text == "".join(token.text for token in letters)
 
 
 def has_content(tokens: Tokens) -> bool:
