@@ -11,7 +11,7 @@ from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
     *r"""
-    \frac \sqrt \max \lfloor \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
+    \frac \sqrt \max \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
     \end{pmatrix} \\ \ \boxed{ \$ \overline{3} ^\circ 1 2 12 0.5 1,234 1e9 9^{9 x y n e i A (B) is million five sqrt
     √ é 元
     """.split(),
