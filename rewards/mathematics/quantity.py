@@ -22,7 +22,7 @@ _TAIL = re.compile(rf"[/*]?u(?:{_POWER})?(?:[-/*.]?{_ONE_UNIT})*\.?")
 _MEASURE = re.compile(  # one word of a tail, as texts of tokens with spaces between them
     rf"(?<!\S)(?:(?P<before>/|per|-|\*) )?(?:(?P<power>{'|'.join(units.POWERS)}) )?(?!per )"
     rf"(?P<word>[^\W\d]\S*|[{''.join(units.UNIT_MARKS)}])"
-    r"(?: \^ (?P<exponent>(?:- )?[0-9]{1,2}))?(?!\S)(?P<after> [-*])?"
+    r"(?: \^ (?P<exponent>(?:- )?[0-9]{1,2}))?(?!\S)(?: (?=(?P<after>[-*])))?"
 )
 _NUMERAL = re.compile("([0-9][0-9A-Z]*) (?:_|BASE) ([0-9]{1,2})")
 _RANGE = re.compile("([0-9]{1,99}) - ([0-9]{1,99})")
