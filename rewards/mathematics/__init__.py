@@ -27,7 +27,7 @@ What cannot be read equals only the same text, so that in doubt an answer is wro
     conditions that must hold together                 x > 1 and x < 5, x \ge -3, x \ne 0; x < 2, x > 3
     sets written in other pieces                       (0,1] \cup [1,2) for (0,2), [0,5] \setminus \{5\} for [0,5)
     equations multiplied by variables, turned signs    x + y = xy for 1/x + 1/y = 1, -x > -1 for x < 1
-    equations as an answer, k \in \mathbb{Z} left out  2 + 5 = 7 for 3 + 4 = 7, k\pi for k\pi, k \in \mathbb{Z}
+    equations as an answer, k \in \mathbb{Z} left out  4 + 3 = 7 for 3 + 4 = 7, k\pi for k\pi, k \in \mathbb{Z}
     systems and vectors in other layouts               cases, aligned, \frac12 before a matrix, P(3,4), (y,x) = (2,1)
     segments and letters of choice in other clothes    CD for \overline{CD}, c for C, Option B
     Chinese but units, "or" and "and"                  5万元, 最大值为 3

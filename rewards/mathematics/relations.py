@@ -32,7 +32,8 @@ class RelationReader:
     """Read relations; `read_side` reads what stands on one side."""
 
     def __init__(self, points: Points, read_side: Callable[[Tokens], Shape]):
-        self.points, self.side = points, read_side
+        self.points = points
+        self.side = read_side
 
     def read(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Return what the sides say together; None if nothing is known. There is one more of them than signs."""
