@@ -30,7 +30,7 @@ from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import ORIGIN_FILE, environment
 from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
-from grpo.run.run_dir import CONFIG_FILE, RunDir
+from grpo.run.run_dir import CONFIG_FILE, RunDir, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -60,6 +60,8 @@ class Run:
             check_trackers(self.config)
             continues = self.ranks.is_restart or continues_a_run(self.config)
             self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+            if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
+                self.dir.begin()
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -218,10 +220,14 @@ class Run:
         self.ranks.barrier()
 
     def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
-        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
+        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning.
+
+        Everything has been checked by then, so a run that is overwritten is moved now.
+        """
         folder = agree_on_checkpoint(self.config, self.ranks, self.say)
         if folder is None:
             if self.ranks.is_main:
+                self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
         for notice in check_changes(folder, self.config, self.ranks.replicas.world):
@@ -232,6 +238,8 @@ class Run:
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
         policy.model.refresh()
+        if self.dir is not None:
+            self.dir.begin()
         if is_own(folder, self.path):
             self.saved_step = counters["step"]
             if self.ranks.is_main:
