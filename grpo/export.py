@@ -25,7 +25,7 @@ from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.engine.model.policy import Policy, base_of, find_parts
+from grpo.engine.model.policy import Policy, find_parts
 from grpo.engine.model.weights import DTYPES, named_tensors
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
@@ -48,8 +48,9 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         if dtype in ROUNDED:
             print(effect_of_rounding(saved, policy, dtype), file=sys.stderr)
     elif is_adapter(source):
-        adapter = replace(load_adapter(source), base_model=base_of(source)[0])
-        tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
+        parts = find_parts(TrainConfig(model_name_or_path=str(source)))
+        adapter = replace(load_adapter(source), base_model=parts.base[0])
+        tokenizer = load_tokenizer(parts.tokenizer)
         with write_folder(target) as folder:
             save_adapter(adapter, folder)
             tokenizer.save_pretrained(folder)

@@ -173,7 +173,7 @@ def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_cr
     assert ("checkpoint-3 at step 3" in child.stderr) == (code == 0)
 
 
-@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/file", "./state.safetensors"])
+@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/../file", "./state.safetensors"])
 def test_a_manifest_cannot_name_files_elsewhere(copy, name):
     path = copy.checkpoint(4) / "manifest.json"
     manifest = json.loads(path.read_text())
