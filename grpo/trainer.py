@@ -26,8 +26,7 @@ from grpo.engine.model.slices import shares_of
 from grpo.run.checkpoint import check_disk
 from grpo.run.diagnosis.health import Diagnosis, Health
 from grpo.run.metrics import Clock, TokenMeter
-from grpo.run.provenance import hidden_values, inputs_of
-from grpo.run.resume import check_inputs
+from grpo.run.provenance import inputs_of
 from grpo.run.run import Run
 
 
@@ -82,8 +81,7 @@ class Trainer:
         self.order, self.total_steps, self.longest = source.order, source.total_steps, source.longest
         self.step, self.num_tokens, self.num_skipped = 0, 0, 0
         self.meter = TokenMeter()
-        knowledge_base = getattr(config, "knowledge_base", None)
-        self.inputs = inputs_of(policy, source.data_hash, knowledge_base) | hidden_values(config)
+        self.inputs = inputs_of(policy, source.data_hash, config)
         self.ranks.agree(self.inputs)
         if warning := slow_dtype(self.model.build.dtype, run.device):
             run.say(warning)
@@ -175,11 +173,10 @@ class Trainer:
 
     def restore(self) -> None:
         """Restore the checkpoint to resume from, if there is one."""
-        counters = self.run.restore(self.policy, self.optimizer)
+        counters = self.run.restore(self.policy, self.optimizer, self.inputs)
         if not counters:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
             return
-        check_inputs(counters["inputs"], self.inputs, self.config)
         self.step, self.num_tokens = counters["step"], counters["num_tokens"]
         if self.step > self.total_steps:
             raise UserError(

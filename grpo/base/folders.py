@@ -112,7 +112,7 @@ def problem_with(folder: Path, ignored: str = "") -> str:
 def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
     """Return how a file differs from its entry in the manifest; "" if it does not."""
     path = folder / name
-    if name != str(Path(name)) or path.resolve() != folder.resolve() / name:
+    if Path(name).is_absolute() or name != str(Path(name)) or path.resolve() != folder.resolve() / name:
         return f"{name} is not a plain file of this folder"
     if not path.is_file():
         return f"{name} is missing"

@@ -5,10 +5,12 @@
 - with a finished stage 1, which is used again only if it would be made the same (`check_origin`).
 """
 
+import ast
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -22,10 +24,12 @@ from grpo.base.storage import Json, read_mapping
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig, SftConfig, keys_that
 from grpo.data.files import files_of
+from grpo.data.prompts import render
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.engine.model.policy import Policy, find_parts
 
+EXAMPLE = "example_prompt"  # of the inputs; it may change: some chat templates print the date
 ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
 LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
@@ -47,8 +51,8 @@ def program() -> dict[str, str]:
     return found | {library: version(library) for library in LIBRARIES}
 
 
-def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None) -> dict[str, str]:
-    """Return a hash of each input of a run, by the names that `allow_changes` knows."""
+def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, str]:
+    """Return a hash of each input of a run, by the names that `allow_changes` knows; a file's name may follow them."""
     weights = [path for folder in policy.folders for path in sorted(folder.glob("*.safetensors"))]
     adapters = [path for folder in policy.folders for path in folder.glob("adapter_config.json")]
     tokenizer = policy.tokenizer
@@ -59,12 +63,56 @@ def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None)
         "base_weights": digest([repr(policy.model.config), *map(file_hash, weights + adapters)]),
         "tokenizer": digest([definition, tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
+        EXAMPLE: render(tokenizer, [{"role": "user", "content": "x"}]),
     }
-    if knowledge_base:
+    if knowledge_base := getattr(config, "knowledge_base", None):
         from knowledge.store.layout import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
-    return inputs
+    for key in ("reward_funcs", "eval_reward_funcs"):
+        for file, content in code_of(getattr(config, key, None) or ()).items():
+            inputs[f"{key} ({file})"] = content
+    return inputs | hidden_values(config)
+
+
+def code_of(rewards: Iterable[str]) -> dict[str, str]:
+    """Return a hash of each file of the user's rewards, by its name; also of the files near it that it imports.
+
+    rewards: names such as `path/file.py:function`. A comment, or another layout of the code, makes no difference.
+    """
+    found: dict[Path, str] = {}
+    waiting = [path.resolve() for path in map(_file_of, rewards) if path]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        with suppress(OSError, SyntaxError, ValueError):  # it is no Python text; then it is not looked at
+            code = ast.parse(path.read_bytes())
+            found[path] = ast.dump(code)
+            waiting += _imported_files(code, path.parent)
+    names = sorted({path.name for path in found})
+    return {name: digest(sorted(found[path] for path in found if path.name == name)) for name in names}
+
+
+def _file_of(reward: str) -> Path | None:
+    """Return the file that defines a user's reward; None if it has none, as in a notebook."""
+    where = reward.rpartition(":")[0]
+    path = Path(where.removesuffix(".py") + ".py")
+    file = path if path.is_file() else getattr(sys.modules.get(where), "__file__", None)
+    return Path(file) if file else None
+
+
+def _imported_files(code: ast.AST, folder: Path) -> list[Path]:
+    """Return the files in or below a folder that a module there imports."""
+    modules = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom):
+            modules |= {node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    paths = [folder / module.strip(".").replace(".", "/") for module in modules if module.strip(".")]
+    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return [file for file in files if file.is_file()]
 
 
 def file_hash(path: Path) -> str:

@@ -28,8 +28,8 @@ from grpo.run import checkpoint
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import ORIGIN_FILE, environment
-from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
+from grpo.run.provenance import ORIGIN_FILE, environment, program
+from grpo.run.resume import agree_on_checkpoint, check_changes, check_inputs, continues_a_run, is_own
 from grpo.run.run_dir import CONFIG_FILE, RunDir, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
@@ -202,7 +202,7 @@ class Run:
         state = optimizer.state()
         if self.ranks.is_main:
             self.dir.keep_lock()
-            about = {"world_size": self.ranks.replicas.world}
+            about = {"world_size": self.ranks.replicas.world, "program": program()}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -219,10 +219,11 @@ class Run:
         self.saved_step = step
         self.ranks.barrier()
 
-    def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
+    def restore(self, policy: Policy, optimizer: Optimizer, inputs: Mapping[str, str]) -> Json:
         """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning.
 
         Everything has been checked by then, so a run that is overwritten is moved now.
+        inputs: what the run is made from (`provenance.inputs_of`). UserError (exit 2) if the checkpoint has others.
         """
         folder = agree_on_checkpoint(self.config, self.ranks, self.say)
         if folder is None:
@@ -230,10 +231,11 @@ class Run:
                 self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        for notice in check_changes(folder, self.config, self.ranks.replicas.world):
-            self.say(f"note: {notice}")
+        notices = check_changes(folder, self.config, self.ranks.replicas.world)
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
+        for notice in notices + check_inputs(counters["inputs"], inputs, self.config):
+            self.say(f"note: {notice}")
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
