@@ -198,10 +198,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     write_atomically(path, "new \ud800")
     assert seen == [("write-a.json", "old")] and path.read_text() == "new \\ud800"
 
-    def fails(source, target):
-        raise OSError("no space")
+    for error in (OSError("no space"), KeyboardInterrupt()):
 
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError):
-        write_atomically(path, "newer")
-    assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
+        def fails(source, target, error=error):
+            raise error
+
+        monkeypatch.setattr(os, "replace", fails)
+        with pytest.raises(type(error)):
+            write_atomically(path, "newer")
+        assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
