@@ -22,6 +22,7 @@ from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
 from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint
@@ -158,6 +159,9 @@ class Run:
         """
         self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
+        if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
+            command = f"python -m grpo.export {self.path} OUT"
+            self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
         self.signals.stop_if_asked()  # by one during the last checkpoint
 
     def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:

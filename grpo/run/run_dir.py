@@ -43,12 +43,24 @@ def own_entries(path: Path) -> list[Path]:
     """Return what a run has written into its directory, and nothing else."""
 
     def is_own(entry: Path) -> bool:
-        name = entry.name.removesuffix(UNFINISHED)
-        if name in OWN_FOLDERS or name.startswith("checkpoint-"):
+        if _is_folder_name(entry.name):
             return entry.is_dir() and not entry.is_symlink()
         return entry.name in OWN_FILES or entry.name.startswith("run_state.")
 
     return [entry for entry in path.iterdir() if is_own(entry)]
+
+
+def _is_folder_name(name: str) -> bool:
+    """Return whether a run gives one of its folders this name."""
+    name = name.removesuffix(UNFINISHED)
+    return name in OWN_FOLDERS or name.startswith("checkpoint-")
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Return whether a run in the parent directory writes a folder of this name, now or later."""
+    path = path.absolute()
+    holds_run = any((path.parent / file).exists() for file in (CONFIG_FILE, STATE_FILE))
+    return holds_run and _is_folder_name(path.name)
 
 
 def refuse_a_run(path: Path) -> None:
