@@ -1,18 +1,18 @@
-"""What a run is made from. It is compared three times:
+"""What a run is made from: keys, inputs and program. It is compared twice:
 
-- between the processes of a run, before they begin (`environment`, `inputs_of`, `hidden_values`);
-- with the checkpoint that a run resumes from (resume.py);
-- with a finished stage 1, which is used again only if it would be made the same (`check_origin`).
+- between the processes of a run, before they begin (`environment`, `inputs_of`);
+- with the checkpoint that a run resumes from (`check_changes`, `check_inputs`). Keys in FREE may change silently, those
+  in WARNED and the program with a notice. Other keys, and the inputs, stop the run unless `allow_changes` names them.
 """
 
 import ast
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,18 @@ import yaml
 
 import grpo
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import Json, read_mapping
-from grpo.config.load import to_yaml
-from grpo.config.options import AnyConfig, SftConfig, keys_that
-from grpo.data.files import files_of
+from grpo.base.folders import MANIFEST_FILE
+from grpo.base.storage import Json, read_json
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import AnyConfig, keys_that
 from grpo.data.prompts import render
-from grpo.data.registry import find_sources
 from grpo.data.rows import digest
-from grpo.engine.model.policy import Policy, find_parts
+from grpo.engine.model.policy import Policy
+from grpo.run.diagnosis.record import CONFIG_FILE
 
 EXAMPLE = "example_prompt"  # of the inputs; it may change: some chat templates print the date
-ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
-LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
+FREE, WARNED = set(keys_that("free")), set(keys_that("warned"))
+BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
@@ -152,35 +152,55 @@ def written(config: AnyConfig) -> Json:
     return yaml.safe_load(to_yaml(config))
 
 
-def origin_of(config: SftConfig) -> Json:
-    """Return what a stage 1 is made from, as JSON: its keys, and hashes of its data and of its base model."""
-    parts = find_parts(config)
-    places = (parts.model, parts.adapter, parts.tokenizer)
-    base = [path for place in places if place for path in sorted(place.glob("*.*"))]
-    base += [Path(config.chat_template)] if config.chat_template else []
-    sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
-    data = []
-    for source in sources:
-        layout = dict(source.layout)
-        data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
-    left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
-    origin = {name: value for name, value in asdict(config).items() if name not in left_out}
-    origin["data"] = digest(data)
-    origin["base model"] = digest([path.name, file_hash(path)] for path in base if path.is_file())
-    return json.loads(json.dumps(origin))
+# --- what has changed since a checkpoint -----------------------------------------------------------------------------
 
 
-def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
-    """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
-    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(config)
-    changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
-    if "data" not in made:
-        changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
-    if changes:
+def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[str]:
+    """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume.
+
+    num_replicas: processes, divided by those that share a model.
+    """
+    manifest = read_json(folder / MANIFEST_FILE)
+    saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
+    before, now = _compared(saved, manifest.get("world_size", 1)), _compared(config, num_replicas)
+    changes = differences(before, now)
+    frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
+    _refuse_changes("configuration", frozen, config)
+    changes |= differences(manifest.get("program", program()), program())
+    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+
+
+def _compared(config: AnyConfig, num_replicas: int) -> Json:
+    """Return the keys to compare: the batch size of a step in place of its factors, which matter to bnpo alone."""
+    keys = written(config)
+    sizes = [keys.pop(name) for name in BATCH] + [num_replicas]
+    divided = f", {' x '.join(map(str, sizes))}" if keys.get("loss_type") == "bnpo" else ""
+    return keys | {BATCH[0]: f"{prod(sizes)} in all processes{divided}"}
+
+
+def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> list[str]:
+    """Compare the inputs of a run with those of the checkpoint; return notices. UserError (exit 2) if one has changed.
+
+    An input that the checkpoint does not know is not compared.
+    """
+    changes = {name: "its content has changed" for name in now if before.get(name, now[name]) != now[name]}
+    notices = []
+    if changes.pop(EXAMPLE, None) and "chat_template" not in changes:
+        notices = [f"the chat template prints something else than before, such as the date: {now[EXAMPLE]!r}"]
+        if "dataset" in changes:
+            changes["dataset"] += f", perhaps because {notices[0]}"
+    _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
+    return notices
+
+
+def _refuse_changes(what: str, changes: Mapping[str, str], config: AnyConfig) -> None:
+    """Raise UserError (exit 2) for changes that `allow_changes` does not name."""
+    refused = [name for name in changes if name.partition(" ")[0] not in config.allow_changes]
+    names = dict.fromkeys(name.partition(" ")[0] for name in refused)
+    if refused:
         raise UserError(
-            f"the finished stage 1 in {final} is not what {config_path} makes now",
-            "; ".join(changes),
-            f"to make it again, remove {final.parent}, or set another output_dir in {config_path}; "
-            f"to use it nevertheless, set cold_start=null model_name_or_path={final}",
+            f"the run in {config.output_dir} was made with another {what}",
+            "; ".join(f"{name}: {changes[name]}" for name in refused),
+            f"set these back, start anew in another output_dir, or accept them: allow_changes={','.join(names)}",
             CONFIG,
         )

@@ -26,11 +26,12 @@ from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint
+from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
+from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import ORIGIN_FILE, environment, program
-from grpo.run.resume import agree_on_checkpoint, check_changes, check_inputs, continues_a_run, is_own
+from grpo.run.provenance import check_changes, check_inputs, environment, program
 from grpo.run.run_dir import CONFIG_FILE, RunDir, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
@@ -155,7 +156,7 @@ class Run:
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
 
-        origin: what it was made from, which is written as well (`provenance.origin_of`).
+        origin: what it was made from, which is written as well (`cold_starts.origin_of`).
         """
         self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})

@@ -16,7 +16,7 @@ from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
-from grpo.run.resume import find_checkpoint
+from grpo.run.checkpoint import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints

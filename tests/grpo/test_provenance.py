@@ -16,8 +16,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model.policy import load_policy
 from grpo.run import provenance
-from grpo.run.provenance import code_of, environment, file_hash, inputs_of
-from grpo.run.resume import check_inputs
+from grpo.run.provenance import check_inputs, code_of, environment, file_hash, inputs_of
 from knowledge.build import build
 
 
