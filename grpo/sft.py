@@ -31,10 +31,9 @@ from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.policy import find_parts, load_encoder
 from grpo.engine.model.weights import read_model_config
 from grpo.report.plot import line_plot
-from grpo.run.cold_starts import keep, place_of, take
+from grpo.run.cold_starts import check_origin, keep, origin_of, place_of, take
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.guard import Guard
-from grpo.run.provenance import check_origin, origin_of
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of

@@ -90,7 +90,7 @@ class RefusalCounts(NamedTuple):
 
 
 def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> RefusalCounts:
-    """Count one group. Completions without a reward or an outcome are left out, such as those without an answer block.
+    """Count one group, without completions that have no reward or no outcome. One without an answer block is wrong.
 
     >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
     (0.0, 2, 1, 3)

@@ -44,7 +44,7 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         failpoint(f"write-{path.name}")
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # also a second Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
 

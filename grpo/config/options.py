@@ -143,7 +143,8 @@ class RunKeys:
     """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
     run, or from an older one, in an output_dir of its own."""
     allow_changes: list[str] = key((), "once")
-    """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
+    """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template, or
+    of the files of reward_funcs."""
     logging_steps: int = key(1, "free", low=1)
     """Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step."""
     save_steps: int = key(50, "first free", low=0)

@@ -11,8 +11,8 @@ from grpo.base.errors import STORAGE, UserError
 from grpo.config.load import replicas_of
 from grpo.doctor.case import Case, need
 from grpo.engine.device import ops
-from grpo.run.checkpoint import existing_part
-from grpo.run.resume import check_changes, continues_a_run, find_checkpoint
+from grpo.run.checkpoint import continues_a_run, existing_part, find_checkpoint
+from grpo.run.provenance import check_changes
 from grpo.run.run_dir import refuse_a_run
 
 

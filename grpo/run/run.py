@@ -22,15 +22,17 @@ from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
 from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint
+from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
+from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import ORIGIN_FILE, environment
-from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
-from grpo.run.run_dir import CONFIG_FILE, RunDir
+from grpo.run.provenance import check_changes, check_inputs, environment, program
+from grpo.run.run_dir import CONFIG_FILE, RunDir, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -60,6 +62,8 @@ class Run:
             check_trackers(self.config)
             continues = self.ranks.is_restart or continues_a_run(self.config)
             self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+            if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
+                self.dir.begin()
         self.ranks.barrier()
         self.configure_libraries()
         for notice in self.notices:
@@ -152,10 +156,13 @@ class Run:
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
 
-        origin: what it was made from, which is written as well (`provenance.origin_of`).
+        origin: what it was made from, which is written as well (`cold_starts.origin_of`).
         """
         self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
+        if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
+            command = f"python -m grpo.export {self.path} OUT"
+            self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
         self.signals.stop_if_asked()  # by one during the last checkpoint
 
     def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
@@ -200,7 +207,7 @@ class Run:
         state = optimizer.state()
         if self.ranks.is_main:
             self.dir.keep_lock()
-            about = {"world_size": self.ranks.replicas.world}
+            about = {"world_size": self.ranks.replicas.world, "program": program()}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -217,21 +224,29 @@ class Run:
         self.saved_step = step
         self.ranks.barrier()
 
-    def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
-        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
+    def restore(self, policy: Policy, optimizer: Optimizer, inputs: Mapping[str, str]) -> Json:
+        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning.
+
+        Everything has been checked by then, so a run that is overwritten is moved now.
+        inputs: what the run is made from (`provenance.inputs_of`). UserError (exit 2) if the checkpoint has others.
+        """
         folder = agree_on_checkpoint(self.config, self.ranks, self.say)
         if folder is None:
             if self.ranks.is_main:
+                self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        for notice in check_changes(folder, self.config, self.ranks.replicas.world):
-            self.say(f"note: {notice}")
+        notices = check_changes(folder, self.config, self.ranks.replicas.world)
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
+        for notice in notices + check_inputs(counters["inputs"], inputs, self.config):
+            self.say(f"note: {notice}")
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
         policy.model.refresh()
+        if self.dir is not None:
+            self.dir.begin()
         if is_own(folder, self.path):
             self.saved_step = counters["step"]
             if self.ranks.is_main:

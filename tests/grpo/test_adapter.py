@@ -1,6 +1,7 @@
 """Adapters with unlike ranks, scales and settings, in and out, with PEFT as judge."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.model import adapter, policy
 from grpo.engine.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.engine.model.weights import projections, save_checkpoint
-from grpo.export import export
+from grpo.export import export, main
 
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
 
@@ -155,7 +156,10 @@ NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its bas
     **dict.fromkeys(("use_bdlora", "arrow_config", "megatron_config", "kasa_config"), ({"a": 1},)),
     "layer_replication": ([[0, 2], [1, 2]],),
     "a_key_of_next_year": ("x",),
-    "lora_alpha": ("much", [1]),
+    "lora_alpha": ("much", [1], None, True, math.inf, math.nan, 10**400, 1e300),
+    "base_model_name_or_path": (["a"], {"a": 1}, 5, True),
+    "revision": (["main"], 1),
+    "use_rslora": ("yes", [1]),
     "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}, {"(.*)*(.*)*(.*)*(.*)*!": 1}),  # takes years to match
 }
 
@@ -199,6 +203,24 @@ def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, name)
     tensors = {f"base_model.model.{Q}.lora_{half}.weight": tensor for half, tensor in NO_PAIRS[name].items()}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     refused(lambda: load_adapter(tmp_path), "no pairs lora_A, lora_B")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e19), ("bfloat16", 1e19), ("float16", 200.0)])
+def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
+    """All factors are finite, and their product is not, or it is not in the dtype of the model or of the export."""
+    base, dtype = write_chat_checkpoint(tmp_path / "base"), getattr(torch, dtype)
+    huge = Adapter({Q: (torch.full((4, 32), size), torch.full((32, 4), size))}, str(base))
+    save_adapter(huge, tmp_path / "adapter")
+    refused(lambda: merge_adapter(load(base, dtype=dtype), huge), f"{Q}, merged with its adapter, would hold")
+    words = [str(tmp_path / "adapter"), str(tmp_path / "out"), "--merge", "--dtype", str(dtype).removeprefix("torch.")]
+    refused(lambda: main(words), "would hold numbers that are not finite")
+    assert not (tmp_path / "out").exists()
+    trained = load(base, rank=4, dtype=dtype)
+    linear, part = projections(trained)[Q]
+    for half in linear.adapter(part):
+        half.data.fill_(size)
+    refused(lambda: save_checkpoint(trained, tmp_path / "out"), f"{Q}.weight would hold")
+    refused(lambda: save_adapter(huge, tmp_path / "other", lora_alpha=1e-38), "lora_B of", "would hold")
 
 
 def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):

@@ -18,8 +18,7 @@ from grpo.config.options import MAX_WAIT_S
 from grpo.engine.device.distributed import TIMEOUT
 from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
-from grpo.run.provenance import hidden_values
-from grpo.run.resume import check_changes, check_inputs
+from grpo.run.provenance import check_changes, check_inputs, hidden_values
 from grpo.run.run import Run
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.folders import check_unchanged
 from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
@@ -155,7 +156,7 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
     """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
     name, revision = config.model_name_or_path, config.model_revision
     folder = _fetch(name, revision)
-    adapter = fetch_model(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
+    adapter = _fetch(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
     base = str(Path(name).resolve()) if Path(name).exists() else name
     if is_adapter(folder):
         if adapter:
@@ -171,15 +172,23 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
         revision = revision if is_of_base else its_revision
         folder = _fetch_base(base, revision, adapter)
     if config.tokenizer_name_or_path:
-        tokenizer = _fetch(config.tokenizer_name_or_path)
+        tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors")
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
     return ModelParts(folder, adapter, tokenizer, (base, revision))
 
 
-def _fetch(name: str, revision: str = "main") -> Path:
-    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be."""
-    return open_gguf(name) if is_gguf(name) else fetch_model(name, revision)
+def _fetch(name: str, revision: str = "main", ignored: str = "", **kind: str) -> Path:
+    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be.
+
+    UserError (exit 6) if a local one has a manifest that its files do not fit; files that fit `ignored` need not.
+    """
+    if is_gguf(name):
+        return open_gguf(name)
+    folder = fetch_model(name, revision, **kind)
+    if Path(name).is_dir():  # files of the hub are links into a cache
+        check_unchanged(folder, ignored)
+    return folder
 
 
 def base_of(adapter: Path) -> tuple[str, str]:
@@ -200,12 +209,14 @@ def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
     try:
         return _fetch(base, revision)
     except UserError as error:
+        if error.exit_code != PREFLIGHT:
+            raise
         raise UserError(
             f"the base model of the adapter {adapter} cannot be found",
             f"{error.what}: {error.why}",
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
             "base_model_name_or_path in its adapter_config.json",
-            error.exit_code,
+            PREFLIGHT,
         ) from None
 
 

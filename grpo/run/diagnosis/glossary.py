@@ -18,7 +18,8 @@ GLOSSARY = {
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
     "reward": "mean over scorable completions of the weighted sum of rewards",
     "reward_std": "standard deviation of that sum, over all groups",
-    "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
+    "frac_reward_zero_std": "share of groups whose rewards are all equal, or with fewer than two scorable; they teach "
+    "nothing, unless Eq. 17, Eq. 20 or a bonus makes advantages differ (then see advantage_abs_mean)",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
     "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
     "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
