@@ -154,7 +154,7 @@ class Rollout:
         failpoint("step-graded")
 
     def _grade(self, groups: Sequence[Group]) -> None:
-        """Wait for the rewards of these groups and set their advantages, with the bonus of each score.
+        """Wait for the rewards of these groups and set their advantages.
 
         A signal may interrupt the wait, so no weight may have changed in this step.
         """
@@ -164,10 +164,8 @@ class Rollout:
             for group in groups:
                 rewards = self._rewards_of(group, shared.refusal_shift)
                 advantages = group_advantages(rewards, self.config.scale_rewards, shared.batch_std)  # Eq. 1, 2
-                weights = self.scorer.weights_of(group)
                 for completion, advantage in zip(group.completions, advantages, strict=True):
-                    bonus = sum(weight * completion.scores[name].bonus for name, weight in weights.items())
-                    completion.advantage = advantage + bonus if completion.reward is not None else 0.0
+                    completion.advantage = advantage
 
     def _share(self) -> Shared:
         """Find what depends on the rewards of the complete step: wait for them, and share them with all ranks."""

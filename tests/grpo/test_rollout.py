@@ -203,7 +203,6 @@ def test_advantages_over_the_batch_of_all_ranks(rank):
     """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
     ranks share their rewards once."""
     made = rollout(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]), scale_rewards="batch")
-    made.scorer.weights = {}  # no bonus
     groups = graded(made, *(make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])))
     values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
     divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
@@ -216,7 +215,6 @@ def test_declining_earns_what_the_answers_beside_it_earn():
     """By hand: the first group declines once beside 1 and -1, the second twice beside 1: (0 + 2) / (2 + 2) more. 3 of 6
     decline, and 0.4 should. What is logged as the reward does not move."""
     made = rollout(scale_rewards="none", refusal_target=0.4)
-    made.scorer.weights = {}
     outcomes = ["refused", "correct", "wrong"], ["refused", "refused", "correct"]
     rewards = [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]
     groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
@@ -255,17 +253,6 @@ def test_rewards_normalized_one_by_one():
     assert of_each(first, "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
     assert of_each(second, "advantage") == [0, 0]
     assert made.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
-
-
-@pytest.mark.parametrize("weight", [1.0, 2.0, 0.0])
-def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none(weight):
-    made = rollout(scale_rewards="none")
-    made.scorer.weights = {"r": weight}
-    group = make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])
-    for completion in group.completions:
-        completion.scores = {"r": Score(1.0, bonus=0.25)}
-    graded(made, group)
-    assert of_each(group, "advantage") == [0.25 * weight - 1, 0.25 * weight + 1, 0.0]
 
 
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
