@@ -20,7 +20,7 @@ from knowledge.errors import bad_file
 from knowledge.store.answers import Coverage, Lookup, Passage
 from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
-from knowledge.store.layout import check_pages, index_record
+from knowledge.store.layout import check_file
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import rank
 from knowledge.store.tokens import tokens
@@ -34,7 +34,7 @@ TEXT = "SELECT text FROM documents WHERE title = ?"
 
 
 class KnowledgeBase:
-    """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
+    """Open our own, KnowRL's or FActScore's file, and check it: ours by its seal, others by SQLite.
 
     UserError (exit 3) says what was found instead, and how to build a knowledge base. Every method may raise
     KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was changed or replaced
@@ -45,8 +45,7 @@ class KnowledgeBase:
         self.path = Path(path)
         self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
         try:
-            check_pages(self._database)
-            record = index_record(self._database)
+            record = check_file(self._database)
         except BaseException:
             self._database.close()
             raise

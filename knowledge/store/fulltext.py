@@ -24,7 +24,7 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.passages import split_stored
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
