@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from grpo.algorithm.schema import Score
 from rewards.format import stated_confidence
-from rewards.outcome.correctness import KNOWRL, GradeAnswer, Values, grader
+from rewards.outcome.correctness import KNOWRL, GradeAnswer, Values, grader, judge_by_rules
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward
 
@@ -34,7 +34,7 @@ def build(name: str, options: Options) -> Reward:
     if name == "abstention":
         values = with_threshold(options["abstention_threshold"])
     is_free = name == "simpleqa"
-    grade = grader(judge, values, is_strict=not is_free, needs_block=not is_free)
+    grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
     return Reward(name, with_confidence(grade) if name == "rlcr" else grade, resources=(judge,))
 
 

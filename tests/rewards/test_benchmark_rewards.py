@@ -9,7 +9,8 @@ from cells import cells
 from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.outcome.correctness import grader
+from rewards.knowrl.guide_rules import judge_by_guide
+from rewards.outcome.correctness import grader, judge_by_rules
 from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
@@ -106,10 +107,10 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
     for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
         score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
         assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
-    for is_strict in (True, False):
+    for rules in (judge_by_rules, judge_by_guide, None):
         for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
             completion = f"<think>hm</think><answer>{said}</answer>"
-            score = asyncio.run(grader(SetJudge(outcome), is_strict=is_strict)(completion, row))
+            score = asyncio.run(grader(SetJudge(outcome), rules=rules)(completion, row))
             assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
 
 
