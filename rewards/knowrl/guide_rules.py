@@ -27,7 +27,8 @@ _REFUSALS = re.compile(
     "|".join(
         (
             rf"\b{_UNABLE} {_ANSWER}\b",
-            rf"\bi (?:must|have to|need to)\b{_NEAR}\b(?:decline|refuse|refrain|abstain) (?:to answer|(?:from )?\w+ing)\b",
+            rf"\bi (?:must|have to|need to)\b{_NEAR}\b(?:decline|refuse|refrain|abstain)"
+            r" (?:to answer|(?:from )?\w+ing)\b",
             rf"\bas an? (?:ai|language model|assistant)\b{_NEAR}\bi (?:{_UNABLE}|must decline|don't have)",
             rf"\b(?:ethical|moral|legal)\b{_NEAR}\b(?:concerns|issues|considerations|limitations|constraints)\b"
             rf"{_NEAR}\b(?:prevent|stop|preclude|prohibit|disallow)",
