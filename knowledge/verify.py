@@ -17,6 +17,7 @@ from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.layout import check_pages, index_record
 from knowledge.store.passages import split_stored
 from knowledge.store.seal import check_seal
+from knowledge.store.tables import ALL_DOCUMENTS
 
 
 @dataclass
@@ -42,7 +43,7 @@ def verify(path: Path) -> Content:
         if content.has_index:
             check_seal(path, max_blocks=None)
         check_pages(database, "integrity_check", math.inf)
-        for _, text in database.stream("SELECT title, text FROM documents"):
+        for _, text in database.stream(ALL_DOCUMENTS):
             content.documents += 1
             content.passages += len(split_stored(str(text or "")))
     return content

@@ -23,14 +23,12 @@ from knowledge.store.fulltext import FullTextIndex
 from knowledge.store.layout import check_file
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import rank
+from knowledge.store.tables import TEXT, TITLES
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
 MAX_CACHED_DOCUMENTS = 512  # searched last, with their token counts: about 10 kB per passage
 NUM_GUESSES = 3  # titles that a look-up by full-text search may return
-
-TITLES = "SELECT title FROM documents WHERE title IN (SELECT value FROM json_each(?))"
-TEXT = "SELECT text FROM documents WHERE title = ?"
 
 
 class KnowledgeBase:

@@ -13,6 +13,7 @@ from knowledge.errors import bad_file
 from knowledge.store.database import ReadOnlyDatabase
 from knowledge.store.fulltext import FORMAT_VERSION
 from knowledge.store.seal import check_seal
+from knowledge.store.tables import ANY_DOCUMENT, RECORD
 from knowledge.store.tokens import TOKENS_VERSION
 
 MAX_CHECKED_BYTES = 4 << 30  # of a file without a seal: SQLite would take minutes; `knowledge.verify` checks any size
@@ -59,7 +60,7 @@ def has_index(database: ReadOnlyDatabase) -> bool:
         tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
         raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
     is_there = "knowledge_meta" in columns
-    if not is_there and not database.rows("SELECT 1 FROM documents LIMIT 1"):
+    if not is_there and not database.rows(ANY_DOCUMENT):
         raise bad_file(path, "the table documents is empty", "at least one document")
     return is_there
 
@@ -72,7 +73,7 @@ def index_record(database: ReadOnlyDatabase) -> dict[str, object]:
     path = database.path
     if not has_index(database):
         return {}
-    record = dict(database.rows("SELECT key, json_extract(value, '$') FROM knowledge_meta"))
+    record = dict(database.rows(RECORD))
     versions = record.get("format_version"), record.get("tokens_version")
     if versions != (FORMAT_VERSION, TOKENS_VERSION):
         raise bad_file(
