@@ -4,7 +4,7 @@ import os
 import shlex
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -63,12 +63,12 @@ class ReadOnlyDatabase:
     def rows(self, sql: str, *values: object) -> list[tuple]:
         """Return all rows of a SELECT, its ? bound to the values."""
         with self._connected() as connection:
-            return connection.exec_driver_sql(sql, values).fetchall()
+            return connection.execute(sql, values).fetchall()
 
     def stream(self, sql: str, *values: object) -> Iterator[tuple]:
         """Yield the rows of a SELECT one by one, in constant memory; a read lock is held until the last."""
         with self._connected() as connection:
-            yield from connection.exec_driver_sql(sql, values)
+            yield from connection.execute(sql, values)
 
     def close(self) -> None:
         """Close the connections of this process; a later SELECT opens a new one."""
@@ -77,14 +77,15 @@ class ReadOnlyDatabase:
             engine.dispose()
 
     @contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection of the pool, without SQLAlchemy's own around it, which would cost as much as a look-up."""
         self._check_unchanged()
         try:
             engine = self._engines.get(os.getpid()) or self._engines.setdefault(os.getpid(), self._make_engine())
-            with engine.connect() as connection:
-                yield connection
-        except sa.exc.DBAPIError as error:
-            raise self._explain(error.orig) from error
+            with closing(engine.raw_connection()) as pooled:
+                yield pooled.dbapi_connection
+        except (sqlite3.Error, sa.exc.DBAPIError) as error:
+            raise self._explain(getattr(error, "orig", error)) from error
 
     def _make_engine(self) -> sa.Engine:
         return sa.create_engine(
@@ -94,7 +95,6 @@ class ReadOnlyDatabase:
             pool_size=NUM_CONNECTIONS,
             max_overflow=-1,
             pool_reset_on_return=None,  # a SELECT leaves nothing to roll back
-            isolation_level="AUTOCOMMIT",
         )
 
     def _connect(self) -> sqlite3.Connection:
