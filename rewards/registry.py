@@ -66,8 +66,6 @@ BUILT_IN = {
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
-    "karl": _outcome("1 right, -1 wrong; refused -1 if the group knows, else 1 (2604.22779)"),
-    "tiar": _outcome("1 right, 0 refused with a bonus, -1 wrong (2605.25850)"),
     "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
     "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
     "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
@@ -97,7 +95,6 @@ class Reward:
 
     timeout_s: seconds that a call of `function` may take.
     needs: columns without which it cannot work.
-    finish: changes the scores of a group once all of them are there, by rules that compare its completions.
     resources: what it uses.
     """
 
@@ -106,7 +103,6 @@ class Reward:
     function: UserFunction | None = None
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
-    finish: Callable[[Sequence[Score]], list[Score]] | None = None
     resources: tuple[Resource, ...] = ()
 
 

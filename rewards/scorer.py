@@ -141,7 +141,6 @@ class Scorer:
         for reward in self.rewards:
             grades = [_wait_for(futures[reward.name]) for futures in group.pending]
             grades = grades[0] if reward.function else grades  # a function grades the complete group
-            grades = reward.finish(grades) if reward.finish else grades
             for of_completion, grade in zip(scores, grades, strict=True):
                 of_completion[reward.name] = self._usable(reward.name, grade)
         return scores

@@ -50,10 +50,9 @@ class Score:
 
     `outcome` says whether the answer is correct, wrong or refused, if this reward can tell; accuracy and dynamic
     sampling use it, and not the value, which may be shaped. `applies` is False if a user's function returned None for
-    all completions of a prompt: then only the other rewards count. `bonus` is added to the completion's advantage; the
-    reward tiar sets it, from all answers of the group. `asked` says which services were asked (judge, knowledge base,
-    decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share of supported
-    facts.
+    all completions of a prompt: then only the other rewards count. `asked` says which services were asked (judge,
+    knowledge base, decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share
+    of supported facts.
 
     `facts` are those that were checked. Each is a dict:
 
@@ -71,7 +70,6 @@ class Score:
     reason: str = ""
     outcome: Outcome | None = None
     applies: bool = True
-    bonus: float = 0.0
     asked: dict[str, bool] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)

@@ -286,8 +286,6 @@ class RewardKeys:
     refusal_target: float | None = key(None, low=0.01, high=0.99)
     """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 20). Unset:
     what the reward says."""
-    tiar_lambda: float = key(1.0, low=0)
-    """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)

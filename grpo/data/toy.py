@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 3  # of the generated files; a world of another version is replaced
+VERSION = 4  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 PEOPLE = {"encyclopedia": Sizes(), "neutral": NEUTRAL}
 LARGER = {"num_layers": 4, "max_positions": 128, "vocab_size": 768}

@@ -20,12 +20,15 @@ from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
+from knowledge.store.passages import pack
+from knowledge.store.tokens import tokens
 from knowledge.text import shortened
 from rewards.format import thoughts
 from rewards.registry import Columns, Options, Resource, Rows, Say
 from rewards.services import build_verifier, check_decomposer, decomposer_client, knowledge_base_path
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
+PREMISE_TOKENS = 384  # of what was said before: with a fact of 400 characters, an entailment model reads 512
 NUM_THREADS = 4  # look-ups, searches and verdicts at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
@@ -163,15 +166,15 @@ class FactChecker(Resource):
         Unknown facts earn nothing, and are left out. The verifier tells it: what was said before is its passage. So
         slices, restatements and conjunctions of some facts, in any order, are never more facts than those.
         """
-        said = {"supported": "", "refuted": ""}
+        said: dict[str, list[str]] = {"supported": [], "refuted": []}
         repeats: dict[int, FactToCheck] = {}
         for place, found in enumerate(facts):
             fact, label = found["fact"], found["verdict"]
             if label not in said:
                 continue
             if said[label]:
-                repeats[place] = (fact, [Passage("", "", said[label], 0.0)])
-            said[label] += f"{fact.rstrip(' .。')}.\n"
+                repeats[place] = (fact, _as_passages(said[label], fact))
+            said[label].append(fact)
         verdicts = self.verifier.verify(list(repeats.values()))
         return {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
 
@@ -216,6 +219,22 @@ class FactChecker(Resource):
 
     async def _on_pool(self, function: Callable, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def _as_passages(said: Sequence[str], fact: str) -> list[Passage]:
+    """Write what was said before a fact as passages that a verifier reads completely.
+
+    If it takes several, the facts that share most words with this one come first, and so stand together.
+    """
+
+    def packed(facts: Sequence[str]) -> list[str]:
+        return pack("".join(f"{fact.rstrip(' .。')}.\n" for fact in facts), PREMISE_TOKENS)
+
+    texts = packed(said)
+    if len(texts) > 1:
+        words = set(tokens(fact))
+        texts = packed(sorted(said, key=lambda other: -len(words & set(tokens(other)))))[:NUM_PASSAGES]
+    return [Passage("", "", text, 0.0) for text in texts]
 
 
 def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_start: int) -> CheckedFact:

@@ -265,7 +265,7 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
 
 
 PROMPTS = [  # rewards and other keys, and the system prompt that they bring; None: none, or what the keys say
-    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v2,exact]", "[format,truthrl]", "[format,math,karl]")),
+    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v2,exact]", "[format,truthrl]", "[format,math,abstention]")),
     ("[binary_rar]", BLOCKS),
     *((names, BLOCKS_AND_CONFIDENCE) for names in ("rlcr", "[format,rlcr]", "[knowrl,rlcr]")),
     ("[format,math]", BOXED),

@@ -113,7 +113,7 @@ import os, sys
 import grpo.config.load, grpo.explain
 assert "torch" not in sys.modules
 import torch
-later = {"sqlite3", "transformers", "datasets", "matplotlib", "triton"}
+later = {"sqlalchemy", "sqlite3", "transformers", "datasets", "matplotlib", "triton"}
 for command in ("train", "sft", "generate"):
     if os.fork() == 0:
         __import__(f"grpo.{command}")

@@ -278,7 +278,7 @@ def test_the_preflight_has_a_text_taken_apart(build, script):
         assert "Paris is the capital of France" in server.requests[0].text
 
 
-OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"]
+OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "rlcr"]
 TRIED = [*((name, "judge") for name in OF_JUDGE), ("factuality", "decomposer"), ("binary_rar", "decomposer")]
 
 
