@@ -8,7 +8,6 @@ Each file answers one question:
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
     train_step     How fast is a training pass, compared with transformers + PEFT?
     knowledge      How good and how fast is the knowledge base?
-    lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?
     sums           Does a real model learn to add, or only to work sums out?
     curves         Does it learn as with TRL?
