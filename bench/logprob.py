@@ -72,11 +72,13 @@ def measure(vocab: int, dtype: str, record: Record) -> None:
     problem = Problem(options.tokens, options.width, vocab, build)
     sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
     for side in sides:
-        record.checks |= {f"{name}, {side}: error of the {kind}": error for kind, error in problem.errors(side).items()}
+        for kind, error in problem.errors(side).items():
+            record.check({f"{name}, {side}: error of the {kind}": error})
     logits_flops = 2 * options.tokens * options.width * vocab
     floor = ceilings.floor_seconds(2 * logits_flops, build.dtype, record.peak)  # the logits, and their gradient
     target = 1.3 if dtype == "float32" else 2.0
-    record.compare(name, {side: partial(problem.run, side) for side in sides}, floor, target=target)
+    runs = {side: partial(problem.run, side) for side in sides}
+    record.compare(name, runs, options.tokens, floor, target=target)
 
 
 def main(argv: list[str] | None = None) -> dict:

@@ -151,11 +151,12 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
         for side, adapter_float32 in variants.items():
             sides[side] = Padded(path, adapter, groups, build, adapter_float32).run
     for side, run in sides.items():
-        record.checks[f"{name}, {side}: mean log-prob"] = run()
+        record.check({f"{name}, {side}: mean log-prob": run()})
     packed = sum(batch.layout.num_tokens for batch in batches)
-    flops = 2 * ceilings.forward_flops(model.config, packed, sum(work.lengths))  # forward, and back to the inputs
+    tokens = sum(work.lengths)
+    flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
     floor = ceilings.floor_seconds(flops, build.dtype, record.peak)
-    record.compare(name, sides, floor, target=1.8, packed_tokens=packed)
+    record.compare(name, sides, tokens, floor, target=1.8, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:

@@ -43,8 +43,9 @@ def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
     rows = curves.main([str(run), "--steps", "2", "--seeds", "1", "2", "--peer", *sides])
     assert [(row["side"], row["seed"]) for row in rows] == [(side, n) for n in (1, 2) for side in ("ours", *sides)]
     for row in rows:
-        assert len(row["reward"]) == len(row["seconds"]) == 2
+        assert len(row["reward"]) == len(row["seconds"]) == len(row["tokens"]) == 2
         assert min(row["seconds"]) > 0
+        assert 4 <= min(row["tokens"]) <= max(row["tokens"]) <= 4 * 6, "four completions of one to six"
         assert all(-1 <= reward <= 1 for reward in row["reward"])
     assert (run / "curves" / "curves.png").exists()
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == rows
