@@ -20,6 +20,7 @@ Read first what they share:
     models         checkpoints with random weights
     peers          transformers' model and TRL's trainer, with our settings
     ceilings       what the hardware reaches at best
+    ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
     declining      ask a model which facts it declines; AUROC, and the risk at a coverage
 
