@@ -28,7 +28,8 @@ class DecodeAttention:
     """
 
     def __init__(self, cache: "KVCache", positions_B: torch.Tensor, num_positions: int, kernel: DecodeKernel):
-        self.cache, self.positions_B, self.num_positions, self.kernel = cache, positions_B, num_positions, kernel
+        self.cache, self.kernel = cache, kernel
+        self.positions_B, self.num_positions = positions_B, num_positions
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
 
     @classmethod
@@ -43,14 +44,18 @@ class DecodeAttention:
 
         longest: upper bound of the positions in use.
         """
-        is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
+        kv_L2BKSE = cache.kv_L2BKSE
+        is_dense = dense.usable(kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         num_positions = cache.num_positions if is_dense else longest
         reachable_BS = _reachable(positions_B + 1, num_positions)
-        mask_BS = torch.zeros(reachable_BS.shape, dtype=cache.kv_L2BKSE.dtype, device=positions_B.device)
-        mask_BX1S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+        mask_BS = kv_L2BKSE.new_zeros(reachable_BS.shape)
+        mask_BS.masked_fill_(~reachable_BS, float("-inf"))
+        mask_BX1S = mask_BS[:, None, None]
+        attend = F.scaled_dot_product_attention
         if is_dense:
-            mask_BX1S = mask_BX1S.repeat(1, cache.kv_L2BKSE.shape[3], 1, 1)
-        attend = dense.decode if is_dense else F.scaled_dot_product_attention
+            num_kv_heads = kv_L2BKSE.shape[3]
+            mask_BX1S = mask_BX1S.repeat(1, num_kv_heads, 1, 1)
+            attend = dense.decode
         return cls(cache, positions_B, num_positions, _grouped(attend, mask_BX1S))
 
     def __call__(
@@ -65,15 +70,21 @@ def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> De
     """Make a kernel that puts a group's queries on the query axis, so each key is read once. mask_BX1S: X is 1 or K."""
 
     def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
-        return attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S).flatten(1, 2)
+        num_kv_heads = k_BKSE.shape[1]
+        q_BKGE = q_BHE.unflatten(1, (num_kv_heads, -1))
+        out_BKGE = attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S)
+        return out_BKGE.flatten(1, 2)
 
     return kernel
 
 
 def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
-    return lambda q_BHE, k_BKSE, v_BKSE: ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        return ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+    return attend
 
 
 def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
@@ -86,16 +97,21 @@ def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
 
     def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         B, H, E = q_BHE.shape
-        K, capacity = k_BKSE.shape[1], k_BKSE.stride(1) // E
+        K = k_BKSE.shape[1]
+        capacity = k_BKSE.stride(1) // E  # positions of a slot
         if (K, capacity) not in starts:
             number = torch.arange(B * K + 1, dtype=torch.int32, device=q_BHE.device)
-            starts[K, capacity] = number, number * capacity, lengths_B.to(torch.int32).repeat_interleave(K)
+            lengths = lengths_B.to(torch.int32).repeat_interleave(K)
+            starts[K, capacity] = number, number * capacity, lengths
         query_starts, key_starts, lengths = starts[K, capacity]
-        k, v = (x.as_strided((B * K * capacity, 1, E), (E, E, 1)) for x in (k_BKSE, v_BKSE))
+        q_XGE = q_BHE.reshape(B * K, H // K, E)
+        shape, strides = (B * K * capacity, 1, E), (E, E, 1)  # of the cache as one run of tokens
+        k_T1E = k_BKSE.as_strided(shape, strides)
+        v_T1E = v_BKSE.as_strided(shape, strides)
         out, *_ = torch.ops.aten._flash_attention_forward(
-            q_BHE.reshape(B * K, H // K, E),
-            k,
-            v,
+            q_XGE,
+            k_T1E,
+            v_T1E,
             query_starts,
             key_starts,
             1,
@@ -117,15 +133,19 @@ def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     lengths = lengths_B.to(torch.int32)
 
     def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        k_BSKE, v_BSKE = k_BKSE.transpose(1, 2), v_BKSE.transpose(1, 2)
-        return flash_attn_with_kvcache(q_BHE[:, None], k_BSKE, v_BSKE, cache_seqlens=lengths)[:, 0]
+        q_B1HE = q_BHE[:, None]
+        k_BSKE = k_BKSE.transpose(1, 2)
+        v_BSKE = v_BKSE.transpose(1, 2)
+        out_B1HE = flash_attn_with_kvcache(q_B1HE, k_BSKE, v_BSKE, cache_seqlens=lengths)
+        return out_B1HE[:, 0]
 
     return attend
 
 
 def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's scaled_dot_product_attention with a mask."""
-    return _grouped(F.scaled_dot_product_attention, _reachable(lengths_B, num_positions)[:, None, None])
+    reachable_BS = _reachable(lengths_B, num_positions)
+    return _grouped(F.scaled_dot_product_attention, reachable_BS[:, None, None])
 
 
 def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:

@@ -16,7 +16,9 @@ from grpo.base.errors import UserError
 BLOCK = 128  # entries per block of the two-level search
 LIKELIEST = 4096  # tokens of a row that are looked at first: top-p 0.9 of a real model keeps 350 in the mean
 NO_CUT = float("-inf")
-_GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # of SplitMix64, as int64
+_MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX2 = 0x94D049BB133111EB - 2**64
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,15 @@ def draw(
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # even a division by 1 would copy them
         logits_BV = logits_BV / params.temperature
-    weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
+    weight_BV = logits_BV.softmax(dim=-1)
+    cut_B = no_cut_B
     if params.truncates:
-        least_B1, cut_B = _threshold(logits_BV, _largest_share(weight_BV), params.top_k, params.top_p)
+        largest_p_B1 = _largest_share(weight_BV)
+        least_B1, cut_B = _threshold(logits_BV, largest_p_B1, params.top_k, params.top_p)
         weight_BV *= _reaches(logits_BV, least_B1)
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-    return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), cut_B
+    chosen_B = weight_BV.gather(1, id_B[:, None])[:, 0]
+    return id_B, (chosen_B / total_B).log(), cut_B
 
 
 def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,12 +83,16 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     """
     block_BXX = _blocks(weight_BV)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
+    last_block = running_BX.shape[1] - 1
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
-    block_B1 = torch.searchsorted(running_BX, target_B1, right=True).clamp_(max=running_BX.shape[1] - 1)  # Eq. 13
-    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, (block_B1 - 1).clamp_min(0)), 0.0)
-    chosen_B1X = block_BXX.gather(1, block_B1[:, :, None].expand(-1, -1, BLOCK))
-    inside_BX = chosen_B1X[:, 0].double().cumsum(dim=-1)
+    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 13
+    block_B1.clamp_(max=last_block)
+    previous_B1 = (block_B1 - 1).clamp_min(0)
+    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, previous_B1), 0.0)
+    block_B1X = block_B1[:, :, None].expand(-1, -1, BLOCK)
+    chosen_BX = block_BXX.gather(1, block_B1X)[:, 0]
+    inside_BX = chosen_BX.double().cumsum(dim=-1)
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
     entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 13
@@ -125,18 +134,23 @@ def _threshold(
         seen_B = _exact_sum(mass_BX)
         total_B = seen_B if top_k else 1 / largest_p_B1[:, 0]
         wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
-        least_B1 = rising_BX.gather(1, inverse_cdf(mass_BX, 1 - wanted_B / seen_B)[0][:, None])
+        place_B, _ = inverse_cdf(mass_BX, 1 - wanted_B / seen_B)
+        least_B1 = rising_BX.gather(1, place_B[:, None])
         is_found_B1 = is_found_B1 if top_k else least_B1 > rising_BX[:, :1]
     num_dropped_B1 = torch.searchsorted(rising_BX, least_B1)
-    next_B1 = rising_BX.gather(1, (num_dropped_B1 - 1).clamp_min(0))
+    first_dropped_B1 = (num_dropped_B1 - 1).clamp_min(0)
+    next_B1 = rising_BX.gather(1, first_dropped_B1)
     next_B1 = torch.where(num_dropped_B1 > 0, next_B1, NO_CUT)
     middle_B1 = (least_B1 + next_B1) / 2  # Eq. 14
     are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
-    cut_B = (torch.where(are_neighbours_B1, least_B1, middle_B1) - best_B1 + largest_p_B1.log())[:, 0].to(best_B1.dtype)
+    limit_B1 = torch.where(are_neighbours_B1, least_B1, middle_B1)
+    cut_B1 = limit_B1 - best_B1 + largest_p_B1.log()
+    cut_B = cut_B1[:, 0].to(best_B1.dtype)
     open_B = ~is_found_B1[:, 0]
-    if width < logits_BV.shape[1] and open_B.any():
-        whole = _threshold(logits_BV[open_B], largest_p_B1[open_B], top_k, top_p, width=logits_BV.shape[1])
-        least_B1[open_B], cut_B[open_B] = whole
+    vocab_size = logits_BV.shape[1]
+    if width < vocab_size and open_B.any():
+        found = _threshold(logits_BV[open_B], largest_p_B1[open_B], top_k, top_p, width=vocab_size)
+        least_B1[open_B], cut_B[open_B] = found
     return least_B1, cut_B
 
 

@@ -35,8 +35,9 @@ class Shard(Peers):
 
     def part(self, size: int) -> slice:
         """Return the part of a block of this size that this shard has."""
-        width = self.width(size)
-        return slice(min(size, self.rank * width), min(size, (self.rank + 1) * width))
+        start = self.rank * self.width(size)
+        stop = start + self.width(size)
+        return slice(min(size, start), min(size, stop))
 
     def width(self, size: int) -> int:
         """Return the size of a part of a block of this size, including zeros beyond its end."""
@@ -49,10 +50,11 @@ class Shard(Peers):
         parts = []
         for block in whole.split(split.blocks, dim=split.dim):
             size = block.shape[split.dim]
-            mine, width = self.part(size), self.width(size)
-            part = block.narrow(split.dim, mine.start, mine.stop - mine.start)
+            mine = self.part(size)
+            own_size = mine.stop - mine.start
+            part = block.narrow(split.dim, mine.start, own_size)
             missing = [*part.shape]
-            missing[split.dim] = width - part.shape[split.dim]
+            missing[split.dim] = self.width(size) - own_size
             parts += [part, part.new_zeros(missing)]
         return torch.cat(parts, dim=split.dim)
 
@@ -60,13 +62,13 @@ class Shard(Peers):
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:
             return part
-        parts = [
-            one.split([self.width(size) for size in split.blocks], dim=split.dim) for one in self.stack(part).unbind()
-        ]
-        blocks = [torch.cat(block, dim=split.dim) for block in zip(*parts, strict=True)]
-        return torch.cat(
-            [block.narrow(split.dim, 0, size) for block, size in zip(blocks, split.blocks, strict=True)], split.dim
-        )
+        widths = [self.width(size) for size in split.blocks]
+        of_shards = [one.split(widths, dim=split.dim) for one in self.stack(part).unbind()]
+        blocks = []
+        for size, *parts in zip(split.blocks, *of_shards, strict=True):
+            block = torch.cat(parts, dim=split.dim)
+            blocks.append(block.narrow(split.dim, 0, size))
+        return torch.cat(blocks, split.dim)
 
     def whole_shape(self, part: torch.Size, split: Split | None) -> torch.Size:
         """Return the shape of the tensor, given that of a part."""
