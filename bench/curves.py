@@ -64,14 +64,19 @@ def given(config: TrainConfig) -> tuple[Any, list[dict[str, str]]]:
     """Return our tokenizer, and the prompts that we train on as TRL takes them."""
     policy = load_for_inference(config, choose_device(config.device))
     prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
-    rows = [{"prompt": prompt.text, "answer": prompt.columns["answer"]} for prompt in prompts]
+    rows = []
+    for prompt in prompts:
+        rows.append({"prompt": prompt.text, "answer": prompt.columns["answer"]})
     return policy.tokenizer, rows
 
 
 def paid(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
     """Return what our reward `math` pays, in TRL's form."""
     (reward,) = build_rewards(["math"], asdict(TrainConfig()))
-    return [reward.grade(text, {"answer": truth}).value for text, truth in zip(completions, answer, strict=True)]
+    scores = []
+    for text, truth in zip(completions, answer, strict=True):
+        scores.append(reward.grade(text, {"answer": truth}))
+    return [score.value for score in scores]
 
 
 CURVES = {"ours": our_curve, "trl": their_curve}
@@ -100,8 +105,9 @@ def table(rows: Sequence[Mapping]) -> str:
     """Make the Markdown table: a line for each side and seed."""
     lines = []
     for row in rows:
-        rewards = row["reward"]
-        means = [statistics.fmean(rewards[start : start + TOGETHER]) for start in range(0, len(rewards), TOGETHER)]
+        rewards, means = row["reward"], []
+        for start in range(0, len(rewards), TOGETHER):
+            means.append(statistics.fmean(rewards[start : start + TOGETHER]))
         seconds = f"{statistics.median(row['seconds']):.1f}"
         rates = [tokens / spent for tokens, spent in zip(row["tokens"], row["seconds"], strict=True)]
         about = [row["side"], str(row["seed"]), seconds, rate(statistics.median(rates))]

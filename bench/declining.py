@@ -68,13 +68,15 @@ def recall(
 ) -> list[str]:
     """Return what each answer thinks after its start. An answer that starts in another way is begun anew."""
     texts = [group.completions[0].text for group in answers]
-    others = [number for number, start in enumerate(starts) if not texts[number].startswith(start)]
-    stems, limits = [], []
-    for number in others:
-        prompt = answers[number].prompt
-        stem = encode(policy, prompt.text + starts[number])
+    others, stems, limits = [], [], []
+    for number, (group, start) in enumerate(zip(answers, starts, strict=True)):
+        if texts[number].startswith(start):
+            continue
+        stem = encode(policy, group.prompt.text + start)
+        left = len(group.prompt.ids) + max_tokens - len(stem)
+        others.append(number)
         stems.append(stem)
-        limits.append(max(len(prompt.ids) + max_tokens - len(stem), 1))
+        limits.append(max(left, 1))
     greedy = SamplingParams(max_tokens, temperature=0.0)
     begun = sampler.sample(stems, 1, greedy, others, limits=limits) if others else []
     for number, (completion,) in zip(others, begun, strict=True):
@@ -96,11 +98,14 @@ def score(
         head = encode(policy, f"{prompt.text}<think>")
         text = encode(policy, f"{stem}{thought}</think><answer>{AFTER}")
         fitting = text[: policy.model.config.max_positions]
-        answers = encode(policy, AT_ONCE), fitting[len(head) :]
-        given = [Completion.given(list(ids), "stop", loss_weight=1.0) for ids in answers]  # weight 0 is never packed
+        answer = fitting[len(head) :]
+        given = []
+        for ids in (encode(policy, AT_ONCE), answer):
+            given.append(Completion.given(list(ids), "stop", loss_weight=1.0))  # weight 0 is never packed
         groups.append(Group(Prompt(0, "", head, {}), given))
         first = len(encode(policy, stem)) - len(head)
-        spans.append(slice(first, first + len(encode(policy, thought))))
+        length = len(encode(policy, thought))
+        spans.append(slice(first, first + length))
     logps = iter(completion_logprobs(policy, groups))
     refusal = len(encode(policy, AFTER))
     found = []

@@ -76,10 +76,17 @@ def measures(rows: Sequence[Row], cold: Sequence[Row]) -> dict[str, object]:
     """Return the measures of one arm. cold: the rows of the cold start."""
     (scores, right), (cold_scores, cold_right) = declining(rows), declining(cold)
     kinds = np.array([row["familiarity"] for row in rows])
+
+    def area(chosen: np.ndarray) -> float:
+        return auroc(scores[chosen], ~right[chosen])
+
+    def cold_area(chosen: np.ndarray) -> float:
+        return auroc(cold_scores[chosen], ~cold_right[chosen])
+
     found = {
         "forced": lambda chosen: right[chosen].mean(),
-        "auroc": lambda chosen: auroc(scores[chosen], ~right[chosen]),
-        "gain": lambda chosen: auroc(scores[chosen], ~right[chosen]) - auroc(cold_scores[chosen], ~cold_right[chosen]),
+        "auroc": area,
+        "gain": lambda chosen: area(chosen) - cold_area(chosen),
         "within_kinds": lambda chosen: auroc_within(scores[chosen], ~right[chosen], kinds[chosen]),
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }

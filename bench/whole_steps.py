@@ -130,7 +130,8 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
     record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
     if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        largest = replace(trainer.budget, tokens=min(packed_tokens(groups), trainer.budget.tokens))
+        tokens = min(packed_tokens(groups), trainer.budget.tokens)
+        largest = replace(trainer.budget, tokens=tokens)
         needed = memory.account(trainer.model, 0, 0, largest)
         predicted = resident + needed.activations + needed.logits
         record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
@@ -178,7 +179,9 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
         tokenizer = AutoTokenizer.from_pretrained(path)
         peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
         # The adapter of TRL's model is still zero, as ours was.
-        pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
+        pairs = []
+        for group in ours.groups[0]:
+            pairs += [(group.prompt.ids, completion) for completion in group.completions]
         difference = float(peers.logprob_errors(peer.model, pairs).mean())
         record.check({f"{name}: mean log-prob difference": difference})
         turns[name] = run_turns(peer, ours)
@@ -199,7 +202,8 @@ def measure(name: str, record: Record) -> None:
     keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
     if options.peer == "trl":
         with models.temporary_model(shape["model"], options) as path, steps.trainer(path, **keys) as trainer:
-            measure_trl(title, path, shape, Ours(trainer, options.device), record)
+            ours = Ours(trainer, options.device)
+            measure_trl(title, path, shape, ours, record)
         return
     keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
     length = options.mean_length or MEAN_LENGTHS.get(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.engine.attention import dense
 from grpo.engine.device import ops
@@ -16,7 +17,7 @@ from grpo.engine.device.ops import CosSin, rotate_into_cache
 if TYPE_CHECKING:
     from grpo.engine.sampling.cache import KVCache
 
-DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
+DecodeKernel = Callable[[Tensor, Tensor, Tensor], Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 MANY_ROWS = 8  # from this number of rows on, dense.py is faster in bfloat16 on a CPU
 
 
@@ -27,19 +28,19 @@ class DecodeAttention:
     made for these lengths.
     """
 
-    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, num_positions: int, kernel: DecodeKernel):
+    def __init__(self, cache: "KVCache", positions_B: Tensor, num_positions: int, kernel: DecodeKernel):
         self.cache, self.kernel = cache, kernel
         self.positions_B, self.num_positions = positions_B, num_positions
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
 
     @classmethod
-    def over_all_positions(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
+    def over_all_positions(cls, cache: "KVCache", positions_B: Tensor, name: str) -> "DecodeAttention":
         """Attend with one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
         kernel = DECODE_KERNELS[name](positions_B + 1, cache.num_positions)
         return cls(cache, positions_B, cache.num_positions, kernel)
 
     @classmethod
-    def over_used_positions(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
+    def over_used_positions(cls, cache: "KVCache", positions_B: Tensor, longest: int) -> "DecodeAttention":
         """Attend without CUDA graphs, and read only the positions in use, whose number the host knows.
 
         longest: upper bound of the positions in use.
@@ -58,18 +59,16 @@ class DecodeAttention:
             attend = dense.decode
         return cls(cache, positions_B, num_positions, _grouped(attend, mask_BX1S))
 
-    def __call__(
-        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, cos_sin: CosSin
-    ) -> torch.Tensor:
+    def __call__(self, layer: int, q_BHE: Tensor, k_BKE: Tensor, v_BKE: Tensor, cos_sin: CosSin) -> Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
         q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, cos_sin, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         return self.kernel(q_BHE, k_BKSE, v_BKSE)
 
 
-def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> DecodeKernel:
+def _grouped(attend: Callable[..., Tensor], mask_BX1S: Tensor) -> DecodeKernel:
     """Make a kernel that puts a group's queries on the query axis, so each key is read once. mask_BX1S: X is 1 or K."""
 
-    def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+    def kernel(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         num_kv_heads = k_BKSE.shape[1]
         q_BKGE = q_BHE.unflatten(1, (num_kv_heads, -1))
         out_BKGE = attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S)
@@ -78,24 +77,24 @@ def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> De
     return kernel
 
 
-def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def triton(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
 
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         return ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
 
     return attend
 
 
-def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def torch_flash(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's FlashAttention-2 with `seqused_k`.
 
     Each (slot, key-value head) is passed as a sequence with one key head, and its group's queries as the query heads.
     So the cache is one run of tokens, and torch splits the keys and packs the group.
     """
-    starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
+    starts: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         B, H, E = q_BHE.shape
         K = k_BKSE.shape[1]
         capacity = k_BKSE.stride(1) // E  # positions of a slot
@@ -126,13 +125,13 @@ def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     return attend
 
 
-def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def flash_attn(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the flash-attn package. ImportError if it is not installed."""
     from flash_attn import flash_attn_with_kvcache
 
     lengths = lengths_B.to(torch.int32)
 
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         q_B1HE = q_BHE[:, None]
         k_BSKE = k_BKSE.transpose(1, 2)
         v_BSKE = v_BKSE.transpose(1, 2)
@@ -142,18 +141,18 @@ def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     return attend
 
 
-def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def sdpa(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's scaled_dot_product_attention with a mask."""
     reachable_BS = _reachable(lengths_B, num_positions)
     return _grouped(F.scaled_dot_product_attention, reachable_BS[:, None, None])
 
 
-def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:
+def _reachable(lengths_B: Tensor, num_positions: int) -> Tensor:
     """Return [B, S]: whether the slot's token sees the position."""
     return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
 
 
-DECODE_KERNELS: dict[str, Callable[[torch.Tensor, int], DecodeKernel]] = {
+DECODE_KERNELS: dict[str, Callable[[Tensor, int], DecodeKernel]] = {
     "triton": triton,
     "torch flash": torch_flash,
     "flash-attn": flash_attn,

@@ -5,16 +5,17 @@ scores take half its time. For the backward pass only q, k, v and the output are
 """
 
 import torch
+from torch import Tensor
 
 SCORES_BYTES = 4 << 20  # of scores at a time, so that they stay in the CPU's cache
 
 
-def usable(x: torch.Tensor) -> bool:
+def usable(x: Tensor) -> bool:
     """Return whether this code is the faster one for tensors like x."""
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mask_BK1S: torch.Tensor) -> torch.Tensor:
+def decode(q_BKGE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask_BK1S: Tensor) -> Tensor:
     """Attend with one query position per row. If k, v or mask have gaps between rows, they are copied."""
     scale = q_BKGE.shape[-1] ** -0.5
     q_XGE = (q_BKGE * scale).flatten(0, 1)  # X: all pairs of a row and a key-value head
@@ -73,7 +74,7 @@ class DenseAttention(torch.autograd.Function):
         return _ungrouped(dq_NKGSE), dk_NKXE.transpose(1, 2), dv_NKXE.transpose(1, 2), None
 
 
-def _probabilities(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _probabilities(q_NKGSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax of the scores, [N, K, Y, X]."""
     scale = q_NKGSE.shape[-1] ** -0.5
     scaled_NKYE = _one_axis(q_NKGSE * scale)
@@ -83,27 +84,27 @@ def _probabilities(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor, mask: torch.Tens
     return _one_axis(p_NKGSX)
 
 
-def _one_axis(x_NKGSE: torch.Tensor) -> torch.Tensor:
+def _one_axis(x_NKGSE: Tensor) -> Tensor:
     """View G and S as one axis Y: the queries of a group stand below one another."""
     return x_NKGSE.flatten(2, 3)
 
 
-def _grouped(x_NSHE: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+def _grouped(x_NSHE: Tensor, num_kv_heads: int) -> Tensor:
     """Return [N, K, G, S, E], contiguous: the queries that share a key-value head side by side."""
     x_NSKGE = x_NSHE.unflatten(2, (num_kv_heads, -1))
     return x_NSKGE.permute(0, 2, 3, 1, 4).contiguous()
 
 
-def _ungrouped(x_NKGSE: torch.Tensor) -> torch.Tensor:
+def _ungrouped(x_NKGSE: Tensor) -> Tensor:
     x_NSKGE = x_NKGSE.permute(0, 3, 1, 2, 4)
     return x_NSKGE.flatten(2, 3)
 
 
-def _heads_first(x_NXKE: torch.Tensor) -> torch.Tensor:
+def _heads_first(x_NXKE: Tensor) -> Tensor:
     return x_NXKE.transpose(1, 2).contiguous()
 
 
-def _few_rows(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
+def _few_rows(q_NKGSE: Tensor, k_NKXE: Tensor) -> list[slice]:
     """Split the rows so that the scores of each slice fit into SCORES_BYTES."""
     _, _, G, S, _ = q_NKGSE.shape
     num_rows, K, X, _ = k_NKXE.shape
@@ -112,6 +113,6 @@ def _few_rows(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, num_rows, size)]
 
 
-def _mask_of(rows: slice, mask: torch.Tensor) -> torch.Tensor:
+def _mask_of(rows: slice, mask: Tensor) -> Tensor:
     """Return the mask of these rows; a single mask serves all rows."""
     return mask if len(mask) == 1 else mask[rows]

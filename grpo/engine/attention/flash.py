@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.device.ops import CosSin, merge_attention, rotate
@@ -53,8 +54,8 @@ class FlashPackedAttention:
         self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
-    ) -> torch.Tensor:
+        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
+    ) -> Tensor:
         """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
         q_THE = rotate(q_THE, cos_sin)
         k_TKE = rotate(k_TKE, cos_sin)

@@ -6,6 +6,7 @@ same faster; on a GPU, flash.py does.
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention import dense
@@ -53,8 +54,8 @@ class PackedAttention:
         return places
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
-    ) -> torch.Tensor:
+        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
+    ) -> Tensor:
         """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
         q_PSHE, q_NSHE = self._pad(rotate(q_THE, cos_sin))
         k_PSKE, k_NSKE = self._pad(rotate(k_TKE, cos_sin))
@@ -68,7 +69,7 @@ class PackedAttention:
         padded = out.reshape(self.num_places, *q_THE.shape[1:])
         return _Unpad.apply(padded, self.place_T)
 
-    def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
         features = x_T.shape[1:]
         padded = x_T.new_zeros(self.num_places, *features).index_copy(0, self.place_T, x_T)
@@ -77,7 +78,7 @@ class PackedAttention:
         x_NS = completions.view(self.num_completions, self.completion_width, *features)
         return x_PS, x_NS
 
-    def _after_prompts(self, x_PSKE: torch.Tensor, x_NSKE: torch.Tensor) -> torch.Tensor:
+    def _after_prompts(self, x_PSKE: Tensor, x_NSKE: Tensor) -> Tensor:
         """Put a copy of its prompt in front of each completion."""
         prompt_of_NSKE = x_PSKE.index_select(0, self.prompt_N)
         return torch.cat([prompt_of_NSKE, x_NSKE], dim=1)
@@ -99,9 +100,7 @@ class _Unpad(torch.autograd.Function):
         return grad_padded.index_copy_(0, place_T, grad_T), None
 
 
-def _attend(
-    q_NSHE: torch.Tensor, k_NXKE: torch.Tensor, v_NXKE: torch.Tensor, mask: torch.Tensor | None
-) -> torch.Tensor:
+def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
     """Attend with the mask; causally if it is None."""
     if dense.usable(q_NSHE):
         if mask is None:
@@ -120,7 +119,7 @@ def _attend(
 
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
-) -> torch.Tensor:
+) -> Tensor:
     """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
 
     It lets every token of a completion see the complete prompt, and its own completion causally.

@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
@@ -44,8 +45,8 @@ class KernelChoice:
 
 
 def choose(
-    candidates: Mapping[str, Callable[[], torch.Tensor]],
-    wanted: torch.Tensor,
+    candidates: Mapping[str, Callable[[], Tensor]],
+    wanted: Tensor,
     tolerance: float,
     clock: Callable[[Callable], float],
     repeatable: bool = False,
@@ -70,7 +71,7 @@ def _in_words(trials: Mapping[str, float | str]) -> str:
     return ", ".join(words)
 
 
-def _try(run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> float | str:
+def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> float | str:
     """Return the seconds of a call, or why the implementation cannot be used."""
     try:
         difference = run().double() - wanted
@@ -114,7 +115,7 @@ def decode_choice(
     wanted_BHE = reference(q_BHE.double(), *kv_2BKSE.double())
     kv_2BKSE.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
 
-    def candidate(make: Callable) -> Callable[[], torch.Tensor]:
+    def candidate(make: Callable) -> Callable[[], Tensor]:
         attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
         return lambda: attend()(q_BHE, *kv_2BKSE)
 
@@ -146,7 +147,7 @@ def choose_packed(
     if torch.device(device).type != "cuda" or dtype not in HALF:
         return KernelChoice("sdpa", {})
 
-    def run(name: str, kind: torch.dtype) -> torch.Tensor:
+    def run(name: str, kind: torch.dtype) -> Tensor:
         *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
         out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, *leaves)
         grads = torch.autograd.grad(out, leaves, dout)

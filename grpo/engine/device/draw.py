@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.base.errors import UserError
 
@@ -47,9 +48,7 @@ class SamplingParams:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
-def draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
 
     uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. If logits are not finite, the token
@@ -75,7 +74,7 @@ def draw(
     return id_B, (chosen_B / total_B).log(), cut_B
 
 
-def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
 
     It finds the block first, then the entry in it, so that running sums are over at most V / 128 numbers in float64. If
@@ -101,7 +100,7 @@ def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch
     return id_B, total_B.to(weight_BV.dtype)
 
 
-def _blocks(weight_BV: torch.Tensor) -> torch.Tensor:
+def _blocks(weight_BV: Tensor) -> Tensor:
     """Cut each row into blocks of BLOCK entries, the last one filled up with zeros."""
     missing = -weight_BV.shape[1] % BLOCK
     padded_BV = F.pad(weight_BV, (0, missing)) if missing else weight_BV  # a pad of 0 would copy
@@ -109,8 +108,8 @@ def _blocks(weight_BV: torch.Tensor) -> torch.Tensor:
 
 
 def _threshold(
-    logits_BV: torch.Tensor, largest_p_B1: torch.Tensor, top_k: int, top_p: float, width: int = LIKELIEST
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float, width: int = LIKELIEST
+) -> tuple[Tensor, Tensor]:
     """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 14).
 
     Only the likeliest tokens are sorted, in rising order. The last one kept by top_k is the k-th from the end. top_p
@@ -154,22 +153,22 @@ def _threshold(
     return least_B1, cut_B
 
 
-def _largest_share(weight_BV: torch.Tensor) -> torch.Tensor:
+def _largest_share(weight_BV: Tensor) -> Tensor:
     """Return the largest weight of each row [B, 1] as a share of their sum, which a softmax makes only nearly 1."""
     return weight_BV.amax(dim=-1, keepdim=True) / _exact_sum(weight_BV)[:, None]
 
 
-def _exact_sum(weight_BV: torch.Tensor) -> torch.Tensor:
+def _exact_sum(weight_BV: Tensor) -> Tensor:
     """Add each row in float64, block by block, which is much faster than entry by entry."""
     return _blocks(weight_BV).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
 
 
-def _reaches(x_BV: torch.Tensor, least_B1: torch.Tensor) -> torch.Tensor:
+def _reaches(x_BV: Tensor, least_B1: Tensor) -> Tensor:
     """Return 1 where x is at least its row's `least`, else 0. (On a CPU, numbers multiply faster than booleans.)"""
     return x_BV.clone().ge_(least_B1)
 
 
-def _largest(x_BV: torch.Tensor, number: int) -> torch.Tensor:
+def _largest(x_BV: Tensor, number: int) -> Tensor:
     """Return the largest entries of each row, rising.
 
     On a CPU NumPy finds them: its sort and partition use vector units, and are many times as fast as torch's.
@@ -183,7 +182,7 @@ def _largest(x_BV: torch.Tensor, number: int) -> torch.Tensor:
     return torch.from_numpy(np.sort(rows, axis=-1))
 
 
-def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+def uniforms(seed_B: Tensor, position_B: Tensor) -> Tensor:
     """Return a number in (0, 1), float64, for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014).
 
     It is the middle of one of 2^52 equal intervals, never 0: a 0 could draw an entry of any probability, such as 1e-45.
@@ -206,6 +205,6 @@ def hash_seed(*parts: int) -> int:
     return seed >> 1
 
 
-def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Shift int64 logically; torch's own shift is arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -13,6 +13,7 @@ import os
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 # oneDNN compiles code for each shape of a product, some 0.25 MB, and keeps it for 1,024 shapes; torch keeps as many
 # again. With lengths that vary, nearly every step brings new shapes, and the old code fragments the memory. The layers
@@ -51,19 +52,19 @@ def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
     return ""
 
 
-def _by_onednn(weight_OI: torch.Tensor) -> bool:
+def _by_onednn(weight_OI: Tensor) -> bool:
     """Return whether to use oneDNN for this matrix. With gaps between the rows, oneDNN would be slow."""
     if weight_OI.device.type != "cpu" or weight_OI.dtype not in ONEDNN:
         return False
     return weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous()
 
 
-def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
+def prepack(weight_OI: Tensor) -> Tensor:
     """Return the weight in the layout that `linear` reads fastest. Only `linear` can read the result."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
-def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
+def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
@@ -72,14 +73,14 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
     return torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
 
 
-def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
+def add_product(y_TO: Tensor, x_TI: Tensor, weight_OI: Tensor) -> Tensor:
     """Add x Wᵀ to y in place, outside autograd."""
     if y_TO.is_cuda:
         return y_TO.addmm_(x_TI, weight_OI.T)
     return y_TO.add_(linear(x_TI, weight_OI))
 
 
-def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) -> tuple[torch.Tensor, ...]:
+def append_product(x: Tensor, weight_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
     """Return [x | h₁], …, [x | hₙ], where x Wᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`ops.rms_norm`, `ops.swiglu`). Then
@@ -100,7 +101,7 @@ def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) ->
     return x.unbind()
 
 
-def weight_gradient(g_TO: torch.Tensor, x_TI: torch.Tensor) -> torch.Tensor:
+def weight_gradient(g_TO: Tensor, x_TI: Tensor) -> Tensor:
     """Compute gᵀ x, the gradient of a weight [O, I], outside autograd: a sum over tokens."""
     if g_TO.dtype != torch.float32:
         return g_TO.T @ x_TI  # torch uses oneDNN itself in bfloat16

@@ -15,6 +15,7 @@ A process that has the model for itself is `ALONE`, whose methods return what th
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.peers import Peers
 
@@ -43,7 +44,7 @@ class Shard(Peers):
         """Return the size of a part of a block of this size, including zeros beyond its end."""
         return -(-size // self.world)
 
-    def take(self, whole: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def take(self, whole: Tensor, split: Split | None) -> Tensor:
         """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
         if split is None or self.world == 1:
             return whole
@@ -58,7 +59,7 @@ class Shard(Peers):
             parts += [part, part.new_zeros(missing)]
         return torch.cat(parts, dim=split.dim)
 
-    def join(self, part: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def join(self, part: Tensor, split: Split | None) -> Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:
             return part
@@ -77,7 +78,7 @@ class Shard(Peers):
             shape[split.dim] = sum(split.blocks)
         return torch.Size(shape)
 
-    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+    def add_up(self, tensor: Tensor) -> Tensor:
         """Return the sum over the shards, added in their order, in float32 at least, and rounded once."""
         total, *others = self.stack(tensor).unbind()
         total = total.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -85,11 +86,11 @@ class Shard(Peers):
             total = total + other
         return total.to(tensor.dtype)
 
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """Return x, the same on all shards, for products split by their outputs: their gradients of x are summed."""
         return _Spread.apply(x, self) if self.world > 1 and torch.is_grad_enabled() else x
 
-    def collect(self, y: torch.Tensor) -> torch.Tensor:
+    def collect(self, y: Tensor) -> Tensor:
         """Return the sum over the shards of products split by their inputs. Its gradient is that of each product."""
         return _Collect.apply(y, self) if self.world > 1 else y
 

@@ -6,6 +6,7 @@ row, four numbers are sent in place of a part's logits. top-k and top-p need all
 """
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.draw import NO_CUT, inverse_cdf
 from grpo.engine.device.shard import Shard
@@ -13,8 +14,8 @@ from grpo.engine.device.split_softmax import DROPPED
 
 
 def split_draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, shard: Shard, vocab_size: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits_BV: Tensor, uniform_B: Tensor, temperature: float, shard: Shard, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `draw.draw` returns for all of the vocabulary without top-k and top-p; every shard gets the same.
 
     logits_BV: of this shard's part of the vocabulary, which is filled up to the width of the others.
@@ -51,7 +52,7 @@ def split_draw(
     return id_B.long(), logp_B, torch.full_like(logp_B, NO_CUT)
 
 
-def _stack(shard: Shard, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:
     """Return what all shards have of some numbers per row, [N, B] each, in float64."""
     own_XB = torch.stack([value_B.double() for value_B in values])
     return shard.stack(own_XB).unbind(1)

@@ -5,6 +5,7 @@ logit if it has that. These four numbers are all that is sent.
 """
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.shard import Shard
 
@@ -12,14 +13,14 @@ DROPPED = -1e30  # the logit of a token that cannot be drawn; finite, so that 0 
 
 
 def split_log_softmax_rows(
-    logits_XV: torch.Tensor,
-    targets_X: torch.Tensor,
+    logits_XV: Tensor,
+    targets_X: Tensor,
     temperature: float,
     slope_dtype: torch.dtype | None,
-    cut_X: torch.Tensor | None,
+    cut_X: Tensor | None,
     shard: Shard,
     vocab_size: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log-prob of the target [X], entropy [X], and onehot - softmax of this shard's tokens [X, V].
 
     logits_XV: of this shard's part of the vocabulary, which is filled up to the width of the others. Otherwise as
@@ -49,7 +50,7 @@ def split_log_softmax_rows(
     return target_X - log_sum_X, entropy_X, slope_XV  # Eq. 3
 
 
-def _statistics(z_XV: torch.Tensor, target_X1: torch.Tensor, shard: Shard) -> tuple[torch.Tensor, ...]:
+def _statistics(z_XV: Tensor, target_X1: Tensor, shard: Shard) -> tuple[Tensor, ...]:
     """Return the target's logit, the log of the sum of exp, and the entropy of each row, over all shards."""
     top_X1 = z_XV.amax(dim=1, keepdim=True)
     below_XV = z_XV - top_X1
