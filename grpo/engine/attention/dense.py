@@ -43,7 +43,8 @@ class DenseAttention(torch.autograd.Function):
         v_NKXE = _heads_first(v_NXKE)
         out_NKGSE = torch.empty_like(q_NKGSE)
         for rows in _few_rows(q_NKGSE, k_NKXE):
-            p_NKYX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
+            mask_of_rows = _mask_of(rows, mask)
+            p_NKYX = _probabilities(q_NKGSE[rows], k_NKXE[rows], mask_of_rows)
             out_NKYE = _one_axis(out_NKGSE[rows])
             torch.matmul(p_NKYX, v_NKXE[rows], out=out_NKYE)
         ctx.save_for_backward(q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask)
@@ -58,20 +59,26 @@ class DenseAttention(torch.autograd.Function):
         dv_NKXE = torch.empty_like(v_NKXE)
         scale = q_NKGSE.shape[-1] ** -0.5
         for rows in _few_rows(q_NKGSE, k_NKXE):
-            p_NKYX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
+            k_rows, v_rows = k_NKXE[rows], v_NKXE[rows]
+            mask_of_rows = _mask_of(rows, mask)
+            p_NKYX = _probabilities(q_NKGSE[rows], k_rows, mask_of_rows)
             q_NKYE = _one_axis(q_NKGSE[rows])
             out_NKYE = _one_axis(out_NKGSE[rows])
             dout_NKYE = _one_axis(dout_NKGSE[rows])
             dq_NKYE = _one_axis(dq_NKGSE[rows])
 
             torch.matmul(p_NKYX.mT, dout_NKYE, out=dv_NKXE[rows])
-            dp_NKYX = torch.matmul(dout_NKYE, v_NKXE[rows].mT)
+            dp_NKYX = torch.matmul(dout_NKYE, v_rows.mT)
             products_NKYE = dout_NKYE.float() * out_NKYE
             mean_NKY1 = products_NKYE.sum(dim=-1, keepdim=True).to(p_NKYX.dtype)  # Σ p dp
-            dscore_NKYX = dp_NKYX.sub_(mean_NKY1).mul_(p_NKYX).mul_(scale)
-            torch.matmul(dscore_NKYX, k_NKXE[rows], out=dq_NKYE)
+            dscore_NKYX = dp_NKYX.sub_(mean_NKY1).mul_(p_NKYX)
+            dscore_NKYX = dscore_NKYX.mul_(scale)
+            torch.matmul(dscore_NKYX, k_rows, out=dq_NKYE)
             torch.matmul(dscore_NKYX.mT, q_NKYE, out=dk_NKXE[rows])
-        return _ungrouped(dq_NKGSE), dk_NKXE.transpose(1, 2), dv_NKXE.transpose(1, 2), None
+        dq_NSHE = _ungrouped(dq_NKGSE)
+        dk_NXKE = dk_NKXE.transpose(1, 2)
+        dv_NXKE = dv_NKXE.transpose(1, 2)
+        return dq_NSHE, dk_NXKE, dv_NXKE, None
 
 
 def _probabilities(q_NKGSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:

@@ -46,10 +46,12 @@ class PackedAttention:
         places, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            places += range(start, start + group.prompt_length)
+            end = start + group.prompt_length
+            places += range(start, end)
             for length in group.completion_lengths:
                 start = self.prompt_places + number * self.completion_width
-                places += range(start, start + length)
+                end = start + length
+                places += range(start, end)
                 number += 1
         return places
 
@@ -106,13 +108,14 @@ def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None)
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
         return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
+    num_heads, num_kv_heads = q_NSHE.shape[2], k_NXKE.shape[2]
     out_NHSE = F.scaled_dot_product_attention(
         q_NSHE.transpose(1, 2),
         k_NXKE.transpose(1, 2),
         v_NXKE.transpose(1, 2),
         mask,
         is_causal=mask is None,
-        enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
+        enable_gqa=num_heads != num_kv_heads,
     )
     return out_NHSE.transpose(1, 2)
 

@@ -22,8 +22,9 @@ def split_draw(
     """
     own = shard.part(vocab_size)
     exact = torch.promote_types(logits_BV.dtype, torch.float32)
+    size = own.stop - own.start
     z_BV = logits_BV.to(exact) / (temperature or 1)
-    z_BV[:, own.stop - own.start :] = DROPPED
+    z_BV[:, size:] = DROPPED
     top_B, place_B = z_BV.max(dim=1)
     weight_BV = (z_BV - top_B[:, None]).exp()
     mass_B = weight_BV.sum(dim=1, dtype=torch.float64)
@@ -38,18 +39,21 @@ def split_draw(
         total_B = running_NB[-1]
         log_total_B = total_B.log()
         target_B = uniform_B * total_B
-        owner_B = (running_NB <= target_B).sum(dim=0).clamp_(max=shard.world - 1)  # Eq. 13
+        owner_B = (running_NB <= target_B).sum(dim=0)  # Eq. 13
+        owner_B = owner_B.clamp_(max=shard.world - 1)
         before_B = running_NB[shard.rank - 1] if shard.rank else 0
         own_B = running_NB[shard.rank] - before_B
         inside_B = (target_B - before_B) / own_B  # from 0 to 1 where this shard is owner
         inside_B = inside_B.clamp_(0, 1 - 1e-12)  # rounding never steps past the part
         place_B, _ = inverse_cdf(weight_BV, inside_B)
-    logit_B = z_BV.gather(1, place_B[:, None])[:, 0]
+    logit_B1 = z_BV.gather(1, place_B[:, None])
+    logit_B = logit_B1[:, 0]
     id_NB, logit_NB = _stack(shard, place_B + own.start, logit_B)
     id_B = id_NB.gather(0, owner_B[None])[0]
     logit_B = logit_NB.gather(0, owner_B[None])[0]
     logp_B = logit_B - highest_B - log_total_B
-    return id_B.long(), logp_B, torch.full_like(logp_B, NO_CUT)
+    cut_B = torch.full_like(logp_B, NO_CUT)
+    return id_B.long(), logp_B, cut_B
 
 
 def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:
