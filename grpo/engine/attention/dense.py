@@ -44,9 +44,9 @@ class DenseAttention(torch.autograd.Function):
         out_NKGSE = torch.empty_like(q_NKGSE)
         for rows in _few_rows(q_NKGSE, k_NKXE):
             mask_of_rows = _mask_of(rows, mask)
-            p_NKYX = _probabilities(q_NKGSE[rows], k_NKXE[rows], mask_of_rows)
-            out_NKYE = _one_axis(out_NKGSE[rows])
-            torch.matmul(p_NKYX, v_NKXE[rows], out=out_NKYE)
+            p_NKSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], mask_of_rows)
+            out_NKSE = _one_axis(out_NKGSE[rows])
+            torch.matmul(p_NKSX, v_NKXE[rows], out=out_NKSE)
         ctx.save_for_backward(q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask)
         return _ungrouped(out_NKGSE)
 
@@ -61,20 +61,20 @@ class DenseAttention(torch.autograd.Function):
         for rows in _few_rows(q_NKGSE, k_NKXE):
             k_rows, v_rows = k_NKXE[rows], v_NKXE[rows]
             mask_of_rows = _mask_of(rows, mask)
-            p_NKYX = _probabilities(q_NKGSE[rows], k_rows, mask_of_rows)
-            q_NKYE = _one_axis(q_NKGSE[rows])
-            out_NKYE = _one_axis(out_NKGSE[rows])
-            dout_NKYE = _one_axis(dout_NKGSE[rows])
-            dq_NKYE = _one_axis(dq_NKGSE[rows])
+            p_NKSX = _probabilities(q_NKGSE[rows], k_rows, mask_of_rows)
+            q_NKSE = _one_axis(q_NKGSE[rows])
+            out_NKSE = _one_axis(out_NKGSE[rows])
+            dout_NKSE = _one_axis(dout_NKGSE[rows])
+            dq_NKSE = _one_axis(dq_NKGSE[rows])
 
-            torch.matmul(p_NKYX.mT, dout_NKYE, out=dv_NKXE[rows])
-            dp_NKYX = torch.matmul(dout_NKYE, v_rows.mT)
-            products_NKYE = dout_NKYE.float() * out_NKYE
-            mean_NKY1 = products_NKYE.sum(dim=-1, keepdim=True).to(p_NKYX.dtype)  # Σ p dp
-            dscore_NKYX = dp_NKYX.sub_(mean_NKY1).mul_(p_NKYX)
-            dscore_NKYX = dscore_NKYX.mul_(scale)
-            torch.matmul(dscore_NKYX, k_rows, out=dq_NKYE)
-            torch.matmul(dscore_NKYX.mT, q_NKYE, out=dk_NKXE[rows])
+            torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
+            dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
+            products_NKSE = dout_NKSE.float() * out_NKSE
+            mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True).to(p_NKSX.dtype)  # Σ p dp
+            dscore_NKSX = dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
+            dscore_NKSX = dscore_NKSX.mul_(scale)
+            torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
+            torch.matmul(dscore_NKSX.mT, q_NKSE, out=dk_NKXE[rows])
         dq_NSHE = _ungrouped(dq_NKGSE)
         dk_NXKE = dk_NKXE.transpose(1, 2)
         dv_NXKE = dv_NKXE.transpose(1, 2)
@@ -82,17 +82,17 @@ class DenseAttention(torch.autograd.Function):
 
 
 def _probabilities(q_NKGSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
-    """Return the softmax of the scores, [N, K, Y, X]."""
+    """Return the softmax of the scores, [N, K, S, X], with S over all queries of a group."""
     scale = q_NKGSE.shape[-1] ** -0.5
-    scaled_NKYE = _one_axis(q_NKGSE * scale)
-    score_NKYX = torch.matmul(scaled_NKYE, k_NKXE.mT)
-    score_NKGSX = score_NKYX.view(*q_NKGSE.shape[:4], -1)
+    scaled_NKSE = _one_axis(q_NKGSE * scale)
+    score_NKSX = torch.matmul(scaled_NKSE, k_NKXE.mT)
+    score_NKGSX = score_NKSX.view(*q_NKGSE.shape[:4], -1)
     p_NKGSX = score_NKGSX.add_(mask[:, None]).softmax(dim=-1)
     return _one_axis(p_NKGSX)
 
 
 def _one_axis(x_NKGSE: Tensor) -> Tensor:
-    """View G and S as one axis Y: the queries of a group stand below one another."""
+    """View G and S as one axis, which is S from then on: the queries of a group stand below one another."""
     return x_NKGSE.flatten(2, 3)
 
 
