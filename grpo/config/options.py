@@ -17,7 +17,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end

@@ -15,6 +15,7 @@ A process that has the model for itself is `ALONE`, whose methods return what th
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.peers import Peers
 
@@ -35,38 +36,40 @@ class Shard(Peers):
 
     def part(self, size: int) -> slice:
         """Return the part of a block of this size that this shard has."""
-        width = self.width(size)
-        return slice(min(size, self.rank * width), min(size, (self.rank + 1) * width))
+        start = self.rank * self.width(size)
+        stop = start + self.width(size)
+        return slice(min(size, start), min(size, stop))
 
     def width(self, size: int) -> int:
         """Return the size of a part of a block of this size, including zeros beyond its end."""
         return -(-size // self.world)
 
-    def take(self, whole: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def take(self, whole: Tensor, split: Split | None) -> Tensor:
         """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
         if split is None or self.world == 1:
             return whole
         parts = []
         for block in whole.split(split.blocks, dim=split.dim):
             size = block.shape[split.dim]
-            mine, width = self.part(size), self.width(size)
-            part = block.narrow(split.dim, mine.start, mine.stop - mine.start)
+            mine = self.part(size)
+            own_size = mine.stop - mine.start
+            part = block.narrow(split.dim, mine.start, own_size)
             missing = [*part.shape]
-            missing[split.dim] = width - part.shape[split.dim]
+            missing[split.dim] = self.width(size) - own_size
             parts += [part, part.new_zeros(missing)]
         return torch.cat(parts, dim=split.dim)
 
-    def join(self, part: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def join(self, part: Tensor, split: Split | None) -> Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:
             return part
-        parts = [
-            one.split([self.width(size) for size in split.blocks], dim=split.dim) for one in self.stack(part).unbind()
-        ]
-        blocks = [torch.cat(block, dim=split.dim) for block in zip(*parts, strict=True)]
-        return torch.cat(
-            [block.narrow(split.dim, 0, size) for block, size in zip(blocks, split.blocks, strict=True)], split.dim
-        )
+        widths = [self.width(size) for size in split.blocks]
+        of_shards = [one.split(widths, dim=split.dim) for one in self.stack(part).unbind()]
+        blocks = []
+        for size, *parts in zip(split.blocks, *of_shards, strict=True):
+            block = torch.cat(parts, dim=split.dim)
+            blocks.append(block.narrow(split.dim, 0, size))
+        return torch.cat(blocks, split.dim)
 
     def whole_shape(self, part: torch.Size, split: Split | None) -> torch.Size:
         """Return the shape of the tensor, given that of a part."""
@@ -75,7 +78,7 @@ class Shard(Peers):
             shape[split.dim] = sum(split.blocks)
         return torch.Size(shape)
 
-    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+    def add_up(self, tensor: Tensor) -> Tensor:
         """Return the sum over the shards, added in their order, in float32 at least, and rounded once."""
         total, *others = self.stack(tensor).unbind()
         total = total.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -83,11 +86,11 @@ class Shard(Peers):
             total = total + other
         return total.to(tensor.dtype)
 
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """Return x, the same on all shards, for products split by their outputs: their gradients of x are summed."""
         return _Spread.apply(x, self) if self.world > 1 and torch.is_grad_enabled() else x
 
-    def collect(self, y: torch.Tensor) -> torch.Tensor:
+    def collect(self, y: Tensor) -> Tensor:
         """Return the sum over the shards of products split by their inputs. Its gradient is that of each product."""
         return _Collect.apply(y, self) if self.world > 1 else y
 

@@ -61,8 +61,6 @@ GLOSSARY = {
     "eval/incorrect": "share of held-out questions answered wrong",
     "eval/not_attempted": "share of held-out questions that the policy declined",
     "eval/incorrect_given_attempted": "share of wrong answers among the held-out questions that were answered",
-    "eval/auroc_declining": "toy worlds of facts: probability that a held-out question that would be answered wrong is "
-    "declined more readily than one that would be answered right (grpo/evaluation/boundary.py)",
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",
