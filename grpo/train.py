@@ -31,7 +31,7 @@ from grpo.run.guard import Guard
 from grpo.run.metrics import Clock, completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
-from grpo.sft import check_prompts, cold_start
+from grpo.sft import cold_start
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -127,7 +127,6 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement
     """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
     with Run(config, notices) as run, ExitStack() as ending:
         config = start_of(make_world(config, run.ranks, run.say))
-        check_prompts(config)  # fail now rather than after stage 1
         data = QuestionData(config)
         scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
         ending.callback(scorer.close)

@@ -54,7 +54,8 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        return [Source(fetch_data(name, split))]
+        with_names = "; a name in dataset_info.json needs its folder as dataset_dir"
+        return [Source(fetch_data(name, split, with_names))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

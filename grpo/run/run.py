@@ -6,6 +6,7 @@ import socket
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
-from grpo.base.errors import STORAGE, Interrupted, describe, explained, redact
+from grpo.base.errors import STORAGE, Interrupted, UserError, describe, explained, redact
 from grpo.base.folders import write_folder
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
+from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.policy import Policy
@@ -30,9 +32,8 @@ from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import ORIGIN_FILE, environment
 from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
-from grpo.run.run_dir import CONFIG_FILE, RunDir
+from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run
 from grpo.run.signals import Signals
-from grpo.run.trackers import check_trackers
 
 
 class Run:
@@ -44,7 +45,6 @@ class Run:
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
         self.config, self.notices = config, notices
         self.path = Path(config.output_dir)
-        self.device = choose_device(config.device)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
@@ -52,20 +52,31 @@ class Run:
         self.remark = ""  # on a run that is done
         self.debug = DebugLog(self.path / "debug.log")
 
+    @cached_property
+    def device(self) -> torch.device:
+        return choose_device(self.config.device)
+
     def __enter__(self) -> "Run":
         self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
-        if self.ranks.is_main:
-            check_trackers(self.config)
-            continues = self.ranks.is_restart or continues_a_run(self.config)
-            self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
-        self.ranks.barrier()
+        self.signals = Signals(self.ranks)
+        self.signals.open()
+        try:
+            if self.ranks.is_main:
+                check_start(self.config, self.ranks.is_restart)
+                continues = self.ranks.is_restart or continues_a_run(self.config)
+                self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+            self.ranks.barrier()
+        except BaseException as error:
+            if self.ranks.is_main and self.dir is None and not holds_a_run(self.path):  # which stays as it was
+                with suppress(UserError):
+                    self.dir = RunDir(self.path, resume=False, overwrite=False)
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
-        self.signals = Signals(self.ranks)
-        self.signals.open()
         return self
 
     def configure_libraries(self) -> None:
@@ -90,7 +101,7 @@ class Run:
             stop.__cause__, error = error, stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
-        if trace and self.ranks.is_main:
+        if trace and self.dir is not None:
             self.debug.write("ERROR", trace)
         if self.log is not None:
             self.log.close()
