@@ -21,6 +21,7 @@ from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
 from grpo.data.toy import make_world
+from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device import ops
 from grpo.engine.model.lora import REFERENCE
@@ -125,7 +126,7 @@ class GrpoTrainer(Trainer):
 
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement, Measurement]:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
-    with Run(config, notices) as run, ExitStack() as ending:
+    with Run(config, notices, check=check_start) as run, ExitStack() as ending:
         config = start_of(make_world(config, run.ranks, run.say))
         data = QuestionData(config)
         scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)

@@ -108,7 +108,7 @@ ORDER = """
     grpo.algorithm.optimizer
     grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
-    grpo.doctor.start grpo.run.run grpo.evaluation grpo.algorithm.rollout grpo.trainer grpo.sft grpo.evaluate
+    grpo.run.run grpo.evaluation grpo.algorithm.rollout grpo.trainer grpo.doctor.start grpo.sft grpo.evaluate
     grpo.train grpo.api grpo.generate grpo.export grpo.doctor rewards.score
 """.split()
 

@@ -4,7 +4,7 @@ import os
 import random
 import socket
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +15,12 @@ import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
-from grpo.base.errors import STORAGE, Interrupted, UserError, describe, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
 from grpo.base.folders import write_folder
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.policy import Policy
@@ -34,16 +33,24 @@ from grpo.run.provenance import ORIGIN_FILE, environment
 from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run
 from grpo.run.signals import Signals
+from grpo.run.trackers import check_trackers
 
 
 class Run:
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
-    notices: lines to show at the start. ranks: those of the run that this one is part of, if any.
+    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. check: is called with
+    the configuration, and whether torchrun has restarted the run, before anything is written.
     """
 
-    def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
-        self.config, self.notices = config, notices
+    def __init__(
+        self,
+        config: AnyConfig,
+        notices: Sequence[str] = (),
+        ranks: Ranks | None = None,
+        check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
+    ):
+        self.config, self.notices, self.check = config, notices, check
         self.path = Path(config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
@@ -64,12 +71,13 @@ class Run:
         self.signals.open()
         try:
             if self.ranks.is_main:
-                check_start(self.config, self.ranks.is_restart)
+                self.check(self.config, self.ranks.is_restart)
                 continues = self.ranks.is_restart or continues_a_run(self.config)
                 self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
             self.ranks.barrier()
         except BaseException as error:
-            if self.ranks.is_main and self.dir is None and not holds_a_run(self.path):  # which stays as it was
+            is_recorded = self.ranks.is_main and self.dir is None and describe(error)[0] != CONFIG
+            if is_recorded and not holds_a_run(self.path):  # which stays as it was
                 with suppress(UserError):
                     self.dir = RunDir(self.path, resume=False, overwrite=False)
             self.__exit__(type(error), error, error.__traceback__)
