@@ -38,7 +38,7 @@ from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.adapter import read_settings
+from grpo.engine.model.adapter import check_safe, read_settings
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import Build
 from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
@@ -198,15 +198,14 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
 
 def machine(case: Case) -> str:
     """Describe the device. UserError (exit 3) if a large model would have to be trained on a CPU."""
-    number = num_weights(case)
-    if case.device.type == "cpu" and case.config.device == "auto" and number >= MOST_ON_A_CPU:
+    if lacks_a_gpu(case):
+        number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
         raise UserError(
             f"no GPU: torch finds none, and the model has {rounded(number)} weights",
-            f"{bytes_needed(case, number)}; {memory.free_bytes(case.device) / 1e9:.1f} GB are free here, and a step on "
-            "a CPU takes hours",
+            f"{bytes_needed(case, number)}; {free:.1f} GB are free here, and a step on a CPU takes hours",
             f"run it where nvidia-smi shows a GPU, with a torch for it (this is {torch.__version__}; Resources in "
-            "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or choose a "
-            "smaller model_name_or_path, or device=cpu to use the CPU anyway",
+            "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or name a "
+            f"smaller model_name_or_path{', or device=cpu to use the CPU anyway' * (4 * number / 1e9 < free)}",
             PREFLIGHT,
         )
     if case.device.type == "cuda" and not case.memory_gb:
@@ -214,6 +213,11 @@ def machine(case: Case) -> str:
     else:
         device = f"{torch.get_num_threads()} CPU threads"
     return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
+
+
+def lacks_a_gpu(case: Case) -> bool:
+    """Return whether a large model would be trained on a CPU that the configuration does not name."""
+    return case.device.type == "cpu" and case.config.device == "auto" and num_weights(case) >= MOST_ON_A_CPU
 
 
 def num_weights(case: Case) -> float:
@@ -391,6 +395,8 @@ def kept(case: Case) -> memory.Account:
 def model(case: Case) -> str:
     """Read the model's config, and check that checkpoints fit on the disk. UserError (exit 3) if there is no model."""
     need(case.start.model_name_or_path, "model_name_or_path")
+    for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
+        check_safe(Path(name))  # whether or not its base is there
     if isinstance(case.parts, UserError):
         raise case.parts
     lora_spec(case.config)
@@ -432,7 +438,7 @@ def tokenizer(case: Case) -> str:
 
 def loaded(case: Case) -> str:
     """Count what model and optimizer take once they are loaded. UserError (exit 3) if that is more than is free."""
-    if case.device.type == "cpu" and case.config.device == "auto" and num_weights(case) >= MOST_ON_A_CPU:
+    if lacks_a_gpu(case):
         raise NotChecked("not checked: this needs a GPU")
     needed, free = kept(case), memory.free_bytes(case.device)
     if needed.total > free:

@@ -497,10 +497,13 @@ def test_mistakes_in_bases_name_the_file_that_holds_them(tmp_path, a, b, part):
     assert f"{tmp_path}/{part}" in refused(lambda: load_config(tmp_path / "b.yaml"), exit_code=2).why
 
 
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["c.yaml", "-h"], ["c.yaml", "beta=0.1", "--help", "--lr", "1"]], ids=str
+)
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
+def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_asked_for(kind, arguments, capsys):
     with pytest.raises(SystemExit) as end:
-        parse_arguments(["-h"], kind, "What the command does.\n\nMore for readers of the code.")
+        parse_arguments(arguments, kind, "What the command does.\n\nMore for readers of the code.")
     text = capsys.readouterr().out
     assert end.value.code == 0 and text.startswith("What the command does.\n") and "readers" not in text
     assert max(map(len, text.splitlines())) <= 120

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -200,6 +201,21 @@ def test_empty_cells_are_counted_as_missing(config, tmp_path):
     write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in ("2", "", None, "3")])
     questions(case, "train")
     assert reward(case, "exact") == "needs answer; warning: 2 of 4 rows lack one"
+
+
+def test_columns_of_true_and_false_are_counted(config, capsys, tmp_path):
+    """They may mark bad rows, as the math guide's `correct` does. All rows are used."""
+    rows = [{"question": f"{n}?", "answer": "2", "correct": n % 3 > 0, "label": "True", "n": n % 2} for n in range(60)]
+    write_rows(tmp_path / "data.jsonl", rows)
+    said = examine(capsys, config).text["data"]
+    assert "correct is true in 40 rows and false in 20, and all are used" in said
+    assert "label is true in 60 rows and false in 0" in said and "n is " not in said
+
+
+def test_a_tracker_with_an_account_says_that_its_login_is_not_tested(config, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace())
+    said = examine(capsys, config, "report_to=[tensorboard,swanlab]").text["trackers"]
+    assert "login is not tested" in said and "SWANLAB_API_KEY" in said and "SWANLAB_MODE=offline" in said
 
 
 def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):
