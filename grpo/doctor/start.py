@@ -201,7 +201,7 @@ def machine(case: Case) -> str:
     if lacks_a_gpu(case):
         number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
         raise UserError(
-            f"no GPU: torch finds none, and the model has {rounded(number)} weights",
+            f"no GPU: torch finds none, and the model has {number / 1e9:.1f} billion weights",
             f"{bytes_needed(case, number)}; {free:.1f} GB are free here, and a step on a CPU takes hours",
             f"run it where nvidia-smi shows a GPU, with a torch for it (this is {torch.__version__}; Resources in "
             "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or name a "
@@ -350,9 +350,9 @@ def conversations(case: Case) -> str:
             for _ in read_conversations(source.read()[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
-        first = f"first: python -m grpo.sft {case.config.cold_start} dataset_id_or_path=FILE" if case.is_stage2 else ""
-        fix = error.fix.replace("dataset_id_or_path=FILE", first or "dataset_id_or_path=FILE")
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
+        where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""
+        fix = error.fix.replace("dataset_id_or_path=FILE", "`dataset_id_or_path: FILE`") if where else error.fix
+        raise UserError(error.what, error.why, f"{fix}{where}", error.exit_code) from None
     return str(count)
 
 

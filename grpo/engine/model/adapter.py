@@ -27,9 +27,9 @@ from grpo.engine.model.weights import NAMES_SHOWN, projections, read_tensors
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PICKLE_FILE = "adapter_model.bin"  # of older versions of PEFT and LLaMA-Factory
-CONVERT = (  # its weights, without anything else that a pickle may hold
+CONVERT = (  # torch loads its weights, and nothing else that a pickle may hold
     "python -c \"import torch; from safetensors.torch import save_file; d = '{folder}/adapter_model'; "
-    "w = torch.load(d + '.bin', weights_only=True, map_location='cpu'); "
+    "w = torch.load(d + '.bin', 'cpu'); "
     "save_file({{k: v.contiguous() for k, v in w.items()}}, d + '.safetensors')\""
 )
 PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
