@@ -42,7 +42,7 @@ from grpo.engine.model.adapter import check_safe, read_settings
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import Build
 from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
-from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.engine.model.weights import named_tensors, read_model_config, read_tensors
 from grpo.run.checkpoint import check_disk, existing_part
 from grpo.run.resume import check_changes, continues_a_run, find_checkpoint
 from grpo.run.run_dir import refuse_a_run
@@ -78,6 +78,7 @@ class Case:
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
     unread: set[str] = field(default_factory=set)  # data sets with a fault
+    folder: Path | None = None  # of the model
     decoder: Decoder | None = None  # without weights
     tokenizer: Any = None
     prompts: list[Prompt] | None = None
@@ -374,7 +375,7 @@ def sketch(case: Case) -> Decoder | None:
 
 def share_of(case: Case) -> Decoder:
     """Return the part of the decoder that one process holds, without weights."""
-    decoder, num_shards = need(case.decoder, "the model"), case.config.tensor_parallel_size
+    decoder, num_shards = need(sketch(case), "the model"), case.config.tensor_parallel_size
     return Decoder(decoder.config, replace(decoder.build, shard=Shard(0, num_shards))) if num_shards > 1 else decoder
 
 
@@ -403,6 +404,9 @@ def model(case: Case) -> str:
     read_model_config(case.parts.model)
     if case.parts.adapter:
         read_settings(case.parts.adapter)
+    if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
+        next(read_tensors(case.parts.model), None)
+    case.folder = case.parts.model
     decoder = need(sketch(case), "a device")
     checkpoint_bytes = check_disk(decoder, case.config, case.parts.adapter)
     num_trained = sum(parameter.numel() for parameter in decoder.parameters())
@@ -423,7 +427,7 @@ def rounded(number: float) -> str:
 
 def tokenizer(case: Case) -> str:
     """Make a prompt; return which tokens end an answer, the chat template's first."""
-    decoder = need(case.decoder, "the model")
+    decoder = need(sketch(case), "the model")
     encoder = load_encoder(case.start)
     case.tokenizer = encoder.tokenizer
     check_vocabulary(case.tokenizer, decoder)

@@ -28,7 +28,8 @@ SAMPLE_TOKENS = 8
 
 def weights(case: Case) -> str:
     """Fetch the weights, and check by the headers of their files that they fit the model's config."""
-    build = need(case.decoder, "the model").build
+    need(case.folder, "the model")
+    build = case.decoder.build
     parts = find_parts(case.start)
     load_decoder(parts.model, build)
     if parts.adapter:
