@@ -23,6 +23,7 @@ from grpo.data.questions import (
     prepare_rewards,
 )
 from grpo.data.toy import make_world
+from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device import ops
 from grpo.engine.model.policy import Policy, load_reference
@@ -33,7 +34,7 @@ from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
-from grpo.sft import check_prompts, cold_start
+from grpo.sft import cold_start
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -112,7 +113,7 @@ class GrpoTrainer(Trainer):
 
 def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement, Measurement]:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
-    with Run(config, notices) as run, ExitStack() as ending:
+    with Run(config, notices, check=check_start) as run, ExitStack() as ending:
         trainer, evaluation = set_up(config, run, ending)
         before = evaluation.before(trainer.step)
         run.start_log(trainer.total_steps, trainer.step)
@@ -133,9 +134,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement
 
 
 def set_up(config: TrainConfig, run: Run, ending: ExitStack) -> tuple[GrpoTrainer, Evaluation]:
-    """Check all that can be checked early, run the cold start, and load everything. ending: closes what is opened."""
+    """Run the cold start, and load everything. ending: closes what is opened."""
     config = start_of(make_world(config, run.ranks, run.say))
-    check_prompts(config)  # fail now rather than after stage 1
     data = QuestionData(config)
     scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
     ending.callback(scorer.close)

@@ -29,6 +29,7 @@ from grpo.run.provenance import inputs_of
 from grpo.run.run import Run
 
 
+@memory.loading()
 def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run and its optimizer, which allocates now all the memory that it will need."""
     policy = load_policy(config, device, shard=ranks.shard)

@@ -10,6 +10,11 @@ from grpo.base.errors import CONFIG, UserError
 from rewards.custom import UserFunction, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
+KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
+NO_KNOWLEDGE_BASE = (  # what to do
+    f"set knowledge_base=FILE or the variable FACTSCORE_DB_PATH: to KnowRL's ready-made file ({KNOWRLS}), or to one "
+    "that you build (python -m knowledge.build SOURCE OUT.db)"
+)
 Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from grpo.algorithm.schema import Group, Score
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.engine.device.peers import Peers
 from rewards import custom
 from rewards.custom import MAX_NUMBER
@@ -98,8 +99,7 @@ class Scorer:
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
         if self.peers.rank == 0:
-            for resource in self.resources:
-                resource.prepare(rows, say)
+            check_all(*[partial(resource.prepare, rows, say) for resource in self.resources])
 
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""

@@ -9,18 +9,22 @@ question at most. It raises UserError as the run would: exit 2 or 3, with what t
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.data.hub import fetch_model
 from knowledge.facts.matcher import SentenceMatcher
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import Verifier
+from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
+from rewards.api.endpoint import read_endpoint
 from rewards.outcome.judge import build_judge
-from rewards.registry import Options, built_in, expand
+from rewards.registry import NO_KNOWLEDGE_BASE, Options, built_in, expand
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient
@@ -41,16 +45,47 @@ def services_of(rewards: Sequence[str]) -> list[str]:
 
 
 def knowledge_base_path(options: Options) -> Path:
-    """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
+    """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
     path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
     if not path:
+        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
+        raise UserError("factuality without a knowledge base", unset, NO_KNOWLEDGE_BASE, CONFIG)
+    if not Path(path).exists():
         raise UserError(
-            "factuality without a knowledge base",
-            "neither knowledge_base nor FACTSCORE_DB_PATH is set",
-            "build one with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
-            CONFIG,
+            f"the knowledge base {path} does not exist",
+            f"there is no such file in {Path.cwd()}",
+            NO_KNOWLEDGE_BASE,
+            PREFLIGHT,
         )
     return Path(path)
+
+
+def check_settings(name: str, options: Options) -> str:
+    """Check what a service needs before it is asked or loaded, in no time: key, URL and model, or a file that opens.
+
+    Return where it is. UserError as the run would raise it.
+    """
+    if name == "knowledge base":
+        path = knowledge_base_path(options)
+        KnowledgeBase(path).close()
+        return str(path)
+    if name == "verifier" and options["verifier"] == "nli":
+        with _without_any_model():
+            return str(fetch_model(options["nli_model"], kind="entailment model", weights=False))
+    if options[name] == "api":
+        endpoint = read_endpoint(name, options)
+        return f"{endpoint.model} at {endpoint.base_url}"
+    return OFFLINE.text
+
+
+@contextmanager
+def _without_any_model() -> Iterator[None]:
+    """Say in an error of the entailment model how to do without it."""
+    try:
+        yield
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 def decomposer_client(options: Options) -> "ApiClient | None":
@@ -85,16 +120,13 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     from grpo.engine.device.distributed import choose_device
     from knowledge.facts.entailment import EntailmentVerifier
 
-    try:
+    with _without_any_model():
         return EntailmentVerifier(
             options["nli_model"],
             device=choose_device(options["device"]),
             threshold=options["entailment_threshold"],
             weigh_contradiction=weigh_contradiction,
         )
-    except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 @dataclass(frozen=True)

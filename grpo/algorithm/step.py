@@ -101,13 +101,18 @@ class Learner:
             mode = replace(POLICY, dropout_seed=seed)
         return batch_logprobs(self.model, batch, mode, self.config.temperature, self.memory.budget.chunk)  # Eq. 3
 
-    def update(self, learned: Learned) -> None:
-        """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight."""
+    def update(self, learned: Learned, iteration: int = 0, is_empty: bool = False) -> None:
+        """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight.
+
+        is_empty: no replica trains anything in this step. Then momentum alone must not move the weights.
+        """
         c = self.config
         total_updates = self.total_steps * c.num_iterations
         warmup = c.warmup_steps * c.num_iterations or ceil(c.warmup_ratio * total_updates)
-        number = self.step * c.num_iterations + len(learned.grad_norms)  # of this update
+        number = self.step * c.num_iterations + iteration  # of this update
         learned.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        if is_empty:
+            return
         learned.grad_norms.append(self.optimizer.step(learned.learning_rate, c.max_grad_norm))
         self.optimizer.check_finite()
         self.model.refresh()
@@ -137,10 +142,9 @@ class Grpo(Learner):
 
         learned = Learned(groups, sampled.generated, shared.refusal_shift)
         old_logp_C = None  # the policy that sampled is the one that is trained
-        for _ in range(config.num_iterations):
+        for iteration in range(config.num_iterations):
             old_logp_C = self.memory.run(lambda: self.add_gradient(learned, ref_logp_C, old_logp_C))  # noqa: B023
-            if totals.completions:  # else momentum alone would move the weights
-                self.update(learned)
+            self.update(learned, iteration, is_empty=totals.completions == 0)
         self.step += 1
         return learned
 

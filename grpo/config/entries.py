@@ -115,6 +115,18 @@ def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
     return path
 
 
+def find_beside(name: str, entry: Entry) -> str:
+    """Return the path of a file that a config names: from the current folder, or else from its own and those above.
+
+    A name that is nowhere stays as it is.
+    """
+    if entry.source == COMMAND_LINE or Path(name).is_file():
+        return name
+    folder = Path(entry.source).parent
+    found = [place / name for place in (folder, *folder.resolve().parents) if (place / name).is_file()]
+    return str(found[0]) if found else name
+
+
 def _read_file(path: Path, problems: list[str]) -> list[Entry]:
     """Read the keys of one file, with their lines."""
     fix = (

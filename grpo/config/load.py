@@ -23,7 +23,7 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
+from grpo.config.entries import COMMAND_LINE, Entry, find_beside, read_files, read_overrides, split_arguments
 from grpo.config.foreign import (
     ALIASES,
     HARMLESS,
@@ -53,7 +53,7 @@ Give it a CONFIG, such as one of configs/*.yaml, or these keys: {required}.
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or {"-h", "--help"} & set(argv):
         needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
         print(doc.partition("\n")[0] + "\n" + (f"{HELP}\n{describe_keys(kind)}" if argv else needed))
         raise SystemExit(0 if argv else CONFIG)
@@ -209,6 +209,8 @@ class _Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
+            if name == "cold_start" and value:
+                value = find_beside(value, entry)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
             self.doubtful.add(name)

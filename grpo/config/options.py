@@ -101,7 +101,8 @@ class OptimKeys:
     gradient_accumulation_steps: int = key(1, "first", low=1, high=MAX_PER_STEP)
     """Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory."""
     learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
-    """Peak learning rate."""
+    """Peak learning rate. Unset: TRL's default, 1e-6 in stage 2 and 2e-5 in stage 1, for all weights (lora_r: 0), and
+    ten times that for adapters."""
     lr_scheduler_type: str = key("linear", "warned", choices=("linear", "cosine", "constant", "constant_with_warmup"))
     """Learning rate after the warm-up: linear and cosine decay to 0. constant: no warm-up either."""
     warmup_ratio: float = key(0.0, "warned", low=0, high=1)
@@ -157,6 +158,8 @@ class RunKeys:
     """Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir."""
     project: str | None = key(None, "free")
     """Project in swanlab, wandb and trackio. Unset: the variable SWANLAB_PROJ_NAME or WANDB_PROJECT, else grpo."""
+    workspace: str | None = key(None, "free")
+    """Team or user whose project it is, in swanlab (workspace) and wandb (entity). Unset: yours."""
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
@@ -206,7 +209,8 @@ class QuestionKeys:
     """Column that splits the held-out questions: each of its values gets its own lines in the final table."""
     cold_start: str | None = key(None, "local free")
     """Config of stage 1. It runs first, unless its result is there and was made with the same config, data and base;
-    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path."""
+    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path. A relative path counts from
+    the current folder, or else from that of the config or one above."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ import os
 import random
 import socket
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
-from grpo.base.errors import STORAGE, Interrupted, describe, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
 from grpo.base.folders import write_folder
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
@@ -32,7 +33,7 @@ from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import check_changes, check_inputs, environment, program
-from grpo.run.run_dir import CONFIG_FILE, RunDir, may_be_restarted
+from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -40,13 +41,19 @@ from grpo.run.trackers import check_trackers
 class Run:
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
-    notices: lines to show at the start. ranks: those of the run that this one is part of, if any.
+    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. check: is called with
+    the configuration, and whether torchrun has restarted the run, before anything is written.
     """
 
-    def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
-        self.config, self.notices = config, notices
+    def __init__(
+        self,
+        config: AnyConfig,
+        notices: Sequence[str] = (),
+        ranks: Ranks | None = None,
+        check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
+    ):
+        self.config, self.notices, self.check = config, notices, check
         self.path = Path(config.output_dir)
-        self.device = choose_device(config.device)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
@@ -54,23 +61,39 @@ class Run:
         self.remark = ""  # on a run that is done
         self.debug = DebugLog(self.path / "debug.log")
 
+    @cached_property
+    def device(self) -> torch.device:
+        return choose_device(self.config.device)
+
     def __enter__(self) -> "Run":
         self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
-        if self.ranks.is_main:
-            check_trackers(self.config)
-            continues = self.ranks.is_restart or continues_a_run(self.config)
-            self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
-            if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
-                self.dir.begin()
-        self.ranks.barrier()
+        self.signals = Signals(self.ranks)
+        self.signals.open()
+        try:
+            if self.ranks.is_main:
+                self._take_directory()
+            self.ranks.barrier()
+        except BaseException as error:
+            is_recorded = self.ranks.is_main and self.dir is None and describe(error)[0] != CONFIG
+            if is_recorded and not holds_a_run(self.path):  # which stays as it was
+                with suppress(UserError):
+                    self.dir = RunDir(self.path, resume=False, overwrite=False)
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         self.configure_libraries()
         for notice in self.notices:
             self.say(f"note: {notice}")
-        self.signals = Signals(self.ranks)
-        self.signals.open()
         return self
+
+    def _take_directory(self) -> None:
+        """Check the start, and then hold the output directory."""
+        self.check(self.config, self.ranks.is_restart)
+        continues = self.ranks.is_restart or continues_a_run(self.config)
+        self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+        if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
+            self.dir.begin()
 
     def configure_libraries(self) -> None:
         """Set precision, determinism and seeds of the libraries as the configuration says."""
@@ -94,7 +117,7 @@ class Run:
             stop.__cause__, error = error, stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
-        if trace and self.ranks.is_main:
+        if trace and self.dir is not None:
             self.debug.write("ERROR", trace)
         if self.log is not None:
             self.log.close()

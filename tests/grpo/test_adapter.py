@@ -2,6 +2,9 @@
 
 import json
 import math
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +73,7 @@ def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
     """It is loaded onto that revision again, also after an export."""
     base, fetched = write_chat_checkpoint(tmp_path / "base"), []
 
-    def fetch(name, revision="main"):
+    def fetch(name, revision="main", weights=True):
         is_base = name == "owner/base"
         fetched.append(revision) if is_base else None
         return base if is_base else Path(name)
@@ -271,3 +274,16 @@ def test_a_stack_is_the_sum_of_both(tmp_path):
         assert len(A) == B.shape[1] == sum(len(a) for a, _ in parts)
         assert torch.allclose(B @ A, sum(b @ a for a, b in parts), atol=1e-6)
     assert both.keys() == {*start.pairs, *own} and len(own) == 4
+
+
+def test_an_adapter_in_a_pickle_is_refused_with_a_command_that_converts_it(tmp_path):
+    """As LLaMA-Factory and older versions of PEFT wrote it; the command yields the same numbers."""
+    save_adapter(make({Q: 4, V: 2}), tmp_path / "a")
+    wanted = load_adapter(tmp_path / "a").pairs
+    torch.save(load_file(tmp_path / "a/adapter_model.safetensors"), tmp_path / "a/adapter_model.bin")
+    (tmp_path / "a/adapter_model.safetensors").unlink()
+    error = refused(lambda: load_adapter(tmp_path / "a"), "adapter_model.bin", "pickle")
+    command = error.fix.partition("if you trust it: ")[2].replace("python", shlex.quote(sys.executable), 1)
+    subprocess.run(command, shell=True, check=True)
+    found = load_adapter(tmp_path / "a").pairs
+    assert all(torch.equal(a, b) for name in wanted for a, b in zip(found[name], wanted[name], strict=True))

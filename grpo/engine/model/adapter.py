@@ -26,6 +26,12 @@ from grpo.engine.model.weights import NAMES_SHOWN, finite, projections, read_ten
 
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PICKLE_FILE = "adapter_model.bin"  # of older versions of PEFT and LLaMA-Factory
+CONVERT = (  # torch loads its weights, and nothing else that a pickle may hold
+    "python -c \"import torch; from safetensors.torch import save_file; d = '{folder}/adapter_model'; "
+    "w = torch.load(d + '.bin', 'cpu'); "
+    "save_file({{k: v.contiguous() for k, v in w.items()}}, d + '.safetensors')\""
+)
 PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
 # Keys of PEFT's LoraConfig with which an adapter is still W + s B A. Any other key that is set, even one that a later
 # PEFT adds, means that a layer is computed differently or that base weights were changed.
@@ -78,9 +84,21 @@ def read_settings(folder: Path) -> dict:
         return config
 
 
+def check_safe(folder: Path) -> None:
+    """Raise UserError (exit 3) if an adapter's weights are a pickle alone."""
+    if (folder / PICKLE_FILE).exists() and not (folder / WEIGHTS_FILE).exists():
+        raise UserError(
+            f"{folder} holds {PICKLE_FILE} and no {WEIGHTS_FILE}",
+            "a .bin file is a pickle, which can run any code, and is never read here",
+            f"convert it, if you trust it: {CONVERT.format(folder=folder)}",
+            PREFLIGHT,
+        )
+
+
 def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
     config = read_settings(folder)
+    check_safe(folder)
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
