@@ -18,7 +18,7 @@ from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.run.metrics import Clock, is_mixed, outcome_of
 from grpo.run.run import Run
-from rewards.custom import TrainerState
+from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
 

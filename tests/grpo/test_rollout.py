@@ -15,7 +15,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.rows import Order
 from grpo.engine.device.draw import SamplingParams
 from grpo.run.metrics import Clock
-from rewards.custom import TrainerState
+from rewards.calls import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 

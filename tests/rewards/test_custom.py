@@ -23,7 +23,8 @@ from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
-from rewards.custom import TrainerState, find_function, needed_columns, short_name
+from rewards.calls import TrainerState
+from rewards.custom import find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -122,7 +123,6 @@ def test_metrics_name_a_file_without_its_folder(folder):
         ("./mine.py:f", "\n\nraise RuntimeError('at import')", "RuntimeError: at import ({folder}/mine.py:3"),
         ("./mine.py:f", "def f(completions, **columns): return [0.0]\n\n1 / 0", "ZeroDivisionError"),
         ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
-        ("./mine.py:f", "class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
         ("absent_module:f", "", "No module named"),
         ("rewards:f", "", "no attribute 'f'"),
     ],
@@ -141,6 +141,8 @@ def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch
     ("text", "part"),
     [
         ("f = 3", "is no function"),
+        ("class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
+        ("class C:\n    __signature__ = 3\n    def __call__(self, **columns): pass\nf = C()", "does not tell its parameters"),
         ("def f(prompts, completions): pass", "takes no **kwargs"),
         ("def f(prompts, completions, /, **columns): pass", "takes no **kwargs"),
         ("def f(prompt, **columns): pass", "asks for prompt"),
@@ -541,7 +543,7 @@ def test_a_function_that_fails_as_the_loop_ends_leaves_no_exception_behind(caplo
     scorer = Scorer([Reward("m:f", function=fails)])
     scorer.submit(make_answers({}, "a"), 0)
     begun.wait(PATIENCE_S)
-    (loop,) = scorer.loops.values()
+    loop = scorer.loop
     loop.call_soon_threadsafe(let_it_fail)  # in the turn that ends the loop, too late for its task
     loop.call_soon_threadsafe(loop.stop)
     while not loop.is_closed():
