@@ -19,6 +19,7 @@ from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
+from grpo.data.objects import NOTHING, Objects
 from grpo.data.questions import QuestionData, held_out_scorer, prepare_rewards
 from grpo.data.toy import make_world
 from grpo.engine.attention import select
@@ -123,12 +124,17 @@ class GrpoTrainer(Trainer):
         return metrics, groups
 
 
-def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement, Measurement]:
-    """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
+def train(
+    config: TrainConfig, notices: Sequence[str] = (), objects: Objects = NOTHING
+) -> tuple[Measurement, Measurement, str]:
+    """Run cold start (if needed), GRPO, and the evaluations before and after; return both, and their table.
+
+    objects: the rows and the rewards that a program passes.
+    """
     with Run(config, notices) as run, ExitStack() as ending:
         config = start_of(make_world(config, run.ranks, run.say))
         check_prompts(config)  # fail now rather than after stage 1
-        data = QuestionData(config)
+        data = QuestionData(config, objects=objects)
         scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
         ending.callback(scorer.close)
         eval_scorer = held_out_scorer(data, scorer, run.ranks.shard)
@@ -143,6 +149,8 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement
         if run.device.type == "cuda":
             guard.rehearse()
         before = evaluation.before(trainer.step)
+        if run.ranks.is_main:
+            objects.write()
         run.start_log(trainer.total_steps, trainer.step)
         if not trainer.step:
             run.report_evaluation(0, evaluation.metrics(before))
@@ -169,14 +177,15 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
-            print(evaluation.before_after(before, after))
             trainer.end()
-        return before, after
+        return before, after, evaluation.before_after(before, after) if run.ranks.is_main else ""
 
 
 def main(argv: list[str]) -> None:
     config, notices = parse_arguments(argv, TrainConfig, __doc__)
-    train(config, notices)
+    *_, table = train(config, notices)
+    if table:
+        print(table)
     folder = config.output_dir
     say_next(
         f"{folder}/final, and {folder}/report.html to open in a browser",

@@ -188,11 +188,16 @@ def _check_parameters(name: str, function: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return the beginning of a user's value as text, whatever its own `__str__` does."""
+    """Return the beginning of a user's value as text."""
+    return _text_of(value)[:MAX_SHOWN]
+
+
+def _text_of(value: Any) -> str:
+    """Return a user's value as text, whatever its own `__str__` does."""
     try:
-        return str(value)[:MAX_SHOWN]
+        return str(value)
     except BaseException:
-        return f"<{type(value).__name__}>"
+        return f"a {type(value).__name__}"
 
 
 def describe_failure(error: BaseException) -> str:
@@ -203,4 +208,4 @@ def describe_failure(error: BaseException) -> str:
     place = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({error.filename}:{error.lineno})"
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {_text_of(error)}".removesuffix(": ") + place

@@ -12,6 +12,7 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.run import libraries
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.signals import Signals
@@ -42,7 +43,7 @@ class SilentRun(Run):
         nowhere = replace(config, output_dir=os.devnull)
         super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
         self.signals = Signals(self.ranks)  # which no signal reaches
-        self.configure_libraries()
+        libraries.configure(config)
 
     def say(self, text: str) -> None:
         """Print nothing: other checks report the same."""

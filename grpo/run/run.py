@@ -1,16 +1,11 @@
 """One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
 
-import os
-import random
 import socket
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
@@ -20,11 +15,10 @@ from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
-from grpo.run import checkpoint
+from grpo.run import checkpoint, libraries
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
@@ -43,6 +37,7 @@ class Run:
 
     def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
         self.config, self.notices = config, notices
+        self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(config.output_dir)
         self.device = choose_device(config.device)
         self.ranks, self.owns_ranks = ranks, ranks is None
@@ -60,30 +55,20 @@ class Run:
             check_trackers(self.config)
             continues = self.ranks.is_restart or continues_a_run(self.config)
             self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
-        self.ranks.barrier()
-        self.configure_libraries()
-        for notice in self.notices:
-            self.say(f"note: {notice}")
         self.signals = Signals(self.ranks)
-        self.signals.open()
+        with ExitStack() as failing:  # from here on, the directory is this run's
+            failing.push(self.__exit__)
+            self.ranks.barrier()
+            libraries.configure(self.config)
+            for notice in self.notices:
+                self.say(f"note: {notice}")
+            self.signals.open()
+            failing.pop_all()
         return self
-
-    def configure_libraries(self) -> None:
-        """Set precision, determinism and seeds of the libraries as the configuration says."""
-        config = self.config
-        torch.backends.cuda.matmul.allow_tf32 = config.tf32
-        torch.backends.cudnn.allow_tf32 = config.tf32
-        if config.full_determinism:  # cuBLAS reads this before its first product
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
-        select.configure(config.kernels == "auto", config.full_determinism)
-        random.seed(config.seed)
-        np.random.seed(config.seed % 2**32)
-        torch.manual_seed(config.seed)
 
     def __exit__(self, kind, error, _) -> None:
         self.signals.close()
+        self.bring_back()
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.signals.stop_code)
