@@ -58,7 +58,7 @@ class Result:
     def __repr__(self) -> str:
         """Return the table of both measurements, and where the model and the report are."""
         files = f"{self.path / 'final'}, and {self.path / 'report.html'} to open in a browser"
-        return f"{self.table}\n{files}".strip()
+        return "\n".join(filter(None, (self.table, files)))
 
 
 def train(
