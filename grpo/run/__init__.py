@@ -2,7 +2,8 @@
 
 Read in this order:
 
-- run.py: one invocation, with run_dir.py (its directory), checkpoint.py and signals.py (what may end it);
+- run.py: one invocation, with run_dir.py (its directory), checkpoint.py and signals.py (what may end it), and
+  libraries.py (what it sets in torch and elsewhere, and puts back);
 - resume.py: which checkpoint a run goes on from, and what may have changed; provenance.py: what a run is made from;
 - cold_starts.py: finished cold starts of toy worlds, kept for the next run;
 - metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;
