@@ -69,7 +69,10 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
     write_checkpoint(tmp_path, family)
     ours, slow = load(tmp_path, rank=4, int8=True, **lora), rounded_twin(tmp_path, 4, **lora)
     ours.recompute = recompute
-    batch, found = pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3]))), []
+    batch, found = (
+        pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3], advantage=[0.0, 0.0]))),
+        [],
+    )
     for model in (ours, slow):
         logp, _ = batch_logprobs(model, batch, temperature=0.8)
         (logp * batch.weight_C).sum().backward()

@@ -6,7 +6,7 @@ from grpo.kernels.reference import lora_linear
 from making import load, make_group, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.int8_weight import dense
 from grpo.engine.model.lora import (
@@ -236,7 +236,7 @@ def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
     model, seen = load(tmp_path, rank=4, layers=(1,)), []
     for block in model.blocks:
         block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].requires_grad))
-    batch = pack_batch(whole(make_group((5, 9), [7, 3], [8, 2])))
+    batch = pack_tokens(whole(make_group((5, 9), [7, 3], [8, 2])))
     assert batch_logprobs(model, batch)[0].requires_grad and seen == [False, False]
 
 
@@ -269,8 +269,8 @@ def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, fami
     ours = load(tmp_path / "base", rank=4, alpha=6, **lora)
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=6)
     groups = [
-        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3]),
-        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25]),
+        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3], advantage=[0.0] * 3),
+        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25], advantage=[0.0] * 2),
     ]
     batch = pack_batch(whole(*groups))
     logp, _ = batch_logprobs(ours, batch, temperature=0.8)

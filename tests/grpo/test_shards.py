@@ -13,7 +13,7 @@ from running import Processes
 from safetensors.torch import load_file
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, draw
 from grpo.engine.device.ops import log_softmax_rows
@@ -193,7 +193,7 @@ def together(num_shards, work):
         return [future.result(120) for future in [pool.submit(work, shard) for shard in shards]]
 
 
-BATCH = pack_batch(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)), make_group((1, 95), (50, 51, 52))))
+BATCH = pack_tokens(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)), make_group((1, 95), (50, 51, 52))))
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,16 @@ class _Sequence:
 class Sampler:
     """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together.
+    max_slots: sequences decoded together. before_decoding: called before each check for ended sequences.
     """
 
-    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256):
+    def __init__(
+        self,
+        model: Decoder,
+        eos_ids: Sequence[int],
+        max_slots: int = 256,
+        before_decoding: Callable[[], None] = lambda: None,
+    ):
         self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
@@ -51,7 +57,7 @@ class Sampler:
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
-        self.before_decoding: Callable[[], None] = lambda: None  # called before each check
+        self.before_decoding = before_decoding
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
