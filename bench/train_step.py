@@ -31,8 +31,8 @@ from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import Build
 
 RANK = 16
 SIZES = {

@@ -24,7 +24,8 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import shard
-from grpo.engine.model.lora import POLICY, Build, LoraSpec, Mode
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.lora import POLICY, Mode
 from grpo.engine.model.weights import load_decoder
 from knowledge.build import build
 from rewards.scorer import Scorer

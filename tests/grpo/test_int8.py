@@ -40,7 +40,7 @@ def test_rows_are_rounded_to_steps_of_their_own():
     """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
     W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
     W[7] = 0
-    rows = Int8Weight(50, 40, torch.float64, "cpu")[:]
+    rows = Int8Weight(50, 40, torch.float64, "cpu").all_rows()
     rows.copy_(W)
     found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
     assert rows.q_OI.dtype == torch.int8 and rows.scale_O.dtype == torch.float32 and rows.shape == W.shape
@@ -104,7 +104,7 @@ def test_a_process_takes_what_is_counted(tmp_path):
 from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()

@@ -22,9 +22,10 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.model_config import ModelConfig
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -75,8 +76,9 @@ from grpo.algorithm.schema import Layout
 from grpo.engine.device.products import slow_dtype
 from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.build import Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):

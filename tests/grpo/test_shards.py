@@ -20,7 +20,8 @@ from grpo.engine.device.ops import log_softmax_rows
 from grpo.engine.device.shard import ALONE, Shard, Split
 from grpo.engine.device.split_draw import split_draw
 from grpo.engine.device.split_softmax import split_log_softmax_rows
-from grpo.engine.model.lora import Build, LoraSpec, make_linear
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.lora import make_linear
 from grpo.engine.model.slices import PARTIAL, shares_of
 from grpo.engine.model.weights import load_decoder, read_model_config
 

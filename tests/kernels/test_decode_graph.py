@@ -11,6 +11,7 @@ from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.capture import WARM_UPS, no_waiting
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cuda_graph import bucket
 from grpo.engine.sampling.sampler import Sampler
 
@@ -135,7 +136,7 @@ def test_the_samplers_slots_are_kept_and_grow(model):
 def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     """Graphs against the same steps without; the log-probs against the trainer's."""
     from grpo.algorithm.logprobs import batch_logprobs
-    from grpo.engine.model.lora import Build, LoraSpec
+    from grpo.engine.model.build import Build, LoraSpec
     from grpo.engine.model.weights import load_decoder
 
     model = load_decoder(checkpoint, Build(LoraSpec(4, 8), False, dtype, "cuda"))
@@ -146,7 +147,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
-    with torch.inference_mode(), model.prepacked() as head, no_waiting():
+    with torch.inference_mode(), sampling_forms(model) as head, no_waiting():
         sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_tokens(whole(*groups_of(prompts, done)), device="cuda")

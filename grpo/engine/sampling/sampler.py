@@ -20,6 +20,7 @@ from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, rotate
 from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots, decode_step
@@ -102,7 +103,7 @@ class Sampler:
             _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
         )
         done: list[Completion | None] = [None] * total
-        with self.model.prepacked() as head_VD:
+        with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or running.live or finished:
@@ -119,7 +120,7 @@ class Sampler:
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
         """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
-        with self.model.prepacked() as head_VD:
+        with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):
