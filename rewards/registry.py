@@ -3,11 +3,12 @@
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.custom import UserFunction, find_function, needed_columns, short_name
+from rewards.custom import UserFunction, as_function, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
@@ -126,9 +127,15 @@ def expand(names: Sequence[str]) -> list[str]:
     return expanded
 
 
-def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
-    """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
-    rewards = [_build(name, options) for name in expand(names)]
+Functions = Mapping[str, UserFunction]  # by the names of their rewards
+
+
+def build_rewards(names: Sequence[str], options: Options, objects: Functions = MappingProxyType({})) -> list[Reward]:
+    """Build the rewards of these names, in order, each from its own keys of the configuration, `options`.
+
+    objects: the functions that a program passes. Others are found by their names.
+    """
+    rewards = [_build(name, options, objects) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
         fix = "give one of the files or functions another name"
@@ -136,13 +143,13 @@ def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
     return rewards
 
 
-def _build(name: str, options: Options) -> Reward:
+def _build(name: str, options: Options, objects: Functions) -> Reward:
     if name in BUILT_IN:
         known = BUILT_IN[name]
         module_name, _, function_name = known.where.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
         made = function(name, options) if function_name.startswith("build") else Reward(name, function)
         return replace(made, needs=known.needs)
-    function = find_function(name)
+    function = as_function(name, objects[name]) if name in objects else find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

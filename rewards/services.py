@@ -1,4 +1,4 @@
-"""Make and check the services that rewards use: judge, knowledge base, decomposer, verifier.
+"""Check the services that rewards use: judge, knowledge base, decomposer, verifier.
 
     for name in services_of(["knowrl"]):
         print(name, SERVICES[name](options).text)
@@ -12,28 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.data.hub import fetch_model
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import Verifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
 from rewards.api.endpoint import read_endpoint
+from rewards.api.service import ModelService
+from rewards.knowrl.decomposer import build_decomposer
 from rewards.outcome.judge import build_judge
-from rewards.registry import NO_KNOWLEDGE_BASE, Options, built_in, expand
-
-if TYPE_CHECKING:
-    from rewards.api.client import ApiClient
-
-KNOWN_TEXT = (  # text, question, subject
-    "Paris is the capital of France, and it lies on the Seine.",
-    "What is the capital of France?",
-    "Paris",
-)
+from rewards.registry import NO_KNOWLEDGE_BASE, Options, Resource, built_in, expand
 
 
 def services_of(rewards: Sequence[str]) -> list[str]:
@@ -88,31 +80,6 @@ def _without_any_model() -> Iterator[None]:
         raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
-def decomposer_client(options: Options) -> "ApiClient | None":
-    """Make the decomposer's client; None if texts are taken apart without a model."""
-    if options["decomposer"] == "rules":
-        return None
-    from rewards.api.client import client_for  # the SDK takes a second to import
-
-    return client_for("decomposer", options)
-
-
-def check_decomposer(client: "ApiClient", options: Options) -> str:
-    """Let the model take a known text apart, and return what it makes of it.
-
-    Raise UserError (exit 3) if that yields no facts.
-    """
-    claims = client.run_sync(by_model(client.check, options["decomposer_max_tokens"])(*KNOWN_TEXT))
-    if not claims.facts:
-        raise UserError(
-            f"the model {client.endpoint.model} does not work as a decomposer",
-            f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}",
-            "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
-            PREFLIGHT,
-        )
-    return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
-
-
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
     if options["verifier"] == "lexical":
@@ -144,22 +111,10 @@ class Checkup:
 OFFLINE = Checkup("rules, offline: for tests and toy worlds")
 
 
-def _judge(options: Options) -> Checkup:
-    """Let the judge grade a known answer."""
-    judge = build_judge(options)
-    return OFFLINE if options["judge"] == "offline" else _asked(judge.client, judge.check)
-
-
 def _knowledge_base(options: Options) -> Checkup:
     """Read every byte of the knowledge base."""
     path = knowledge_base_path(options)
     return Checkup(f"{path}: {verify(path)}; sound")
-
-
-def _decomposer(options: Options) -> Checkup:
-    """Let the decomposer take a known text apart."""
-    client = decomposer_client(options)
-    return _asked(client, lambda: check_decomposer(client, options)) if client else OFFLINE
 
 
 def _verifier(options: Options) -> Checkup:
@@ -172,22 +127,25 @@ def _verifier(options: Options) -> Checkup:
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
 
-SERVICES: dict[str, Callable[[Options], Checkup]] = {
-    "judge": _judge,
-    "knowledge base": _knowledge_base,
-    "decomposer": _decomposer,
-    "verifier": _verifier,
-}
-
-
-def _asked(client: "ApiClient", ask: Callable[[], str]) -> Checkup:
-    """Let `ask` ask a client one question, describe that, and close the client."""
-    started = time.perf_counter()
+def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
+    """Ask a model about something known, if the configuration names one."""
+    service = build(options)
+    if not isinstance(service, ModelService):
+        return OFFLINE
+    client, started = service.client, time.perf_counter()
     try:
-        result = ask()
+        result = service.check()
     finally:
-        client.close()
+        service.close()
     count, calls = client.counts, max(client.counts["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))
+
+
+SERVICES: dict[str, Callable[[Options], Checkup]] = {
+    "judge": partial(_model, build_judge),
+    "knowledge base": _knowledge_base,
+    "decomposer": partial(_model, build_decomposer),
+    "verifier": _verifier,
+}

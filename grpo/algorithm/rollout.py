@@ -14,7 +14,7 @@ from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler
-from rewards.custom import TrainerState
+from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from grpo.base.storage import PlainLoader
 from grpo.config.foreign import is_section
 from grpo.config.values import NULLS, as_written, coerce, expand_variables
 
-COMMAND_LINE = "command line"
+COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
@@ -85,12 +85,33 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
     return entries
 
 
+def read_call(keys: Mapping[str, Any], problems: list[str]) -> list[Entry]:
+    """Return the keys that a program passes, as if a file in the current folder held them."""
+    root = yaml.compose(to_text(keys), Loader=PlainLoader)
+    own = [replace(entry, line=0) for entry in _read_section("", root, CALL)]
+    return _with_bases(own, [Path(CALL)], problems)
+
+
+def to_text(keys: Mapping[str, Any]) -> str:
+    """Return keys and their values as YAML without aliases."""
+    return yaml.dump(keys, Dumper=_WithoutAliases, allow_unicode=True, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def read_files(chain: list[Path], problems: list[str]) -> list[Entry]:
     """Return the entries of the last file of the chain, after those of its bases, whose keys it may set again.
 
     chain: the file of the command, its base, the base of that, and so on. Adds messages about mistakes to `problems`.
     """
-    own = _read_file(chain[-1], problems)
+    return _with_bases(_read_file(chain[-1], problems), chain, problems)
+
+
+def _with_bases(own: list[Entry], chain: list[Path], problems: list[str]) -> list[Entry]:
+    """Put the entries of the base that a file names, if it does, before the file's own ones."""
     bases = [entry for entry in own if entry.name == "base"]
     entries = [entry for entry in own if entry.name != "base"]
     if not bases:

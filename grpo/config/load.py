@@ -13,7 +13,7 @@ types, values out of bounds, and combinations that cannot work, unless one of th
 import os
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,16 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.entries import COMMAND_LINE, Entry, find_beside, read_files, read_overrides, split_arguments
+from grpo.config.entries import (
+    CALL,
+    COMMAND_LINE,
+    Entry,
+    find_beside,
+    read_call,
+    read_files,
+    read_overrides,
+    split_arguments,
+)
 from grpo.config.foreign import (
     ALIASES,
     HARMLESS,
@@ -61,18 +70,22 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 
 
 def load_config(
-    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig, is_run: bool = True
+    path: str | Path | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    kind: type = TrainConfig,
+    is_run: bool = True,
 ) -> tuple[AnyConfig, list[str]]:
     """Return the configuration, and notices about keys that have no effect or another name here.
 
-    overrides: `key=value`, or flags as on a command line. Without a path, everything comes from them and the defaults.
+    path: of a file; or the keys that a program passes, with their values. overrides: `key=value`, or flags as on a
+    command line. Without a path, everything comes from them and the defaults.
     is_run: the keys that a run needs must be set. UserError (exit 2) lists all mistakes.
     """
     config, notices, problems = examine_config(path, overrides, kind, is_run)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
-            f"{path or COMMAND_LINE}: {count} in the configuration",
+            f"{CALL if isinstance(path, Mapping) else path or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
             "correct or remove the keys named above; `python -m grpo.train -h` (or grpo.sft) lists every key",
             CONFIG,
@@ -81,11 +94,12 @@ def load_config(
 
 
 def examine_config(
-    path: str | Path | None, overrides: Sequence[str], kind: type, is_run: bool = True
+    path: str | Path | Mapping[str, Any] | None, overrides: Sequence[str], kind: type, is_run: bool = True
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     problems: list[str] = []
-    entries = read_files([Path(path)], problems) if path else []
+    entries = read_call(path, problems) if isinstance(path, Mapping) else []
+    entries += read_files([Path(path)], problems) if isinstance(path, str | Path) and path else []
     is_complete = not problems  # a file that could not be read may hold the missing keys
     entries += read_overrides(overrides, problems)
     reader = _Reader(kind, problems)

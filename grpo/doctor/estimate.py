@@ -17,6 +17,7 @@ from grpo.data.questions import num_steps
 from grpo.doctor.start import Case, NotChecked, need, rounded
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model import memory
+from grpo.run import libraries
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.signals import Signals
@@ -48,7 +49,7 @@ class SilentRun(Run):
         nowhere = replace(config, output_dir=os.devnull)
         super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
         self.signals = Signals(self.ranks)  # which no signal reaches
-        self.configure_libraries()
+        libraries.configure(config)
 
     def say(self, text: str) -> None:
         """Print nothing: other checks report the same."""

@@ -28,6 +28,7 @@ from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
+from grpo.data.objects import NOTHING, Objects
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.registry import find_sources
@@ -67,13 +68,14 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")  # of a model, in its 
 class Case:
     """A configuration, and what the checks have found so far; None: not found, or not yet.
 
-    memory_gb: of the GPU to plan for, if it is not in this machine. is_restart: whether the run goes on in its
-    directory without being asked to, as torchrun's restarts do.
+    memory_gb: of the GPU to plan for, if it is not in this machine. objects: rows and rewards of a program. is_restart:
+    whether the run goes on in its directory without being asked to, as torchrun's restarts do.
     """
 
     config: AnyConfig
     memory_gb: float | None = None
     is_restart: bool = False
+    objects: Objects = NOTHING
     start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
@@ -148,9 +150,9 @@ def need(value: Value | None, what: str) -> Value:
     return value
 
 
-def check_start(config: AnyConfig, is_restart: bool = False) -> None:
+def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NOTHING) -> None:
     """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
-    case, faults = Case(config, is_restart=is_restart), []
+    case, faults = Case(config, is_restart=is_restart, objects=objects), []
     for name, check in start_checks(case):
         try:
             check(case)
@@ -302,7 +304,7 @@ def questions(case: Case, use: str) -> str:
     need(chosen.name, "dataset_id_or_path")
     if chosen.name in case.unread:
         need(None, "the data")
-    case.data = case.data or QuestionData(config)
+    case.data = case.data or QuestionData(config, objects=case.objects)
     case.unread.add(chosen.name)
     rows, count = case.data.load(chosen)
     case.unread.remove(chosen.name)
@@ -463,7 +465,7 @@ def reward(case: Case, name: str) -> str:
     """Check that the columns are there that a reward needs. A function of the user's own is imported for that."""
     built = Reward(name, needs=built_in(name).needs)
     if ":" in name:
-        (built,) = build_rewards([name], case.options)
+        (built,) = build_rewards([name], case.options, case.objects.rewards)
         case.functions.append(built)
     if not built.needs:
         return "needs nothing"

@@ -1,7 +1,5 @@
 """One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
 
-import os
-import random
 import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from grpo.algorithm.optimizer import Optimizer
@@ -21,12 +18,11 @@ from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
-from grpo.run import checkpoint
+from grpo.run import checkpoint, libraries
 from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
 from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
@@ -53,6 +49,7 @@ class Run:
         check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
     ):
         self.config, self.notices, self.check = config, notices, check
+        self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
@@ -75,6 +72,9 @@ class Run:
             if self.ranks.is_main:
                 self._take_directory()
             self.ranks.barrier()
+            libraries.configure(self.config)
+            for notice in self.notices:
+                self.say(f"note: {notice}")
         except BaseException as error:
             is_recorded = self.ranks.is_main and self.dir is None and describe(error)[0] != CONFIG
             if is_recorded and not holds_a_run(self.path):  # which stays as it was
@@ -82,9 +82,6 @@ class Run:
                     self.dir = RunDir(self.path, resume=False, overwrite=False)
             self.__exit__(type(error), error, error.__traceback__)
             raise
-        self.configure_libraries()
-        for notice in self.notices:
-            self.say(f"note: {notice}")
         return self
 
     def _take_directory(self) -> None:
@@ -95,22 +92,9 @@ class Run:
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
             self.dir.begin()
 
-    def configure_libraries(self) -> None:
-        """Set precision, determinism and seeds of the libraries as the configuration says."""
-        config = self.config
-        torch.backends.cuda.matmul.allow_tf32 = config.tf32
-        torch.backends.cudnn.allow_tf32 = config.tf32
-        if config.full_determinism:  # cuBLAS reads this before its first product
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
-        select.configure(config.kernels == "auto", config.full_determinism)
-        random.seed(config.seed)
-        np.random.seed(config.seed % 2**32)
-        torch.manual_seed(config.seed)
-
     def __exit__(self, kind, error, _) -> None:
         self.signals.close()
+        self.bring_back()
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.signals.stop_code)

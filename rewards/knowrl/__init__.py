@@ -6,4 +6,5 @@ Each has that name everywhere: in configurations, in metrics and here. This fold
     reward.py           the versions in one table: correctness, and factuality where it can matter
     guide_rules.py      what version 1 judges by itself
     fact_checker.py     how far does the knowledge base support the reasoning?
+    decomposer.py       what takes a text apart into facts: a model, or rules
 """

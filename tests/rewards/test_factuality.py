@@ -47,7 +47,7 @@ def make(path):
         options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
         checker = FactChecker(options | {"missing_title_policy": policy}, FORMULAS["knowrl"], is_original)
         for name, part in parts.items():
-            setattr(checker, name, part)
+            setattr(checker.decomposer if name == "decompose" else checker, name, part)
         made.append(checker)
         return checker
 

@@ -121,7 +121,7 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
         asked.append(given)
         return Claims(())
 
-    checker.decompose = decompose
+    checker.decomposer.decompose = decompose
     for question in (ROW["question"], None):
         asyncio.run(checker.check(completion, ROW | {"question": question}))
     checker.close()
