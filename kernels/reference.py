@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_OR: Tensor, scale: float) -> Tensor:
-    """Apply a linear layer with a LoRA adapter (Eq. 12, left-hand side). Twin of lora.LoraLinear."""
+    """Apply a linear layer with a LoRA adapter (Eq. 15, left-hand side). Twin of lora.LoraLinear."""
     base_TO = x_TI.double() @ W_OI.double().T
     adapter_TO = (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
-    y_TO = base_TO + scale * adapter_TO  # Eq. 12
+    y_TO = base_TO + scale * adapter_TO  # Eq. 15
     return y_TO if b_O is None else y_TO + b_O.double()
 
 
@@ -190,7 +190,7 @@ def token_advantages(advantage: float, verdicts: list[bool | None]) -> list[floa
     given = []
     for verdict in verdicts:
         agrees = verdict is None or (advantage > 0) == verdict
-        given.append(advantage if agrees else -advantage)  # Eq. 19
+        given.append(advantage if agrees else -advantage)  # Eq. 13
     return given
 
 

@@ -1,6 +1,7 @@
 """The first half of a step: prompts to groups of completions, and their rewards.
 
-Grading starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
+Replaces `sample` and `reward` of minimal.py by a sampler with a cache and by rewards that may take their time. Grading
+starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
 """
 
 from collections.abc import Callable, Sequence

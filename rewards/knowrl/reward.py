@@ -59,7 +59,7 @@ def build(name: str, options: Options) -> Reward:
         found = await checker.check(completion, columns)
         return replace(
             found,
-            value=None if found.value is None else answer.value + found.value,  # Eq. 15
+            value=None if found.value is None else answer.value + found.value,  # Eq. 18
             reason=f"{answer.reason}; {found.reason}",
             outcome=answer.outcome,
             asked=answer.asked | found.asked,

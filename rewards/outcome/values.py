@@ -1,4 +1,4 @@
-"""Reward knowing when to answer: value the grade of `correctness` in different ways (Eq. 16, 18).
+"""Reward knowing when to answer: value the grade of `correctness` in different ways (Eq. 19, 20).
 
     name          right         refused   wrong
     simpleqa      1             0         0            SimpleQA, 2411.04368
@@ -49,7 +49,7 @@ def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
 
 def with_threshold(threshold: float) -> Values:
     """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
-    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 16
+    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 19
 
 
 def value_confidence(score: Score, completion: str) -> Score:
@@ -63,5 +63,5 @@ def value_confidence(score: Score, completion: str) -> Score:
     is_right, stated = score.outcome == "correct", stated_confidence(completion)
     said = "states no confidence" if stated is None else f"states the confidence {stated:g}"
     confidence = float(not is_right) if stated is None else stated
-    value = is_right - (confidence - is_right) ** 2  # Eq. 18
+    value = is_right - (confidence - is_right) ** 2  # Eq. 20
     return replace(score, value=value, reason=f"{score.reason}; {said}")

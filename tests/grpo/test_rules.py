@@ -96,7 +96,7 @@ def test_a_rule_says_why(rule, metrics, words):
 
 EQUAL = {"frac_reward_zero_std": 0.95}
 TEACHING = {  # configuration -> advantages of completions whose rewards are equal
-    "refusal_target": (0.3, group_advantages([0.0, 0.0 + 0.5])),  # Eq. 20 has moved the one that declines
+    "refusal_target": (0.3, group_advantages([0.0, 0.0 + 0.5])),  # Eq. 14 has moved the one that declines
     "multi_objective_aggregation": (
         "normalize_then_sum",  # 1 + 2 * 0 = 0 + 2 * 0.5
         group_advantages(normalize_then_sum([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1.0, 2.0])),

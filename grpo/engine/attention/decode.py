@@ -70,9 +70,9 @@ def _grouped(attend: Callable[..., Tensor], mask_BX1S: Tensor) -> DecodeKernel:
 
     def kernel(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         num_kv_heads = k_BKSE.shape[1]
-        q_BKGE = q_BHE.unflatten(1, (num_kv_heads, -1))
-        out_BKGE = attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S)
-        return out_BKGE.flatten(1, 2)
+        q_BKJE = q_BHE.unflatten(1, (num_kv_heads, -1))
+        out_BKJE = attend(q_BKJE, k_BKSE, v_BKSE, mask_BX1S)
+        return out_BKJE.flatten(1, 2)
 
     return kernel
 
@@ -103,12 +103,12 @@ def torch_flash(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
             lengths = lengths_B.to(torch.int32).repeat_interleave(K)
             starts[K, capacity] = number, number * capacity, lengths
         query_starts, key_starts, lengths = starts[K, capacity]
-        q_XGE = q_BHE.reshape(B * K, H // K, E)
+        q_XJE = q_BHE.reshape(B * K, H // K, E)
         shape, strides = (B * K * capacity, 1, E), (E, E, 1)  # of the cache as one run of tokens
         k_T1E = k_BKSE.as_strided(shape, strides)
         v_T1E = v_BKSE.as_strided(shape, strides)
         out, *_ = torch.ops.aten._flash_attention_forward(
-            q_XGE,
+            q_XJE,
             k_T1E,
             v_T1E,
             query_starts,

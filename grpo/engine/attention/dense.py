@@ -15,18 +15,18 @@ def usable(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def decode(q_BKGE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask_BK1S: Tensor) -> Tensor:
+def decode(q_BKJE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask_BK1S: Tensor) -> Tensor:
     """Attend with one query position per row. If k, v or mask have gaps between rows, they are copied."""
-    scale = q_BKGE.shape[-1] ** -0.5
-    q_XGE = (q_BKGE * scale).flatten(0, 1)  # X: all pairs of a row and a key-value head
+    scale = q_BKJE.shape[-1] ** -0.5
+    q_XJE = (q_BKJE * scale).flatten(0, 1)  # X: all pairs of a row and a key-value head
     k_XSE = k_BKSE.flatten(0, 1)
     v_XSE = v_BKSE.flatten(0, 1)
     mask_X1S = mask_BK1S.flatten(0, 1)
     k_XES = k_XSE.transpose(1, 2)
-    scores_XGS = torch.baddbmm(mask_X1S, q_XGE, k_XES)
-    p_XGS = scores_XGS.softmax(dim=-1)
-    out_XGE = torch.bmm(p_XGS, v_XSE)
-    return out_XGE.view_as(q_BKGE)
+    scores_XJS = torch.baddbmm(mask_X1S, q_XJE, k_XES)
+    p_XJS = scores_XJS.softmax(dim=-1)
+    out_XJE = torch.bmm(p_XJS, v_XSE)
+    return out_XJE.view_as(q_BKJE)
 
 
 class DenseAttention(torch.autograd.Function):
@@ -38,34 +38,34 @@ class DenseAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q_NSHE, k_NXKE, v_NXKE, mask):
         num_kv_heads = k_NXKE.shape[2]
-        q_NKGSE = _grouped(q_NSHE, num_kv_heads)
+        q_NKJSE = _grouped(q_NSHE, num_kv_heads)
         k_NKXE = _heads_first(k_NXKE)
         v_NKXE = _heads_first(v_NXKE)
-        out_NKGSE = torch.empty_like(q_NKGSE)
-        for rows in _few_rows(q_NKGSE, k_NKXE):
+        out_NKJSE = torch.empty_like(q_NKJSE)
+        for rows in _few_rows(q_NKJSE, k_NKXE):
             mask_of_rows = _mask_of(rows, mask)
-            p_NKSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], mask_of_rows)
-            out_NKSE = _one_axis(out_NKGSE[rows])
+            p_NKSX = _probabilities(q_NKJSE[rows], k_NKXE[rows], mask_of_rows)
+            out_NKSE = _one_axis(out_NKJSE[rows])
             torch.matmul(p_NKSX, v_NKXE[rows], out=out_NKSE)
-        ctx.save_for_backward(q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask)
-        return _ungrouped(out_NKGSE)
+        ctx.save_for_backward(q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask)
+        return _ungrouped(out_NKJSE)
 
     @staticmethod
     def backward(ctx, dout_NSHE):
-        q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask = ctx.saved_tensors
-        dout_NKGSE = _grouped(dout_NSHE, k_NKXE.shape[1])
-        dq_NKGSE = torch.empty_like(q_NKGSE)
+        q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask = ctx.saved_tensors
+        dout_NKJSE = _grouped(dout_NSHE, k_NKXE.shape[1])
+        dq_NKJSE = torch.empty_like(q_NKJSE)
         dk_NKXE = torch.empty_like(k_NKXE)
         dv_NKXE = torch.empty_like(v_NKXE)
-        scale = q_NKGSE.shape[-1] ** -0.5
-        for rows in _few_rows(q_NKGSE, k_NKXE):
+        scale = q_NKJSE.shape[-1] ** -0.5
+        for rows in _few_rows(q_NKJSE, k_NKXE):
             k_rows, v_rows = k_NKXE[rows], v_NKXE[rows]
             mask_of_rows = _mask_of(rows, mask)
-            p_NKSX = _probabilities(q_NKGSE[rows], k_rows, mask_of_rows)
-            q_NKSE = _one_axis(q_NKGSE[rows])
-            out_NKSE = _one_axis(out_NKGSE[rows])
-            dout_NKSE = _one_axis(dout_NKGSE[rows])
-            dq_NKSE = _one_axis(dq_NKGSE[rows])
+            p_NKSX = _probabilities(q_NKJSE[rows], k_rows, mask_of_rows)
+            q_NKSE = _one_axis(q_NKJSE[rows])
+            out_NKSE = _one_axis(out_NKJSE[rows])
+            dout_NKSE = _one_axis(dout_NKJSE[rows])
+            dq_NKSE = _one_axis(dq_NKJSE[rows])
 
             torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
             dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
@@ -75,47 +75,47 @@ class DenseAttention(torch.autograd.Function):
             dscore_NKSX = dscore_NKSX.mul_(scale)
             torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
             torch.matmul(dscore_NKSX.mT, q_NKSE, out=dk_NKXE[rows])
-        dq_NSHE = _ungrouped(dq_NKGSE)
+        dq_NSHE = _ungrouped(dq_NKJSE)
         dk_NXKE = dk_NKXE.transpose(1, 2)
         dv_NXKE = dv_NKXE.transpose(1, 2)
         return dq_NSHE, dk_NXKE, dv_NXKE, None
 
 
-def _probabilities(q_NKGSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
+def _probabilities(q_NKJSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
     """Return the softmax of the scores, [N, K, S, X], with S over all queries of a group."""
-    scale = q_NKGSE.shape[-1] ** -0.5
-    scaled_NKSE = _one_axis(q_NKGSE * scale)
+    scale = q_NKJSE.shape[-1] ** -0.5
+    scaled_NKSE = _one_axis(q_NKJSE * scale)
     score_NKSX = torch.matmul(scaled_NKSE, k_NKXE.mT)
-    score_NKGSX = score_NKSX.view(*q_NKGSE.shape[:4], -1)
-    p_NKGSX = score_NKGSX.add_(mask[:, None]).softmax(dim=-1)
-    return _one_axis(p_NKGSX)
+    score_NKJSX = score_NKSX.view(*q_NKJSE.shape[:4], -1)
+    p_NKJSX = score_NKJSX.add_(mask[:, None]).softmax(dim=-1)
+    return _one_axis(p_NKJSX)
 
 
-def _one_axis(x_NKGSE: Tensor) -> Tensor:
-    """View G and S as one axis, which is S from then on: the queries of a group stand below one another."""
-    return x_NKGSE.flatten(2, 3)
+def _one_axis(x_NKJSE: Tensor) -> Tensor:
+    """View J and S as one axis, which is S from then on: the queries of a group stand below one another."""
+    return x_NKJSE.flatten(2, 3)
 
 
 def _grouped(x_NSHE: Tensor, num_kv_heads: int) -> Tensor:
-    """Return [N, K, G, S, E], contiguous: the queries that share a key-value head side by side."""
-    x_NSKGE = x_NSHE.unflatten(2, (num_kv_heads, -1))
-    return x_NSKGE.permute(0, 2, 3, 1, 4).contiguous()
+    """Return [N, K, J, S, E], contiguous: the queries that share a key-value head side by side."""
+    x_NSKJE = x_NSHE.unflatten(2, (num_kv_heads, -1))
+    return x_NSKJE.permute(0, 2, 3, 1, 4).contiguous()
 
 
-def _ungrouped(x_NKGSE: Tensor) -> Tensor:
-    x_NSKGE = x_NKGSE.permute(0, 3, 1, 2, 4)
-    return x_NSKGE.flatten(2, 3)
+def _ungrouped(x_NKJSE: Tensor) -> Tensor:
+    x_NSKJE = x_NKJSE.permute(0, 3, 1, 2, 4)
+    return x_NSKJE.flatten(2, 3)
 
 
 def _heads_first(x_NXKE: Tensor) -> Tensor:
     return x_NXKE.transpose(1, 2).contiguous()
 
 
-def _few_rows(q_NKGSE: Tensor, k_NKXE: Tensor) -> list[slice]:
+def _few_rows(q_NKJSE: Tensor, k_NKXE: Tensor) -> list[slice]:
     """Split the rows so that the scores of each slice fit into SCORES_BYTES."""
-    _, _, G, S, _ = q_NKGSE.shape
+    _, _, J, S, _ = q_NKJSE.shape
     num_rows, K, X, _ = k_NKXE.shape
-    row_bytes = K * G * S * X * q_NKGSE.itemsize
+    row_bytes = K * J * S * X * q_NKJSE.itemsize
     size = max(1, SCORES_BYTES // row_bytes)
     return [slice(start, start + size) for start in range(0, num_rows, size)]
 

@@ -75,7 +75,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
 
 
 def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
+    """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 16).
 
     It finds the block first, then the entry in it, so that running sums are over at most V / 128 numbers in float64. If
     a row is not finite, its entry means nothing, and its total is not finite.
@@ -85,7 +85,7 @@ def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     last_block = running_BX.shape[1] - 1
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
-    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 13
+    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
     block_B1.clamp_(max=last_block)
     previous_B1 = (block_B1 - 1).clamp_min(0)
     before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, previous_B1), 0.0)
@@ -94,7 +94,7 @@ def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     inside_BX = chosen_BX.double().cumsum(dim=-1)
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
-    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 13
+    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 16
     id_B = (block_B1 * BLOCK + entry_B1)[:, 0]
     id_B.clamp_(max=weight_BV.shape[1] - 1)  # a row that is not finite must not crash
     return id_B, total_B.to(weight_BV.dtype)
@@ -110,7 +110,7 @@ def _blocks(weight_BV: Tensor) -> Tensor:
 def _threshold(
     logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float, width: int = LIKELIEST
 ) -> tuple[Tensor, Tensor]:
-    """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 14).
+    """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 17).
 
     Only the likeliest tokens are sorted, in rising order. The last one kept by top_k is the k-th from the end. top_p
     keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one kept is
@@ -140,7 +140,7 @@ def _threshold(
     first_dropped_B1 = (num_dropped_B1 - 1).clamp_min(0)
     next_B1 = rising_BX.gather(1, first_dropped_B1)
     next_B1 = torch.where(num_dropped_B1 > 0, next_B1, NO_CUT)
-    middle_B1 = (least_B1 + next_B1) / 2  # Eq. 14
+    middle_B1 = (least_B1 + next_B1) / 2  # Eq. 17
     are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
     limit_B1 = torch.where(are_neighbours_B1, least_B1, middle_B1)
     cut_B1 = limit_B1 - best_B1 + largest_p_B1.log()

@@ -24,7 +24,7 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 # Copies of a product's input, and columns to leave free to the right of each: see `append_product`.
 SpareColumns = tuple[int, int]
 
-# By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 12.
+# By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 15.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 

@@ -9,6 +9,18 @@ Everything between two such pairs (residual stream, norms) is computed by every 
 order of the shards, in float32 at least, so the sum does not depend on how many rows there are, and is the same on
 every shard bit for bit. An all-reduce promises neither; for two shards it sends as much.
 
+LoRA follows: where outputs are split, A is whole, B is split, and dA is a sum of terms; where inputs are split, the
+reverse. Of the vocabulary, a shard has the logits of its tokens; log Σ exp and the entropy come from four numbers per
+shard and row (split_softmax.py), and so does the token that is drawn (split_draw.py). With top-k or top-p, logits are
+gathered to draw. A row's scale in 8 bits is that of the whole row.
+
+Bit for bit as with one process: prompts, seeds, the start of A, dropout masks, the layout of all files; and all shards
+have the same activations, tokens and log-probs as each other. Equal but for rounding: sums of terms (y, dx, dA, dB),
+log Σ exp, the norm of the gradient. A token drawn from equal logits is the same, unless u · total lies within rounding
+of the edge between two tokens. tests/grpo/test_shards.py has the bounds. (AdamW's first update is lr g / (|g| + ε):
+where |g| is about ε = 10⁻⁸, an error of 10⁻¹⁰ in g moves the weight by up to 10⁻² lr, so after a cold start in float32
+no bound on weights is promised; in float64 both stages differ by less than 10⁻¹⁰.)
+
 A process that has the model for itself is `ALONE`, whose methods return what they are given.
 """
 

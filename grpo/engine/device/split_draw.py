@@ -1,7 +1,7 @@
 """Draw a token from a vocabulary that shards share: each has the logits of some tokens. (draw.py has those of all.)
 
 The shards tell each other their largest logit and their mass relative to it. So all of them know in whose part of the
-vocabulary the running sum exceeds u · total (Eq. 13). That shard finds the token, and tells it with its logit. For each
+vocabulary the running sum exceeds u · total (Eq. 16). That shard finds the token, and tells it with its logit. For each
 row, four numbers are sent in place of a part's logits. top-k and top-p need all logits in one place.
 """
 
@@ -39,7 +39,7 @@ def split_draw(
         total_B = running_NB[-1]
         log_total_B = total_B.log()
         target_B = uniform_B * total_B
-        owner_B = (running_NB <= target_B).sum(dim=0)  # Eq. 13
+        owner_B = (running_NB <= target_B).sum(dim=0)  # Eq. 16
         owner_B = owner_B.clamp_(max=shard.world - 1)
         before_B = running_NB[shard.rank - 1] if shard.rank else 0
         own_B = running_NB[shard.rank] - before_B

@@ -19,14 +19,14 @@ GLOSSARY = {
     "reward": "mean over scorable completions of the weighted sum of rewards",
     "reward_std": "standard deviation of that sum, over all groups",
     "frac_reward_zero_std": "share of groups whose rewards are all equal, or with fewer than two scorable; they teach "
-    "nothing, unless Eq. 17, Eq. 20 or a bonus makes advantages differ (then see advantage_abs_mean)",
+    "nothing, unless Eq. 12, Eq. 14 or a bonus makes advantages differ (then see advantage_abs_mean)",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
     "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
     "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
-    "refusal_shift": "what declining earned more in this step than its reward says (Eq. 20, refusal_target)",
+    "refusal_shift": "what declining earned more in this step than its reward says (Eq. 14, refusal_target)",
     "refusal_rate_known": "share of completions that decline, among questions that their group knows: a quarter of its "
     "completions is right, and more are right than wrong",
     "rewards/<name>/mean": "mean over scorable completions",

@@ -153,7 +153,7 @@ def no_signal(history: History) -> str | None:
 def _may_teach_by_equal_rewards(history: History) -> bool:
     """Return whether completions with equal rewards may have different advantages.
 
-    They may if declining gets more than its reward (Eq. 20), if each reward is normalised by itself (Eq. 17), or if a
+    They may if declining gets more than its reward (Eq. 14), if each reward is normalised by itself (Eq. 12), or if a
     reward adds a bonus to the advantage.
     """
     is_moved = history.config.get("refusal_target") is not None
