@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from grpo.config.options import SftConfig
+from grpo.config.options import FORM, SftConfig
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.data.registry import find_sources
 from grpo.data.rows import Row
-from grpo.doctor.case import Case, need
+from grpo.doctor.case import Case, NotChecked, need
 from grpo.sft import load_examples
 
 MAX_SHOWN = 3  # examples of duplicates
@@ -83,6 +83,8 @@ def conversations(case: Case) -> str:
     """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
     config = case.start
     need(config.dataset_id_or_path, "dataset_id_or_path")
+    if getattr(case.config, "cold_start", None) == FORM:
+        raise NotChecked("not checked: the model writes it, when the run begins")
     if case.tokenizer is None or case.shape is None:  # the data can be read, but not encoded
         for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
             for _ in read_conversations(source.read(), source.path, RowCount(source.path.name)):

@@ -6,7 +6,8 @@ from dataclasses import replace
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import examine_config
-from grpo.config.options import SftConfig, keys_that
+from grpo.config.options import FORM, SftConfig, keys_that
+from grpo.data import form
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.doctor.case import Case, NotChecked, need
 from grpo.doctor.rehearsal import GrpoRehearsal, Rehearsal, SftRehearsal
@@ -31,7 +32,9 @@ UNITS = ((1e9, "B"), (1e6, "M"))
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
-    first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
+    overrides, first, problems = stage1_overrides(config), form.stage1(config), []
+    if config.cold_start != FORM:
+        first, _, problems = examine_config(config.cold_start, overrides, SftConfig)
     if problems:
         case.start = first
         raise UserError(f"{config.cold_start} is not a configuration of stage 1", "\n     ".join(problems))
