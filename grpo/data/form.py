@@ -36,12 +36,12 @@ from rewards.format import TAGS
 from rewards.prompts import BOXED
 from rewards.registry import built_in, expand
 
-NUM_EXAMPLES, EXAMPLES_PER_STEP = 320, 16
+NUM_EXAMPLES, EXAMPLES_PER_STEP, NUM_STEPS = 160, 16, 20
 RATE, RATE_OF_ALL_WEIGHTS = 5e-4, 1e-5  # of adapters, and without them
 TEMPERATURE = 0.7  # several answers to one question should differ, and still make sense
 STEM = "\nThe answer is:"  # after an answer, it asks for a shorter one
 MAX_SHORT_TOKENS, MAX_SEQUENCES = 16, 64
-_ENDS = re.compile(r"[.,;:!?](?=\s|$)|[\n(\"]")  # of a short answer
+_ENDS = re.compile(r"[.,;:!?](?=\s|$)|[。，；：！？\n(\"]")  # of a short answer
 _MARKUP = re.compile("|".join([*TAGS, r"\\boxed", r"[{}$*]"]))
 
 
@@ -56,7 +56,7 @@ def stage1(config: TrainConfig) -> SftConfig:
         system_prompt=config.system_prompt,
         max_length=config.max_prompt_length + config.max_completion_length,
         per_device_train_batch_size=EXAMPLES_PER_STEP,
-        max_steps=NUM_EXAMPLES // EXAMPLES_PER_STEP,
+        max_steps=NUM_STEPS,
         learning_rate=RATE if config.lora_r else RATE_OF_ALL_WEIGHTS,
         warmup_steps=3,
         save_steps=0,
@@ -97,7 +97,7 @@ def write_examples(config: TrainConfig) -> None:
             "name a config of stage 1 instead: cold_start=CONFIG",
             PREFLIGHT,
         )
-    write_lines(stage1(config).dataset_id_or_path, examples)
+    write_lines(Path(stage1(config).dataset_id_or_path), examples)
 
 
 def own_system_prompt(config: TrainConfig) -> str | None:

@@ -117,20 +117,29 @@ def test_the_reason_that_most_completions_share_and_what_helps(completions, reas
     assert found is None or (reason in str(found) and remedy in found.remedy)
 
 
-def test_what_helps_fits_the_reason():
-    """Where most completions are cut off, it is the limit."""
+TAGS, LIMIT, DATA = "cold_start=form", "raise max_completion_length (now 48)", "name the columns"
 
-    def told(**changes):
-        diagnosis = Diagnosis(config={"max_completion_length": 48})
-        for step in range(1, 4):
-            diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
-        return diagnosis
 
-    completion = {"format": (-1.0, "no <think>")}
-    by_tags, by_limit = told(), told(**{"completions/clipped_ratio": 0.6})
-    symptom = by_tags.symptoms["no signal"]
-    assert "8 of 8 completions: no <think> (format)" in symptom.text and "cold_start" in symptom.advice
-    assert "max_completion_length (now 48)" in by_limit.symptoms["no signal"].advice
+@pytest.mark.parametrize(("reason", "share", "clipped", "remedy"), [
+    ("no <think>; no </think>", 1.0, 0.0, TAGS),
+    ("no <think>; no </think>", 1.0, 1.0, TAGS),  # what is cut off has a beginning all the same
+    ("no </think>", 1.0, 0.6, TAGS),  # so do those that end by themselves
+    ("no </think>", 1.0, 1.0, LIMIT),
+    (r"no \boxed{} in the completion", 0.75, 0.9, LIMIT),
+    ("", 1.0, 0.9, LIMIT),  # a reward that gives no reason
+    ("the row has no answer", None, 0.9, DATA),
+])  # fmt: skip
+def test_what_helps_fits_the_reason(reason, share, clipped, remedy):
+    """Where most completions are cut off, it is the limit, unless that cannot explain what they share."""
+    diagnosis = Diagnosis(config={"max_completion_length": 48})
+    bad = {"format": (-1.0 if share else None, reason)}
+    completions = [bad] * round(8 * (share or 1)) + [IN_ORDER] * round(8 * (1 - (share or 1)))
+    metrics = {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": clipped}
+    for step in range(1, 6):
+        diagnosis.check(step, metrics, completions)
+    assert remedy in diagnosis.first_step and remedy in diagnosis.symptoms["no signal"].advice
+    if clipped:
+        assert remedy in diagnosis.symptoms["cut off"].advice
 
 
 @pytest.mark.parametrize(("metrics", "words"), [

@@ -64,10 +64,12 @@ class History:
         return {name: statistics.fmean(values) for name, values in shares.items() if values and min(values) > 0}
 
     def remedy(self) -> str:
-        """Return what helps against the reason that most completions share; "" if there is none."""
-        if self.reason and not self.reason.is_scored:
-            return f"{self.reason.remedy}."
-        if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
+        """Return what helps against the reason that most completions share; "" if there is none.
+
+        If most are cut off, the length limit is the reason, unless it cannot explain what they share.
+        """
+        clipped_ratio = self.steps[-1].get("completions/clipped_ratio", 0)
+        if clipped_ratio >= MOST and not (self.reason and self.reason.explains_more_than(clipped_ratio)):
             return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
         return f"{self.reason.remedy}." if self.reason else ""
 
@@ -238,7 +240,8 @@ def meaning(rule: Rule) -> str:
 
 def advice(rule: Rule, history: History) -> str:
     """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
-    remedy = history.remedy() if rule is no_signal else ""
+    is_mostly_cut = rule is cut_off and history.steps[-1]["completions/clipped_ratio"] >= MOST
+    remedy = history.remedy() if rule is no_signal or is_mostly_cut else ""
     return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
 
 
