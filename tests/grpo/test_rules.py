@@ -3,11 +3,14 @@
 import math
 
 import pytest
-from test_train import run
+from making import write_rows
+from test_train import QUESTIONS, run
 
+from grpo.explain import explain
 from grpo.run.diagnosis import rules
 from grpo.run.diagnosis.health import Diagnosis
 from grpo.run.diagnosis.reasons import dominant_reason
+from grpo.run.diagnosis.record import read_record
 from grpo.run.diagnosis.rules import RULES, History, meaning
 
 HEALTHY = {
@@ -71,7 +74,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
+OF_METRICS = [rule.__name__ for rule in RULES if rule is not rules.stands_still]  # which looks at held-out answers
+
+
+@pytest.mark.parametrize("rule", OF_METRICS)
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
     symptom = symptoms_of(50, **failing)[rule]
@@ -91,6 +97,23 @@ def test_a_rule_recognises_its_failure_and_no_other(rule):
 ])  # fmt: skip
 def test_a_rule_says_why(rule, metrics, words):
     assert words in symptoms_of(**metrics)[rule].text
+
+
+@pytest.mark.parametrize(("num_same", "metrics", "is_named"), [
+    (20, {}, True),
+    (19, {}, True),
+    (18, {}, False),
+    (20, {"accuracy": 0.95}, False),  # there is nothing more to learn
+    (20, {"frac_reward_zero_std": 0.9}, False),  # another rule says why
+])  # fmt: skip
+def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, metrics, is_named):
+    diagnosis = Diagnosis(config={"learning_rate": 1e-6, "max_steps": 20})
+    for step in range(1, 21):
+        diagnosis.check(step, {**HEALTHY, "reward": step / 20, **metrics})
+    found = diagnosis.compare([("4.", "4.")] * num_same + [("4.", "5.")] * (20 - num_same))
+    assert [symptom.rule for symptom in found] == [rules.stands_still] * is_named
+    for symptom in found:
+        assert symptom.text.startswith(f"{num_same} of 20") and "learning_rate (now 1e-06)" in symptom.advice
 
 
 def test_a_learned_task_may_be_deterministic():
@@ -197,3 +220,16 @@ def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, cap
     assert "step 3: nothing is learned" in capsys.readouterr().err
     run(tmp_path, chat_checkpoint, max_steps=5, resume_from_checkpoint=True, **keys)
     assert "nothing is learned" not in capsys.readouterr().err
+
+
+def test_a_run_that_moves_nothing_says_so_at_its_end_and_later(tmp_path, chat_checkpoint, capsys):
+    held_out = str(write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6]))
+    for rate, is_said in ((1e-9, True), (0.5, False)):
+        keys = {"eval_dataset_id_or_path": held_out, "learning_rate": rate, "overwrite_output_dir": True}
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:early_letters"], **keys)
+        words = "6 of 6 held-out answers are word for word those before training"
+        assert (words in capsys.readouterr().err) == is_said
+        remarks = [remark for remark in explain(read_record(tmp_path / "run")) if words in remark.sentence]
+        assert [remark.advice for remark in remarks] == [
+            "raise learning_rate (now 1e-09), or max_steps (now 3)."
+        ] * is_said
