@@ -10,7 +10,7 @@ from grpo.explain import explain
 from grpo.run.diagnosis import rules
 from grpo.run.diagnosis.health import Diagnosis
 from grpo.run.diagnosis.reasons import dominant_reason
-from grpo.run.diagnosis.record import read_record
+from grpo.run.diagnosis.record import Answer, read_record
 from grpo.run.diagnosis.rules import RULES, History, meaning
 
 HEALTHY = {
@@ -110,10 +110,16 @@ def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, met
     diagnosis = Diagnosis(config={"learning_rate": 1e-6, "max_steps": 20})
     for step in range(1, 21):
         diagnosis.check(step, {**HEALTHY, "reward": step / 20, **metrics})
-    found = diagnosis.compare([("4.", "4.")] * num_same + [("4.", "5.")] * (20 - num_same))
+    four, five = Answer("4."), Answer("5.")
+    found = diagnosis.compare([(four, four)] * num_same + [(four, five)] * (20 - num_same))
     assert [symptom.rule for symptom in found] == [rules.stands_still] * is_named
     for symptom in found:
         assert symptom.text.startswith(f"{num_same} of 20") and "learning_rate (now 1e-06)" in symptom.advice
+
+
+def test_answers_that_are_getting_shorter_need_no_higher_limit():
+    assert "cut_off" not in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.8**step})
+    assert "cut_off" in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.9**step})
 
 
 def test_a_learned_task_may_be_deterministic():
