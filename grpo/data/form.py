@@ -41,6 +41,7 @@ RATE, RATE_OF_ALL_WEIGHTS = 5e-4, 1e-5  # of adapters, and without them
 TEMPERATURE = 0.7  # several answers to one question should differ, and still make sense
 STEM = "\nThe answer is:"  # after an answer, it asks for a shorter one
 MAX_SHORT_TOKENS, MAX_SEQUENCES = 16, 64
+MAX_WORDS = 3  # that a short answer may share with a text hardly longer than itself
 _ENDS = re.compile(r"[.,;:!?](?=\s|$)|[。，；：！？\n(\"]")  # of a short answer
 _MARKUP = re.compile("|".join([*TAGS, r"\\boxed", r"[{}$*]"]))
 
@@ -109,11 +110,15 @@ def own_system_prompt(config: TrainConfig) -> str | None:
 def make_examples(
     config: TrainConfig, rows: Sequence[Row], prompts: Sequence[Prompt], thoughts: Sequence[str], answers: Sequence[str]
 ) -> list[dict]:
-    """Return the examples, without those in which a part is empty. prompts: of these rows, some several times."""
+    """Return the examples, without those whose short answer is missing or only repeats what was said.
+
+    prompts: of these rows, some several times.
+    """
     rng, by_index, examples = random.Random(config.seed), {row.index: row for row in rows}, []
     can_decline = any(built_in(name).asks_judge for name in config.reward_funcs)
     for prompt, thought, answer in zip(prompts, thoughts, answers, strict=True):
-        if thought and answer:
+        is_repetition = len(answer.split()) > MAX_WORDS and 2 * len(answer) > len(thought)
+        if thought and answer and not is_repetition:
             declines = can_decline and rng.random() < REFUSALS
             completion = in_form(config.reward_funcs, thought, REFUSAL if declines else answer, rng)
             messages = given(by_index[prompt.row], config.prompt_template)

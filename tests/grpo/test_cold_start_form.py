@@ -6,8 +6,10 @@ import random
 import pytest
 from making import refused, write_rows
 
+from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
-from grpo.data.form import complete_sentences, first_words, in_form, own_system_prompt, plain, stage1
+from grpo.data.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
+from grpo.data.rows import Row
 from grpo.train import train
 from rewards.boxed import last_boxed
 from rewards.format import parse, stated_confidence
@@ -75,6 +77,14 @@ def test_math_alone_reads_a_box_and_no_tags():
 )
 def test_an_answer_is_cut_where_it_ends(text, whole, few):
     assert complete_sentences(text) == whole and first_words(text) == few
+
+
+def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
+    config, rows, prompts = load_config(None, keys)[0], [Row(0, "Where?", {})], [Prompt(0, "", (1,), {})] * 4
+    said = ["The capital of Nepal is Kathmandu."] * 2 + ["Lima.", ""]
+    found = make_examples(config, rows, prompts, said, ["The capital of Nepal is Kathmandu", "Kathmandu", "Lima", "x"])
+    thoughts = [example["completion"].partition("</think>")[0] for example in found]
+    assert thoughts == [f"<think>{said[0]}", "<think>Lima."]
 
 
 def test_what_the_model_writes_cannot_break_the_form():
