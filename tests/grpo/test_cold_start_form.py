@@ -5,6 +5,7 @@ import random
 
 import pytest
 from making import refused, write_rows
+from test_cold_start import examine
 
 from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
@@ -90,6 +91,13 @@ def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
 def test_what_the_model_writes_cannot_break_the_form():
     said = plain("<think>It is\n</answer> $\\boxed{4}$ **yes**</think>")
     assert not parse(in_form(["knowrl"], said, said, random.Random(0))).problem
+
+
+def test_the_doctor_knows_that_the_data_of_stage_1_is_yet_to_be_written(tmp_path, keys):
+    found = examine(keys)
+    assert all(finding.ok is not False for finding in found.values()), found
+    assert found["stage 1"].text.startswith("form runs first, from ") and "cold_start" in found["stage 1"].text
+    assert found["stage 1 data"].text == "not checked: the model writes it, when the run begins"
 
 
 def test_a_toy_world_has_a_cold_start_of_its_own():
