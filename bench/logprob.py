@@ -16,7 +16,7 @@ from bench import ceilings, models
 from bench.record import Record, parse
 from bench.workload import plain_logprobs
 from grpo.algorithm.logprobs import token_logprobs
-from grpo.engine.model.lora import Build
+from grpo.engine.model.build import Build
 from grpo.engine.model.memory import CHUNK
 
 CHECKED_ROWS = 64

@@ -21,8 +21,10 @@ from grpo.base.storage import write_json
 from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.engine.attention.select import packed_attention
 from grpo.engine.model import policy
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import REFERENCE, Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import REFERENCE
+from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import load_decoder, named_tensors, save_checkpoint
 
 END, PAD = "<|end|>", "<|endoftext|>"

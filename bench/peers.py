@@ -10,7 +10,7 @@ from bench import timing
 from bench.workload import Ids, plain_logprobs
 from grpo.algorithm.schema import Completion
 from grpo.config.options import TrainConfig
-from grpo.engine.model.lora import Build
+from grpo.engine.model.build import Build
 
 SHARED = (  # keys that mean the same to TRL and to us
     "num_generations max_completion_length temperature beta loss_type scale_rewards learning_rate lr_scheduler_type "

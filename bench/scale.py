@@ -35,8 +35,9 @@ from bench.models import qwen2
 from bench.record import markdown_table
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
 
 QUESTIONS = 64
 ANSWERS = 12  # of a question

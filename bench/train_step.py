@@ -31,8 +31,8 @@ from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import Build
 
 RANK = 16
 SIZES = {
@@ -67,12 +67,8 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     longest = longest_prompt + max(completion_lengths(groups))
     budget = memory.choose_budget(model, longest, memory.free_bytes(device))
     model.recompute = budget.recompute
-    batches = []
-    for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
-        batch = pack_batch(parts, number, device=device)
-        batch.set_advantages()
-        batches.append(batch)
-    return batches
+    split = split_into_micro_batches(groups, budget.tokens)
+    return [pack_batch(parts, number, device=device) for number, parts in enumerate(split)]
 
 
 def our_pass(model: Decoder, batches: list[PackedBatch]) -> float:
@@ -90,9 +86,8 @@ def our_pass(model: Decoder, batches: list[PackedBatch]) -> float:
 def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None:
     """Compute the loss that both sides share, and its gradients. The old log-probs are the new ones.
 
-    batch: what the loss needs of one: old_logp_C, advantage_C, weight_C, completion_C.
+    batch: what the loss needs of one: advantage_C, weight_C, completion_C; its old_logp_C is None.
     """
-    batch.old_logp_C = logp_C.detach()
     loss, _ = policy_loss(batch, logp_C, TrainConfig())
     loss.backward()
 
@@ -119,7 +114,7 @@ class Padded:
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
         advantage_C = torch.tensor(advantages, device=build.device)[rows_C]
         weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
-        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C)
+        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C, old_logp_C=None)
 
     def run(self) -> float:
         """Run forward, loss and backward over all rows at once; return the mean log-prob."""

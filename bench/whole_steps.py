@@ -73,7 +73,6 @@ class Ours:
 
     def step(self) -> None:
         start = timing.now(self.device)
-        self.trainer.start_step()
         self.trainer.train_step()
         metrics, groups = self.trainer.summarise_step()
         self.seconds.append(timing.now(self.device) - start)
@@ -89,7 +88,7 @@ class Ours:
             "target": shape["target"],
             "floors": floors,
             "phases": {phase: statistics.median(step[f"time/{phase}"] for step in measured) for phase in PHASES},
-            "recompute": self.trainer.budget.recompute,
+            "recompute": self.trainer.learner.memory.budget.recompute,
         }
         record.add(timing.make_case(name, seconds, sum(floors.values()), **about))
 
@@ -128,21 +127,22 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
     record.checks[f"{name}: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
     if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        largest = replace(trainer.budget, tokens=min(packed_tokens(groups), trainer.budget.tokens))
+        budget = trainer.learner.memory.budget
+        largest = replace(budget, tokens=min(packed_tokens(groups), budget.tokens))
         needed = memory.account(trainer.model, 0, 0, largest)
         predicted = resident + needed.activations + needed.logits
         record.checks |= {f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9}
-        print(f"  attention: decode {trainer.rollout.sampler.decode_kernel}")
+        print(f"  attention: decode {trainer.sampler.decode_kernel}")
     if options.profile:
         record.profiles[f"{name}, training"] = profile_training(trainer, groups, options.device)
 
 
 def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
     """Profile forward and backward of the first micro-batch."""
-    batch = trainer.make_batches(groups)[0]
+    batch = trainer.learner.make_batches(groups)[0]
 
     def run() -> None:
-        logp_C, _ = trainer.policy_logprobs(batch)
+        logp_C, _ = trainer.learner.policy_logprobs(batch)
         logp_C.sum().backward()
 
     operations = timing.profile(run, device)

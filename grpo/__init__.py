@@ -4,6 +4,7 @@ README.md shows how the data flows from a config to a checkpoint.
 
 Read in this order:
 
+    minimal.py       the whole of GRPO in one file, with none of what makes it fast     (python -m grpo.minimal)
     train.py         `train_step`: the algorithm on one screen
     algorithm/       the textbook: MATH.md, and a file for each noun of the algorithm
     trainer.py       what GRPO and fine-tuning share: the passes, the update            (then sft.py)

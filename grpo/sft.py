@@ -12,6 +12,7 @@ from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, completions_of
+from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import UserError, run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
@@ -34,7 +35,6 @@ from grpo.report.plot import line_plot
 from grpo.run.cold_starts import keep, place_of, take
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.guard import Guard
-from grpo.run.metrics import Clock
 from grpo.run.provenance import check_origin, origin_of
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
@@ -43,7 +43,7 @@ from grpo.trainer import Trainer, load_trained
 
 
 class Examples:
-    """The conversations of a run, and those of each step. An example is a group of one given completion."""
+    """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, replicas: Peers):
         max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
@@ -55,49 +55,62 @@ class Examples:
         self.data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in self.all)
         self.total_steps = num_steps(config, len(self.all), self.rows_per_step)
         self.longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.all)
-        self.step, self.groups, self.num_tokens = -1, [], 0  # the last step taken: its examples, and its trained tokens
 
-    def take(self, step: int) -> list[Group]:
-        """Return this replica's examples of a step. Every trained token, on all replicas, gets the same loss weight.
+    def take(self) -> list[Group]:
+        """Return this replica's examples of the next step."""
+        rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
+        return [self.all[row] for row in rows]
 
-        A step that is done again, with smaller micro-batches, gets the same examples.
-        """
-        if self.step != step:
-            rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
-            self.groups, self.step = [self.all[row] for row in rows], step
-            num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(self.groups))
-            self.num_tokens = int(self.replicas.sum([num_tokens])[0])
-            for answer in completions_of(self.groups):
-                answer.advantage, answer.loss_weight = 1.0, 1 / self.num_tokens
-        return self.groups
+
+class Sft(Learner):
+    """Learns from given answers: the loss is the mean negative log-prob of all their tokens."""
+
+    def __init__(self, *args, examples: Examples, **more):
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def train_step(self) -> Learned:
+        """Train on the next examples."""
+        groups = self.examples.take()
+        answers = completions_of(groups)
+        num_tokens = self.replicas.sum([sum(len(answer.ids) - answer.credited_from for answer in answers)])[0]
+        for answer in answers:
+            answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
+        learned = Learned(groups, groups)
+        self.memory.run(lambda: self.add_gradient(learned))
+        self.update(learned)
+        self.step += 1
+        return learned
+
+    def add_gradient(self, learned: Learned) -> None:
+        """Add the gradient of the step, one micro-batch after the other."""
+        self.optimizer.discard_gradient()  # of a try that ran out of memory
+        learned.loss, batches = 0.0, self.make_batches(learned.groups)
+        for batch in batches:
+            logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
+            loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
+            self.optimizer.backward(loss)
+            learned.loss += loss.item()
+        learned.micro_batches = len(batches)
 
 
 class SftTrainer(Trainer):
-    """Policy, examples and optimizer of one run."""
+    """The trainer of stage 1."""
 
     def __init__(self, config: SftConfig, run: Run):
         self.examples = Examples(config, run.ranks.replicas)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         run.report_data("training data", self.examples.count)
-        super().__init__(config, run, policy, optimizer, self.examples, Clock(run.device))
-
-    def train_step(self) -> None:
-        """Train on the next examples: the mean negative log-prob of all their answer tokens."""
-        total = 0.0
-        for batch in self.make_batches(self.examples.take(self.step)):
-            batch.set_advantages()
-            logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
-            loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
-            self.optimizer.backward(loss)
-            total += loss.item()
-        self.update()
-        self.step += 1
-        self.loss = self.replicas.sum([total])[0]
+        super().__init__(config, run, policy, optimizer, self.examples)
+        self.order = self.examples.order
+        self.learner = Sft(**self.for_learner(), examples=self.examples)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
-        groups = self.replicas.gather_lists(self.examples.groups)
-        return {"loss": self.loss, "tokens": self.examples.num_tokens, **self.step_metrics(groups)}
+        groups = self.replicas.gather_lists(self.learned.groups)
+        num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(groups))
+        loss = self.replicas.sum([self.learned.loss])[0]
+        return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:

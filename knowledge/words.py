@@ -23,7 +23,7 @@ ABBREVIATIONS = tuple(
     """.split()
 )
 
-# Numbers in words (rewards/mathematics/number_words.py).
+# Numbers in words (rewards/mathematics).
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen".split()
@@ -31,4 +31,3 @@ ONES = (
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 NUMBERS = {word: n for n, word in enumerate(ONES)}
 NUMBERS |= {word: 10 * n for n, word in enumerate(TENS, 2)}
-BELOW_100 = rf"(?:(?:{'|'.join(TENS)})(?:[- ](?:{'|'.join(ONES[1:10])}))?|{'|'.join(reversed(ONES))})"

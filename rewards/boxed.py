@@ -14,9 +14,8 @@ from typing import Literal
 
 from rewards.exact import after_solution
 from rewards.mathematics.answer import read_answer
-from rewards.mathematics.equality import same
-from rewards.mathematics.key import has_content, same_word, text_key
-from rewards.mathematics.tokens import tokenize
+from rewards.mathematics.shapes import same
+from rewards.mathematics.tokens import are_same_word, has_content, text_key, tokenize
 from rewards.mathematics.value import Points, Unreadable
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
@@ -70,7 +69,7 @@ def equivalent(answer: str, truth: str) -> bool:
     answer_tokens, truth_tokens = tokenize(answer), tokenize(truth)
     if not has_content(answer_tokens) or not has_content(truth_tokens):
         return False
-    if text_key(answer_tokens) == text_key(truth_tokens) or same_word(answer_tokens, truth_tokens):
+    if text_key(answer_tokens) == text_key(truth_tokens) or are_same_word(answer_tokens, truth_tokens):
         return True
     points = Points()
     try:

@@ -75,9 +75,9 @@ class Scorer:
         scores_of_each = self.peers.of_first(lambda: self._scores(group))
         for completion, scores in zip(group.completions, scores_of_each, strict=True):
             completion.scores = scores
-        weights = self.weights_of(group)
+        group.weights = self.weights_of(group)
         for completion in group.completions:
-            completion.reward = combine(completion.scores, weights)
+            completion.reward = combine(completion.scores, group.weights)
         group.pending = []
 
     def weights_of(self, group: Group) -> dict[str, float]:

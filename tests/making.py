@@ -24,7 +24,8 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import shard
-from grpo.engine.model.lora import POLICY, Build, LoraSpec, Mode
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.lora import POLICY, Mode
 from grpo.engine.model.weights import load_decoder
 from knowledge.build import build
 from rewards.scorer import Scorer
@@ -220,7 +221,7 @@ def visible_in(layout: Layout) -> torch.Tensor:
 def loss_batch(
     weights: Sequence[float],
     advantages: Sequence[float],
-    old: Sequence[float] | torch.Tensor,
+    old: Sequence[float] | torch.Tensor | None,
     ref: Sequence[float] | torch.Tensor | None = None,
     sampler: Sequence[float] | None = None,
     rows: Sequence[int] | None = None,
@@ -230,12 +231,21 @@ def loss_batch(
     nothing = torch.zeros(0, dtype=torch.int64)
     weight_C, sampler_C = (torch.tensor(x) for x in (weights, [0.0] * len(weights) if sampler is None else sampler))
     completion_C = torch.tensor(range(len(weights)) if rows is None else rows)
-    batch = PackedBatch(
-        0, [], Layout(()), nothing, nothing, nothing, nothing, completion_C, weight_C, sampler_C, nothing
+    return PackedBatch(
+        number=0,
+        layout=Layout(()),
+        ids_T=nothing,
+        positions_T=nothing,
+        source_C=nothing,
+        targets_C=nothing,
+        cut_C=nothing,
+        completion_C=completion_C,
+        weight_C=weight_C,
+        advantage_C=torch.tensor(advantages),
+        sampler_logp_C=sampler_C,
+        ref_logp_C=None if ref is None else torch.as_tensor(ref),
+        old_logp_C=None if old is None else torch.as_tensor(old),
     )
-    batch.advantage_C, batch.old_logp_C = torch.tensor(advantages), torch.as_tensor(old)
-    batch.ref_logp_C = None if ref is None else torch.as_tensor(ref)
-    return batch
 
 
 def make_tokenizer(texts: list[str], folder: Path, vocab_size: int = 400):

@@ -24,7 +24,8 @@ PACKAGES = ("grpo", "rewards", "knowledge", "kernels", "bench")
 SOURCES = source_files(*PACKAGES)
 TEXT = {path: path.read_text(encoding="utf-8") for path in SOURCES}
 MATH = (ROOT / "grpo" / "algorithm" / "MATH.md").read_text(encoding="utf-8")
-ALGORITHM = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("grpo", "rewards")]
+MINIMAL = ROOT / "grpo" / "minimal.py"  # it repeats equations of the files that it stands for
+ALGORITHM = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in ("grpo", "rewards") and path != MINIMAL]
 
 
 @functools.cache
@@ -64,6 +65,8 @@ def test_every_equation_of_math_md_stands_on_a_line_of_code_and_the_other_way_ro
             if is_beside_code:
                 in_code |= equations(comment)
     assert in_text == in_code
+    repeated = [equations(comment) for comment, _ in comments(TEXT[MINIMAL]).values()]
+    assert {3, 4, 5, 6, 7, 8} <= set().union(*repeated) <= in_text
 
 
 def test_the_symbols_of_math_md_are_names_in_the_code():
@@ -98,17 +101,20 @@ def test_shape_suffixes_use_the_letters_of_the_legend():
     assert not wrong
 
 
-# Rooms and files from the ground up: each imports only from those above it in this list, and from itself.
+# The rooms from the ground up: each imports only from those above it in this list, and from itself. Engine and
+# algorithm come before what surrounds them: they know neither the loader of configurations nor a run.
 ORDER = """
     grpo.base grpo.algorithm.schema grpo.kernels
     grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
-    grpo.data.files grpo.data.benchmarks grpo.data.hub grpo.data.rows knowledge rewards grpo.config
-    grpo.engine.device grpo.engine.attention grpo.data.rows grpo.engine.model grpo.engine.sampling
-    grpo.algorithm.advantages grpo.algorithm.credit grpo.algorithm.packing grpo.algorithm.logprobs grpo.algorithm.loss
-    grpo.algorithm.optimizer
+    grpo.data.files grpo.data.count grpo.data.messages grpo.data.benchmarks grpo.data.hub grpo.data.rows
+    knowledge rewards
+    grpo.config.values grpo.config.options grpo.data.prompts
+    grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
+    grpo.algorithm
+    grpo.config grpo.data.rows grpo.data
     grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
-    grpo.run.run grpo.evaluation grpo.algorithm.rollout grpo.trainer grpo.sft grpo.evaluate
+    grpo.run grpo.evaluation grpo.trainer grpo.sft grpo.evaluate
     grpo.train grpo.api grpo.generate grpo.export grpo.doctor rewards.score
 """.split()
 
@@ -148,6 +154,15 @@ def test_imports_go_one_way():
         if own is not None:  # bench/ may import everything
             wrong += [f"{name} imports {module}" for module in imported_modules(path) if (room(module) or 0) > own]
     assert not wrong
+
+
+def test_the_textbook_is_short_and_knows_nothing_of_runs():
+    """A reader can have it in an evening: below 2,000 lines."""
+    files = [path for path in SOURCES if path.is_relative_to(ROOT / "grpo" / "algorithm")]
+    assert sum(len(TEXT[path].splitlines()) for path in files) < 2000
+    for path in files:
+        wrong = {name for name in imported_modules(path) if name.startswith(("grpo.run", "grpo.config.load"))}
+        assert not wrong, (path, wrong)
 
 
 def test_no_file_imports_itself_by_way_of_others():

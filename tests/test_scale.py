@@ -10,8 +10,9 @@ from running import Processes
 from bench import scale
 from bench.ceilings import num_weights
 from bench.scale import Layout
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import projections, read_model_config
 
 KEYS = {"lora_r": 4, "max_steps": 2, "save_steps": 0, "max_completion_length": 4, "beta": 0.01}

@@ -6,14 +6,23 @@ completion. The factuality reward knows which sentences state which fact, and wh
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from grpo.algorithm.schema import Completion, Sentence
+from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
 from rewards.registry import built_in
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
+
+
+def set_credit(groups: Iterable[Group], kind: str, decode: Decode) -> None:
+    """Find the tokens that the rewards of graded completions are about. kind: "sentence" or "answer"."""
+    for completion in completions_of(groups):
+        if kind == "sentence":
+            completion.sentences = judged_sentences(completion, decode)
+        else:
+            completion.credited_from = answer_start(completion, decode)
 
 
 def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:

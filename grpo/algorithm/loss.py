@@ -1,10 +1,12 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
-The loss is a weighted sum; grpo, dapo, dr_grpo and bnpo differ only in how packing.py fills `weight_C`.
+The loss is a weighted sum; grpo, dapo, dr_grpo and bnpo differ only in how packing.py fills `weight_C`. What a line
+`if config. ...` adds is a variant of GRPO, and stands in variants.py.
 """
 
 import torch
 
+from grpo.algorithm import variants
 from grpo.algorithm.schema import PackedBatch
 from grpo.config.options import TrainConfig
 
@@ -17,25 +19,36 @@ def policy_loss(
     """Compute the loss of a micro-batch, a scalar to minimise.
 
     logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that
-    sampled (old_logp_C) and under the frozen reference (ref_logp_C, needed if beta is not 0), the advantages, and the
-    weights. A token with weight 0 has no influence, whatever its log-probs.
+    sampled (old_logp_C; None: this is that policy) and under the frozen reference (ref_logp_C, needed if beta is not
+    0), the advantages, and the weights. A token with weight 0 has no influence, whatever its log-probs.
 
     Also returns, detached, for every token: ratio, kl, clipped_low, clipped_high.
     """
     used_C, advantage_C = batch.weight_C != 0, batch.advantage_C
-    low, high = 1 - config.epsilon, 1 + (config.epsilon_high or config.epsilon)
-    log_ratio_C = _masked(logp_C - batch.old_logp_C, used_C)  # Eq. 4
+    old_logp_C = logp_C.detach() if batch.old_logp_C is None else batch.old_logp_C
+    low = 1 - config.epsilon
+    high = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
+
+    log_ratio_C = _masked(logp_C - old_logp_C, used_C)  # Eq. 4
     if config.importance_sampling_level == "sequence":
-        log_ratio_C = _completion_mean(log_ratio_C, used_C, batch.completion_C)  # Eq. 9, GSPO (2507.18071)
+        log_ratio_C = variants.sequence_log_ratio(log_ratio_C, used_C, batch.completion_C)  # Eq. 9
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
-    bounded_C = ratio_C if config.delta is None else ratio_C.clamp(max=config.delta)  # Eq. 10, two-sided (2505.07291)
-    surrogate_C = torch.minimum(bounded_C * advantage_C, ratio_C.clamp(low, high) * advantage_C)  # Eq. 5
+
+    unclipped_C = ratio_C * advantage_C
+    if config.delta is not None:
+        unclipped_C = variants.two_sided(ratio_C, config.delta) * advantage_C  # Eq. 10
+    clipped_C = ratio_C.clamp(low, high) * advantage_C
+    surrogate_C = torch.minimum(unclipped_C, clipped_C)  # Eq. 5
     if config.sampler_importance_sampling_correction:
-        surrogate_C = _sampler_correction(batch, used_C, config) * surrogate_C  # Eq. 11, truncated importance sampling
+        drift_C = _masked(old_logp_C - batch.sampler_logp_C, used_C)
+        surrogate_C = variants.sampler_weight(drift_C, config.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11
+
     kl_C = torch.zeros_like(logp_C)
     if config.beta:
         kl_C = k3(_masked(batch.ref_logp_C - logp_C, used_C))  # Eq. 6
-        kl_C = ratio_C * kl_C if config.use_bias_correction_kl else kl_C
+        if config.use_bias_correction_kl:
+            kl_C = ratio_C * kl_C
+
     loss = ((config.beta * kl_C - surrogate_C) * batch.weight_C).sum()  # Eq. 7, 8
     return loss, {
         "ratio": ratio_C.detach(),
@@ -43,12 +56,6 @@ def policy_loss(
         "clipped_low": used_C & (ratio_C.detach() < low) & (advantage_C < 0),
         "clipped_high": used_C & (ratio_C.detach() > high) & (advantage_C > 0),
     }
-
-
-def _sampler_correction(batch: PackedBatch, used_C: torch.Tensor, config: TrainConfig) -> torch.Tensor:
-    """Return min(π_train / π_sampler, w_max), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
-    log_ratio_C = _masked(batch.old_logp_C - batch.sampler_logp_C, used_C).clamp(max=MAX_LOG_RATIO)
-    return log_ratio_C.exp().clamp(max=config.sampler_importance_sampling_cap).detach()  # Eq. 11
 
 
 def k3(log_ratio: torch.Tensor) -> torch.Tensor:
@@ -63,11 +70,3 @@ def k3(log_ratio: torch.Tensor) -> torch.Tensor:
 def _masked(values_C: torch.Tensor, used_C: torch.Tensor) -> torch.Tensor:
     """Set unused tokens to 0, before any exp: nothing infinite can then reach the sum or its gradient."""
     return torch.where(used_C, values_C, torch.zeros_like(values_C))
-
-
-def _completion_mean(values_C: torch.Tensor, used_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
-    """Give each token the mean over the tokens of its completion."""
-    num_completions = int(completion_C.max()) + 1
-    sums_N = values_C.new_zeros(num_completions).index_add(0, completion_C, values_C)
-    counts_N = values_C.new_zeros(num_completions).index_add(0, completion_C, used_C.to(values_C.dtype))
-    return (sums_N / counts_N.clamp_min(1))[completion_C]

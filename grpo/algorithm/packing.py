@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, Part, completions_of
+from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, PackedTokens, Part, completions_of
 from grpo.config.options import TrainConfig
-from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.peers import Peers
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Totals:
     micro_batches: int  # of per_device_train_batch_size completions each, trained or not
 
 
-def count_trained(groups: Sequence[Group], config: TrainConfig, ranks: Ranks) -> Totals:
-    """Count what the step trains. Every rank must call it. groups: those of this rank."""
+def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
+    """Count what the step trains. Every replica must call it. groups: those of this one."""
     micro_batches = _trained(groups, config)
     lengths = [len(completion.ids) for some in micro_batches for completion in some]
-    return Totals(*map(int, ranks.sum([len(lengths), sum(lengths), len(micro_batches)])))
+    return Totals(*map(int, replicas.sum([len(lengths), sum(lengths), len(micro_batches)])))
 
 
 def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfig) -> None:
@@ -46,13 +46,16 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         completion.loss_weight = 0.0
     for micro_batch in _trained(groups, config):
         for completion in micro_batch:
-            denominator = {
-                "grpo": totals.completions * len(completion.ids),
-                "dapo": totals.tokens,
-                "dr_grpo": totals.completions * config.max_completion_length,
-                "bnpo": totals.micro_batches * sum(len(member.ids) for member in micro_batch),
-            }
-            completion.loss_weight = 1 / denominator[config.loss_type]  # Eq. 8
+            match config.loss_type:
+                case "grpo":
+                    denominator = totals.completions * len(completion.ids)
+                case "dapo":
+                    denominator = totals.tokens
+                case "dr_grpo":
+                    denominator = totals.completions * config.max_completion_length
+                case "bnpo":
+                    denominator = totals.micro_batches * sum(len(member.ids) for member in micro_batch)
+            completion.loss_weight = 1 / denominator  # Eq. 8
 
 
 def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
@@ -75,25 +78,25 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     completion larger than the budget gets a micro-batch of its own.
     """
     batches: list[list[Part]] = []
-    room = 0
+    size = token_budget + 1  # of the last micro-batch: nothing fits any more, so the first group begins another
     for group in groups:
         members = [completion for completion in group.completions if completion.loss_weight]
         prompt = len(group.prompt.ids)
-        size = prompt + sum(map(_packed_length, members))
-        if room < size <= token_budget:
-            room = 0  # the group fits into a micro-batch of its own, but not into the rest of this one
-        part = None
+        whole = prompt + sum(map(_packed_length, members))
+        part = None  # of this group, in the last micro-batch
+        if size + whole > token_budget >= whole:
+            size = token_budget + 1  # the group fits into a micro-batch of its own, but not into the rest of this one
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
-            if needed > room:
+            if size + needed > token_budget:
                 batches.append([])
-                room, part = token_budget, None
+                size, part = 0, None
             if part is None:
                 part = Part(group, [])
                 batches[-1].append(part)
-                room -= prompt
+                size += prompt
             part.completions.append(completion)
-            room -= _packed_length(completion)
+            size += _packed_length(completion)
     return batches
 
 
@@ -102,9 +105,18 @@ def _packed_length(completion: Completion) -> int:
     return len(completion.ids) - 1
 
 
-def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str = "cpu") -> PackedBatch:
-    """Pack a micro-batch; see PackedBatch for a worked example. number: among the micro-batches of the step."""
-    completions = [completion for part in parts for completion in part.completions]
+def num_scored(parts: Iterable[Part]) -> int:
+    """Count the completion tokens of a micro-batch."""
+    return sum(len(completion.ids) for part in parts for completion in part.completions)
+
+
+def pack_tokens(
+    parts: Sequence[Part], number: int = 0, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> PackedTokens:
+    """Pack the tokens of a micro-batch; see PackedTokens for a worked example.
+
+    number: among the micro-batches of the step. dtype: of what is not an integer.
+    """
     layout, ids, positions, source = [], [], [], []
     for part in parts:
         prompt = part.group.prompt.ids
@@ -117,23 +129,42 @@ def pack_batch(parts: list[Part], number: int = 0, *, device: torch.device | str
             positions += range(len(prompt), len(prompt) + length)
             source += [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
-
-    def integers(values: Iterable[int]) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=torch.int64, device=device)
-
-    def floats(values: Iterable[float]) -> torch.Tensor:
-        return torch.tensor(list(values), dtype=torch.float32, device=device)
-
-    return PackedBatch(
+    completions = [completion for part in parts for completion in part.completions]
+    targets = [token for completion in completions for token in completion.ids]
+    cuts = [cut for completion in completions for cut in completion.cuts]
+    return PackedTokens(
         number=number,
-        parts=parts,
         layout=Layout.of(*layout),
-        ids_T=integers(ids),
-        positions_T=integers(positions),
-        source_C=integers(source),
-        targets_C=integers(token for completion in completions for token in completion.ids),
-        completion_C=integers(index for index, completion in enumerate(completions) for _ in completion.ids),
-        weight_C=floats(completion.loss_weight for completion in completions for _ in completion.ids),
-        sampler_logp_C=floats(logp for completion in completions for logp in completion.logps),
-        cut_C=floats(cut for completion in completions for cut in completion.cuts),
+        ids_T=torch.tensor(ids, dtype=torch.int64, device=device),
+        positions_T=torch.tensor(positions, dtype=torch.int64, device=device),
+        source_C=torch.tensor(source, dtype=torch.int64, device=device),
+        targets_C=torch.tensor(targets, dtype=torch.int64, device=device),
+        cut_C=torch.tensor(cuts, dtype=dtype, device=device),
+    )
+
+
+def pack_batch(
+    parts: Sequence[Part],
+    number: int = 0,
+    *,
+    ref_logp_C: torch.Tensor | None = None,
+    old_logp_C: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> PackedBatch:
+    """Pack a micro-batch whose advantages and loss weights are known. The log-probs are those of its own tokens."""
+    tokens = pack_tokens(parts, number, device=device, dtype=dtype)
+    completions = [completion for part in parts for completion in part.completions]
+    numbers = [number for number, completion in enumerate(completions) for _ in completion.ids]
+    weights = [completion.loss_weight for completion in completions for _ in completion.ids]
+    advantages = [advantage for completion in completions for advantage in completion.token_advantages]
+    sampler_logps = [logp for completion in completions for logp in completion.logps]
+    return PackedBatch(
+        **vars(tokens),
+        completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),
+        weight_C=torch.tensor(weights, dtype=dtype, device=device),
+        advantage_C=torch.tensor(advantages, dtype=dtype, device=device),
+        sampler_logp_C=torch.tensor(sampler_logps, dtype=dtype, device=device),
+        ref_logp_C=ref_logp_C,
+        old_logp_C=old_logp_C,
     )

@@ -89,11 +89,13 @@ class Sentence:
 
 @dataclass
 class Completion:
-    """One sampled answer, and what the step adds to it: its scores, reward, advantage and loss weight.
+    """One sampled answer, and what the step adds to it.
 
-    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
-    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that
-    top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 14; -inf if nothing was cut off).
+    The sampler makes it, the scorer adds `scores` and `reward`, `set_advantages` the advantage, and `set_loss_weights`
+    the loss weight. `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of
+    `ids[t]` under the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the
+    threshold that top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 14; -inf if nothing
+    was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -108,14 +110,19 @@ class Completion:
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
-    sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones, found by credit.py
-    credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
+    sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
+    credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
 
     @classmethod
     def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> Completion:
         """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: other fields."""
         return cls(ids, [0.0] * len(ids), [-math.inf] * len(ids), finish_reason, text, **more)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Return whether the answer is right, wrong or refused, by the first reward that knows; None if none does."""
+        return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
 
     @property
     def token_advantages(self) -> list[float]:
@@ -133,8 +140,16 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
+    weights: dict[str, float] = field(
+        default_factory=dict
+    )  # of the rewards that apply to this prompt, once they are there
     # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
     pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
+
+    @property
+    def has_signal(self) -> bool:
+        """Return whether its scorable rewards differ."""
+        return len({completion.reward for completion in self.completions} - {None}) > 1
 
 
 def completions_of(groups: Iterable[Group]) -> list[Completion]:
@@ -181,38 +196,34 @@ class Part:
     completions: list[Completion]
 
 
-@dataclass
-class PackedBatch:
-    """A micro-batch: the tokens of some groups one after the other, and one entry per completion token for the loss.
+@dataclass(frozen=True)
+class PackedTokens:
+    """The tokens of some groups one after the other, and which of them predict a completion token: what a model reads.
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
     source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target.
-
-    The last three fields are filled during the step.
     """
 
     number: int  # among the micro-batches of the step
-    parts: list[Part]
     layout: Layout
     ids_T: torch.Tensor  # int64
     positions_T: torch.Tensor  # int64, from 0 in each sequence
     source_C: torch.Tensor  # int64, index into T
     targets_C: torch.Tensor  # int64
-    completion_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
-    weight_C: torch.Tensor  # float32, Completion.loss_weight; the loss is a plain weighted sum
-    sampler_logp_C: torch.Tensor  # float32, log-probs recorded while sampling
     cut_C: torch.Tensor  # float32, see Completion.cuts
-    advantage_C: torch.Tensor | None = None  # float32, Completion.token_advantages
-    ref_logp_C: torch.Tensor | None = None  # float32, under the frozen reference; stays None if beta is 0
-    old_logp_C: torch.Tensor | None = None  # float32, under the policy that sampled
 
-    @property
-    def completions(self) -> list[Completion]:
-        """Return its N completions, in order."""
-        return [completion for part in self.parts for completion in part.completions]
 
-    def set_advantages(self) -> None:
-        """Fill advantage_C from the completions, once their rewards are known."""
-        advantages = [advantage for completion in self.completions for advantage in completion.token_advantages]
-        self.advantage_C = self.weight_C.new_tensor(advantages)
+@dataclass(frozen=True)
+class PackedBatch(PackedTokens):
+    """A micro-batch to train on: its tokens, and one entry per completion token for the loss.
+
+    The loss is a plain weighted sum over C. Its floating-point fields are float32, or float64 in a float64 model.
+    """
+
+    completion_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
+    weight_C: torch.Tensor  # Completion.loss_weight
+    advantage_C: torch.Tensor  # Completion.token_advantages
+    sampler_logp_C: torch.Tensor  # log-probs recorded while sampling
+    ref_logp_C: torch.Tensor | None  # under the frozen reference; None if beta is 0
+    old_logp_C: torch.Tensor | None  # under the policy that sampled; None if that is the policy itself

@@ -10,7 +10,7 @@ import inspect
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -20,9 +20,7 @@ ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
 FORM = "form"  # the cold start that a model writes itself
 WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
-MAX_WAIT_S = (
-    1799  # for a reward or a service; other processes wait 30 minutes for this one (engine/device/distributed.py)
-)
+MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
@@ -395,7 +393,13 @@ class ConversationKeys:
 
 @dataclass(frozen=True)
 class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
-    """The configuration of stage 1: supervised fine-tuning."""
+    """The configuration of stage 1: supervised fine-tuning. It samples nothing, so keys about that have one value."""
+
+    temperature: ClassVar[float] = 1.0
+    num_iterations: ClassVar[int] = 1
+    dynamic_sampling: ClassVar[bool] = False
+    knowledge_base: ClassVar[None] = None
+    max_unscored: ClassVar[float] = 1.0
 
 
 AnyConfig = TrainConfig | SftConfig

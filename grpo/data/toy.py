@@ -21,8 +21,9 @@ from grpo.config.options import ALMANAC, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainC
 from grpo.data.almanac import own_answers
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.engine.device.distributed import Ranks
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build
+from grpo.engine.model.build import Build
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import named_tensors
 from knowledge import almanac, world
 from knowledge.world import NEUTRAL, Sizes, World

@@ -17,7 +17,8 @@ from grpo.data.rows import Row
 from grpo.data.toy import is_made, locate
 from grpo.doctor.rehearsal import Rehearsal
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.model.decoder import Decoder, ModelConfig
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 from rewards.services import Checkup

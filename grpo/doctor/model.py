@@ -16,8 +16,8 @@ from grpo.engine.device.products import slow_dtype
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import Build
 from grpo.engine.model.policy import check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
 from grpo.engine.model.weights import load_decoder, named_tensors, read_model_config
 from grpo.engine.sampling.sampler import Sampler, check_finite

@@ -8,14 +8,13 @@ import os
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.signals import Signals
-from grpo.sft import Examples, SftTrainer
+from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -51,14 +50,12 @@ class SilentRun(Run):
 class Rehearsal:
     """A trainer that makes first steps whose prompts and completions are cut. Subclasses define what a row is.
 
-    num_rows: of a step. longest: tokens of the longest prompt or completion. source: holds the groups that the last
-    step has trained on. Subclasses have `cut(tokens)`, which gives the next step prompts and completions of at most so
-    many tokens; and `full_tokens()`, the estimated tokens of prompts (from the data) and of completions (from the last
-    step) in a complete step.
+    num_rows: of a step. longest: tokens of the longest prompt or completion. Subclasses have `cut(tokens)`, which gives
+    the next step prompts and completions of at most so many tokens; and `full_tokens()`, the estimated tokens of
+    prompts (from the data) and of completions (from the last step) in a complete step.
     """
 
     trainer: GrpoTrainer | SftTrainer
-    source: Rollout | Examples
     num_rows: int
     longest: int
 
@@ -74,18 +71,18 @@ class Rehearsal:
             if more <= tokens or spent + seconds * more / tokens > limit_s:
                 break
             tokens = more
-        lengths = [len(completion.ids) for completion in completions_of(self.source.groups)]
+        lengths = [len(completion.ids) for completion in completions_of(self.trainer.learned.groups)]
         measured = f"{self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if tokens < self.longest:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
-        scale = (prompts + completions) / sum(map(num_tokens, self.source.groups))
+        scale = (prompts + completions) / sum(map(num_tokens, self.trainer.learned.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
         return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
     def make_step(self, tokens: int) -> dict[str, float]:
         """Make the run's first step, cut to so many tokens; return its seconds by phase."""
-        self.trainer.step = self.trainer.order.position = 0
+        self.trainer.learner.step = self.trainer.order.position = 0
         self.cut(tokens)
         Guard(self.trainer).run_step()
         times = self.trainer.clock.result()
@@ -98,20 +95,19 @@ class GrpoRehearsal(Rehearsal):
     def __init__(self, config: TrainConfig):
         config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
-        self.source = rollout = self.trainer.rollout
+        rollout = self.trainer.rollout
         self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica
         self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
 
     def cut(self, tokens: int) -> None:
-        rollout = self.source
-        rollout.sampled = None
+        rollout = self.trainer.rollout
         rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
         rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
 
     def full_tokens(self) -> tuple[float, float]:
         """A completion that was cut off counts with the maximum length."""
         most = self.sampling.max_new_tokens
-        completions = completions_of(self.source.groups)
+        completions = completions_of(self.trainer.learned.groups)
         length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
         prompt = fmean(len(prompt.ids) for prompt in self.prompts)
         return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length
@@ -122,14 +118,13 @@ class SftRehearsal(Rehearsal):
 
     def __init__(self, config: SftConfig):
         self.trainer = SftTrainer(config, SilentRun(config))
-        self.source = examples = self.trainer.examples
+        examples = self.trainer.examples
         self.examples, self.num_rows = examples.all, examples.rows_per_step
         lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
         self.longest = max(max(pair) for pair in lengths)
 
     def cut(self, tokens: int) -> None:
-        self.source.step = -1
-        self.source.all = [_cut_example(example, tokens) for example in self.examples]
+        self.trainer.examples.all = [_cut_example(example, tokens) for example in self.examples]
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch, split_into_micro_batches
+from grpo.algorithm.packing import pack_tokens, split_into_micro_batches
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.options import ALMANAC
 from grpo.data.almanac import first_words
@@ -113,9 +113,9 @@ def completion_logprobs(policy: Policy, groups: Sequence[Group]) -> list[np.ndar
     """Return the log-probs of the tokens of each completion, in order."""
     found = []
     for number, parts in enumerate(split_into_micro_batches(groups, MICRO_BATCH_TOKENS)):
-        batch = pack_batch(parts, number, device=policy.model.build.device)
-        logp_C, _ = batch_logprobs(policy.model, batch)  # Eq. 3
-        ends = np.cumsum([len(completion.ids) for completion in batch.completions])
+        tokens = pack_tokens(parts, number, device=policy.model.build.device)
+        logp_C, _ = batch_logprobs(policy.model, tokens)  # Eq. 3
+        ends = np.cumsum([len(completion.ids) for part in parts for completion in part.completions])
         found += np.split(logp_C.double().cpu().numpy(), ends[:-1])
     return found
 

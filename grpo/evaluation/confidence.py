@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Sequence
 
 from grpo.algorithm.schema import Group, completions_of
-from grpo.run.metrics import outcome_of
 from rewards.format import stated_confidence
 
 NUM_BINS = 10
@@ -29,7 +28,7 @@ def calibration(groups: Sequence[Group]) -> dict[str, float]:
     stated = stated_claims(groups)
     if not stated:
         return {}
-    num_attempts = sum(outcome_of(completion.scores) in ATTEMPTED for completion in completions_of(groups))
+    num_attempts = sum(completion.outcome in ATTEMPTED for completion in completions_of(groups))
     confidence_frac = len(stated) / num_attempts
     return {"confidence_frac": confidence_frac, "ece": ece(stated), "brier": brier(stated), "aurc": aurc(stated)}
 
@@ -39,7 +38,7 @@ def stated_claims(groups: Sequence[Group]) -> list[Stated]:
     claims = []
     for completion in completions_of(groups):
         confidence = stated_confidence(completion.text)
-        outcome = outcome_of(completion.scores)
+        outcome = completion.outcome
         if confidence is not None and outcome in ATTEMPTED:
             claims.append((confidence, outcome == "correct"))
     return claims

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 
 from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
-from grpo.run.metrics import outcome_of
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 Summary = Mapping[str, float | None]
@@ -74,7 +73,7 @@ def note_on_unscored(measured: Summary) -> str:
 
 
 def _known_outcomes(group: Group) -> list[Outcome]:
-    outcomes = [outcome_of(completion.scores) for completion in group.completions]
+    outcomes = [completion.outcome for completion in group.completions]
     return [outcome for outcome in outcomes if outcome is not None]
 
 

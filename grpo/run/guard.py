@@ -1,4 +1,4 @@
-"""Run a step safely: retry it if memory runs out, and save the run before a signal or a failed service ends it."""
+"""Run a step safely: explain a lack of memory, and save before a signal or a failed service ends the run."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ from grpo.algorithm.schema import Group
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.engine.model import memory
 from grpo.run.diagnosis.glossary import Metrics
+from grpo.run.phases import OutOfMemoryWhile
 
 if TYPE_CHECKING:
     from grpo.trainer import Trainer
@@ -28,7 +29,7 @@ class Guard:
         trainer = self.trainer
         position, num_updates = trainer.order.position, trainer.optimizer.num_updates
         try:
-            self._retry_on_oom(trainer.train_step)
+            self._explain_oom(trainer.train_step)
         except (UserError, Interrupted) as error:
             is_unchanged = trainer.optimizer.num_updates == num_updates
             can_save = error.exit_code == SERVICE and trainer.ranks.world == 1 and is_unchanged
@@ -52,42 +53,24 @@ class Guard:
 
     def rehearse(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
-        trainer = self.trainer
-        self._retry_on_oom(trainer.rehearse, "rehearsing the longest step")
-        trainer.discard_step()
+        phase = "rehearsing the longest step"
+        learner = self.trainer.learner
+        self._explain_oom(lambda: learner.memory.run(learner.rehearse, phase), phase)
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
 
-    def _retry_on_oom(self, work: Callable[[], None], phase: str = "") -> None:
-        """Run `work`; on out-of-memory, retry with smaller micro-batches, if the policy has not been updated yet.
-
-        A repeated `train_step` gets the same groups: it does not sample, grade or communicate with ranks again.
-        """
-        trainer = self.trainer
-        num_updates = trainer.optimizer.num_updates
-        trainer.start_step()
-        while True:
-            try:
-                return work()
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                reason = str(error).partition("\n")[0]  # the error itself holds on to the tensors of its traceback
-            is_generating = trainer.clock.phase == "time/generate"
-            now = phase or ("generating" if is_generating else "training")
-            smaller = memory.halve(trainer.budget, trainer.longest)
-            if trainer.ranks.shard.world > 1:
-                smaller = None  # the other shards are in the middle of this micro-batch
-            if is_generating or trainer.optimizer.num_updates != num_updates or smaller is None:
-                raise self._out_of_memory(now, reason)
-            trainer.budget = smaller
-            trainer.discard_step()
-            memory.release()
-            self.run.say(
-                f"note: out of memory while {now} ({reason}); "
-                f"from now on micro-batches have at most {smaller.tokens} packed tokens"
-            )
+    def _explain_oom(self, work: Callable[[], None], phase: str = "training") -> None:
+        """Run `work`; if it runs out of memory, say in which phase, what is counted, and what to lower."""
+        try:
+            return work()
+        except OutOfMemoryWhile as error:
+            phase, reason = error.phase, error.reason
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0]
+        raise self._out_of_memory(phase, reason)
 
     def _out_of_memory(self, phase: str, reason: str) -> UserError:
         trainer = self.trainer
@@ -95,7 +78,7 @@ class Guard:
         return UserError(
             f"out of memory while {phase}, at step {trainer.step}",
             f"{reason}. Counted: {self._account()}; {trainer.plan.num_sequences} sequences of up to {trainer.longest} "
-            f"tokens, micro-batches of {trainer.budget.tokens} packed tokens",
+            f"tokens, micro-batches of {trainer.learner.memory.budget.tokens} packed tokens",
             f"lower {key}, max_completion_length or max_prompt_length, or set gradient_checkpointing=true",
             MEMORY,
         )
@@ -106,7 +89,7 @@ class Guard:
             trainer.model,
             trainer.plan.num_sequences,
             trainer.longest,
-            trainer.budget,
+            trainer.learner.memory.budget,
             trainer.reference,
             trainer.replicas.world,
         )

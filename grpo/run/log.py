@@ -15,7 +15,7 @@ from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
 from grpo.run.diagnosis.record import METRICS_FILE
 from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
-from grpo.run.metrics import Window, outcome_of
+from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
 
 BAR = "{n_fmt}/{total_fmt} {bar:8} {remaining} left{postfix}"
@@ -173,7 +173,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
         "reward": _as_json(completion.reward),
-        "outcome": outcome_of(scores),
+        "outcome": completion.outcome,
         "advantage": _as_json(completion.advantage),
         "rewards": {name: _as_json(score.value) for name, score in scores.items()},
         "reasons": {name: score.reason for name, score in scores.items()},

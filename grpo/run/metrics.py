@@ -1,71 +1,19 @@
-"""The metrics of a step: statistics of its tokens and of its completions, and its time by phase."""
+"""The metrics of a step: statistics of its completions, and its time by phase."""
 
 import math
 import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from grpo.algorithm.schema import Group, Outcome, PackedBatch, Score, completions_of
-from grpo.engine.device.distributed import Ranks
+from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.run.diagnosis.glossary import Metrics
 
 CPU = torch.device("cpu")
-
-
-class TokenMeter:
-    """Means over all trained completion tokens of a step: sums are kept, and divided at the end.
-
-    With several iterations these are means over all of them, since ratios are clipped only after the first one. The
-    noise between sampler and trainer is measured only in the first iteration, before the policy changes.
-    """
-
-    NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean")
-
-    def __init__(self):
-        self.sums = [0.0] * len(self.NAMES)
-        self.num_tokens = self.loss = 0.0
-        self.first_num_tokens = self.first_diff = 0.0  # of the first iteration
-        self.largest_diff = 0.0
-
-    def add(
-        self,
-        iteration: int,
-        batch: PackedBatch,
-        loss: torch.Tensor,
-        logp_C: torch.Tensor,
-        entropy_C: torch.Tensor,
-        stats: Mapping[str, torch.Tensor],
-    ) -> None:
-        """Add one pass over a micro-batch: its loss, log-probs and entropies, and the statistics of `policy_loss`."""
-        used_C = batch.weight_C != 0
-        values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
-        sums = [torch.where(used_C, value, 0.0).sum() for value in values]
-        diff_C = torch.where(used_C, (logp_C.detach() - batch.sampler_logp_C).abs(), 0.0)
-        others = [used_C.sum().float(), loss.detach(), diff_C.sum(), diff_C.max()]
-        *sums, num_tokens, loss, diff, largest_diff = torch.stack(sums + others).tolist()
-        self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
-        self.num_tokens += num_tokens
-        self.loss += loss
-        if iteration == 0:
-            self.first_num_tokens += num_tokens
-            self.first_diff += diff
-            self.largest_diff = max(self.largest_diff, largest_diff)
-
-    def result(self, ranks: Ranks) -> dict[str, float]:
-        """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations."""
-        mine = [*self.sums, self.num_tokens, self.loss, self.first_num_tokens, self.first_diff]
-        *sums, num_tokens, loss, first_num_tokens, first_diff = ranks.sum(mine)
-        means = {name: value / max(num_tokens, 1) for name, value in zip(self.NAMES, sums, strict=True)}
-        means["clip_ratio/region_mean"] = means["clip_ratio/low_mean"] + means["clip_ratio/high_mean"]
-        means["sampler/logp_diff_mean"] = first_diff / max(first_num_tokens, 1)
-        means["sampler/logp_diff_max"] = ranks.max(self.largest_diff)
-        means["loss"] = loss * first_num_tokens / max(num_tokens, 1)
-        return means
 
 
 def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> dict[str, float]:
@@ -77,8 +25,8 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     metrics = {"reward": mean(rewards)} if rewards else {}
     metrics |= {
         "reward_std": std(rewards),
-        "frac_reward_zero_std": mean([float(not _has_signal(group)) for group in groups]),
-        "advantage_abs_mean": mean([abs(completion.advantage) for completion in completions]),
+        "frac_reward_zero_std": mean([float(not group.has_signal) for group in groups]),
+        "advantage_abs_mean": mean([abs(completion.advantage or 0.0) for completion in completions]),
         "completions/mean_length": mean(lengths),
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
@@ -92,7 +40,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         metrics[f"rewards/{name}/std"] = std(values)
         applying = [c.scores[name] for c in completions if c.scores[name].applies or c.reward is None]
         metrics[f"rewards/{name}/unscored_frac"] = _unscored_share(applying)
-    outcomes = [outcome_of(completion.scores) for completion in completions]
+    outcomes = [completion.outcome for completion in completions]
     known = [outcome for outcome in outcomes if outcome is not None]
     if known:
         metrics["accuracy"] = known.count("correct") / len(known)
@@ -119,7 +67,7 @@ def _coverage(groups: Sequence[Group]) -> dict[str, float]:
     """
     counts = []
     for group in groups:
-        counts.append(Counter(outcome_of(completion.scores) for completion in group.completions))
+        counts.append(Counter(completion.outcome for completion in group.completions))
     known = [c for c in counts if c["correct"] > c["wrong"] and c["correct"] >= c.total() / 4]
     metrics = {"coverage": mean([float(count["correct"] > 0) for count in counts])}
     if known:
@@ -140,27 +88,6 @@ def _unscored_share(scores: Sequence[Score]) -> float:
             answered.setdefault(service, []).append(is_answered)
     is_scored = [score.value is not None for score in scores]
     return max(1 - mean(shares) for shares in (is_scored, *answered.values()))
-
-
-def _has_signal(group: Group) -> bool:
-    """Return whether its scorable rewards differ."""
-    return len({completion.reward for completion in group.completions} - {None}) > 1
-
-
-def outcome_of(scores: Mapping[str, Score]) -> Outcome | None:
-    """Return the outcome of a completion, by the first reward that knows it; None if none does."""
-    return next((score.outcome for score in scores.values() if score.outcome is not None), None)
-
-
-def is_mixed(group: Group) -> bool:
-    """Return whether dynamic sampling keeps a group: some of its answers are right, and some are not.
-
-    The outcome decides, not the reward's value. Only if no reward knows an outcome, the rewards must differ instead.
-    """
-    outcomes = [outcome_of(completion.scores) for completion in group.completions]
-    if not any(outcomes):
-        return _has_signal(group)
-    return 0 < outcomes.count("correct") < len(outcomes)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -213,15 +140,13 @@ class Clock:
         """Begin a step."""
         self.started = time.perf_counter()
         self.phases = {"time/generate": 0.0, "time/reference": 0.0, "time/reward": 0.0}
-        self.phase = ""  # the one that is running
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Count the time inside as `phase`, one of the keys of `phases`."""
-        started, self.phase = time.perf_counter(), phase
+        started = time.perf_counter()
         yield
         self.wait()
-        self.phase = ""  # after an error it stays, and tells where that happened
         self.phases[phase] += time.perf_counter() - started
 
     def result(self) -> dict[str, float]:

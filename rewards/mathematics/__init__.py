@@ -1,20 +1,34 @@
-"""Read mathematical answers as exact values, and compare them; `rewards/boxed.py` calls this. Read in this order:
+r"""Read mathematical answers as exact values, and compare them; `rewards/boxed.py` calls this.
 
-spelling.py      LaTeX and Unicode in one spelling          (tables: symbols.py, units.py)
-number_words.py  numbers in words to figures
-tokens.py        text to tokens
-key.py           the normal form of what has no value
-names.py         which letters before brackets are functions; the left side of an equation, where it is a name
-answer.py        tokens to the shape of an answer: a value, a tuple, an interval, an equation, a matrix, words
-shapes.py        the shapes
-lists.py         letters of multiple choice; what belongs together in a list, and whether its order counts
-regions.py       sets of real numbers in one normal form: unions, differences, conditions on one variable
-relations.py     sides and the signs between them: equations, inequalities, chains
-quantity.py      a number and its unit, or its base
-expression.py    tokens to an exact value
-equality.py      when two shapes are the same
-value.py         the values: the numbers of an expression at random points
-functions.py     powers, roots, logarithms, sines and all that has a name
+One answer on its way, `x = 3\tfrac12\text{ cm}`, where the truth is `7/2`:
 
-Not claimed: times of day. 9 AM equals only the same text.
+    spelling.py    x = 3\frac{1}{2}\text{ cm}        LaTeX and Unicode in one spelling   (tables: symbols.py)
+    tokens.py      x  =  3  \frac  {  1  }  {  2  }  cm                                   (words: units.py)
+    names.py       no letter here is a function of the brackets behind it; x is the name of a value
+    answer.py      one item, no list, no brackets around it: sides x and 3\frac12 cm, and "=" between them
+    relations.py   Named(x, ...)                     what the sides say together
+    quantity.py    Scalar(..., unit={cm})            a number and its unit
+    expression.py  3 + 1/2                           the rules of LaTeX: this is a mixed number, not a product
+    value.py       7/2                               exact; of an expression in variables its numbers at 17 points
+    shapes.py      Named(x, 7/2 cm) is 7/2: true     a bare truth asks for no name and no unit
+
+What cannot be read equals only the same text, so that in doubt an answer is wrong. These right answers are missed:
+
+    identities of trigonometry, and its values         \sin 30^\circ for 1/2, \sin(-x) for -\sin x
+    functions of whole numbers                         \gcd(4,6), 10 \bmod 3, \max(3,5), C(5,2), C_5^2, {5 \choose 2}
+    functions of the same argument in other clothes    f(1+x) for f(x+1); y = 2x for f(x) = 2x
+    sums, integrals, limits, derivatives rewritten     \sum_{k=1}^n 2k for \sum_{k=1}^n k \cdot 2
+    one unit for another, several units, clocks        1 km for 1000 m, 5 ft 6 in, N m for J, 9 AM for 9:00 AM
+    units of one letter outside \text{}                5 m: a product
+    numbers in words but a single one, groups by name  two and a half, 3 dozen, 5 million, 664_{seven}
+    repeating decimals that are not marked             0.333\ldots, 0.(3); but 0.\overline{3} is 1/3
+    words, names and counted words in another order    Bob and Ann for Ann and Bob
+    synonyms, dates                                    20% discount for 20% off, 20 June for June 20
+    conditions that must hold together                 x > 1 and x < 5, x \ge -3, x \ne 0; x < 2, x > 3
+    sets written in other pieces                       (0,1] \cup [1,2) for (0,2), [0,5] \setminus \{5\} for [0,5)
+    equations multiplied by variables, turned signs    x + y = xy for 1/x + 1/y = 1, -x > -1 for x < 1
+    equations as an answer, k \in \mathbb{Z} left out  4 + 3 = 7 for 3 + 4 = 7, k\pi for k\pi, k \in \mathbb{Z}
+    systems and vectors in other layouts               cases, aligned, \frac12 before a matrix, P(3,4), (y,x) = (2,1)
+    segments and letters of choice in other clothes    CD for \overline{CD}, c for C, Option B
+    Chinese but units, "or" and "and"                  5万元, 最大值为 3
 """

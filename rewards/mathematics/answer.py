@@ -6,15 +6,12 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 """
 
 import re
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Sequence
 
-from rewards.mathematics import regions, units
+from knowledge.words import NUMBERS
 from rewards.mathematics.expression import expression_or_none
-from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.lists import are_verdicts, is_series, joined, split_choice, with_shared_label, without_integers
-from rewards.mathematics.names import Label, is_phrase, mark_applications
-from rewards.mathematics.quantity import Scalar, read_quantity, sum_of
+from rewards.mathematics.names import Label, mark_applications
+from rewards.mathematics.quantity import Scalar, read_quantity
 from rewards.mathematics.relations import RelationReader
 from rewards.mathematics.shapes import (
     EMPTY,
@@ -28,18 +25,18 @@ from rewards.mathematics.shapes import (
     Row,
     Shape,
     Text,
-    matrix,
+    all_but,
+    union,
 )
 from rewards.mathematics.tokens import (
     RELATIONS,
-    Token,
     Tokens,
     enclosed,
     is_letter,
     is_mark,
-    nesting,
     split,
     stripped,
+    text_key,
     text_of,
 )
 from rewards.mathematics.value import Points, Unreadable
@@ -48,13 +45,15 @@ MAX_NESTING = 12  # of brackets in brackets that are tuples, sets or intervals
 MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
-_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array vmatrix Vmatrix".split())
-_PADDED = re.compile("0[0-9]")  # of a time: 9:05
-_TIME = re.compile("[0-9]{1,2} : [0-9]{2}")
+_MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
+_TIME = re.compile("[0-9]{1,2} : ([0-9]{2})")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
-# what stands behind these, and "=" or a colon, is the answer itself
-_UNNAMED = frozenset(("", "answer", "final answer", "ans", "答", "答案", "故答案"))
+_RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
+_CHOICES = frozenset("ABCDEFGHIJ")
+_VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
+# what stands behind these, and "=" or "is", is the answer itself
+_UNNAMED = frozenset(("", "answer", "final answer", "ans"))
 _WORDS = (
     (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
     (EMPTY, "there are no solutions"),
@@ -79,61 +78,52 @@ class _AnswerReader:
     # --- lists ------------------------------------------------------------------------------------------------------
     def answer(self, tokens: Tokens) -> Shape:
         """Read a choice, or a list of items separated by `;`, or by commas, "and", "or"; of one item, that item."""
-        choice = split_choice(tokens)
+        choice = _split_choice(tokens)
         if choice:
             letter, body = choice
             return Choice(letter, self.answer(body) if body else None)
         parts, _ = split(tokens, (";",))
         if len(parts) > 1:
             answers = [self.answer(stripped(part)) for part in parts if part]
-            return _bag(answers, tokens, is_ordered=True)
+            return Text(text_key(tokens)) if _are_conditions(answers) else _bag(answers, tokens, is_ordered=True)
         parts, separators = split(tokens, (",", "and", "or"))
         items = []
-        for part in filter(None, map(stripped, without_integers(parts))):
+        for part in filter(None, map(stripped, parts)):
             items += self.both_signs(part)
-        items = joined(with_shared_label(items), separators)
-        bag = _bag(items, tokens, is_ordered=is_series(items, separators))
-        are_amounts = isinstance(bag, Bag) and all(isinstance(item, Scalar) for item in items)
-        total = sum_of(items) if are_amounts and set(separators) == {"and"} else None
-        return Either((bag, total)) if total else bag
+        items = _with_shared_label(items)
+        if _are_conditions(items):
+            return _alternatives(items, separators) or Text(text_key(tokens))
+        is_series = _is_series(items)
+        if is_series and "or" in separators:  # "high or low" is not "high and low"
+            return Text(text_key(tokens))
+        return _bag(items, tokens, is_ordered=is_series)
 
     def both_signs(self, tokens: Tokens) -> list[Shape]:
-        """Read `2 ± √3` as two values, where `∓` goes along with `±`; inside a set they are two of its members."""
-        if not _has_double_sign(tokens):
+        """Read `2 ± √3` as two values, where `∓` goes along with `±`."""
+        if not any(is_mark(token, "±∓") for token in tokens):
             return [self.item(tokens)]
-        values = []
-        for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"}):
-            value = self.item([token._replace(text=signs.get(token.text, token.text)) for token in tokens])
-            values += [value] if value not in values else []
-        return values
+        upper, lower = [
+            self.item([token._replace(text=signs.get(token.text, token.text)) for token in tokens])
+            for signs in ({"±": "+", "∓": "-"}, {"±": "-", "∓": "+"})
+        ]
+        return [upper] if upper == lower else [upper, lower]
 
     # --- items: words, and relations between sides ------------------------------------------------------------------
     def item(self, tokens: Tokens) -> Shape:
-        """Read "Answer: 5", x = 5, 0 < x < 1, or one side."""
-        tokens = _without_colon(tokens)
+        """Read x = 5, 0 < x < 1, "the area is 5", or one side."""
         sides, signs = split(tokens, (*RELATIONS, *_EQUALS_WORDS))
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if not signs:
-            return self.point(tokens) or self.side(tokens)
+            return self.side(tokens)
         if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
-        return self.relations.read(sides, signs) if all(sides) else self.side(tokens)
-
-    def point(self, tokens: Tokens) -> Shape | None:
-        """Read P(3, -4) as P = (3, -4), C(5, 2) as 10 as well; None unless a capital names a tuple of numbers."""
-        if not re.fullmatch("[A-Z]", tokens[0].text) or not enclosed(tokens[1:]):
-            return None
-        value = self.side(tokens[1:])
-        if not isinstance(value, Row):
-            return None
-        if not all(isinstance(item, Scalar) and not item.value.variables for item in value.items):
-            return None
-        point = Named(Label(tokens[0].text), value)
-        return Either((point, self.quantity(tokens))) if tokens[0].text == "C" else point
+        if not all(sides):
+            return self.side(tokens)
+        return self.relations.read(sides, signs) or Text(text_key(tokens))
 
     # --- sides: one value, or brackets ------------------------------------------------------------------------------
     def side(self, tokens: Tokens) -> Shape:
-        tokens = segment(tokens) or stripped(tokens)
+        tokens = stripped(tokens)
         self.nesting += 1
         try:
             if self.nesting > MAX_NESTING or not tokens:
@@ -146,45 +136,47 @@ class _AnswerReader:
         """Read brackets, a matrix, a union or a ratio; None for anything else."""
         if enclosed(tokens):
             return self.brackets(tokens)
-        if tokens[-1].kind == "end":
-            return self.multiple(tokens)
-        for sign in "∪∖∩":
-            parts, found = split(tokens, (sign,))
-            if found and all(parts):
-                return _combined(sign, [self.side(part) for part in parts])
+        parts, found = split(tokens, "∪∖∩")
+        if found and all(parts):
+            return self.sets([self.side(part) for part in parts], found)
         return self.ratio(tokens)
 
+    def sets(self, sets: list[Shape], signs: list[str]) -> Shape:
+        r"""Read a union, and \mathbb{R} \setminus \{3\}; what else is done to sets stays as it was written."""
+        if set(signs) == {"∪"}:
+            return union(sets)
+        if signs == ["∖"] and sets[0] == REALS and isinstance(sets[1], Scalar):
+            return all_but(sets[1])
+        return Row(signs[0], "".join(signs), tuple(sets))
+
     def ratio(self, tokens: Tokens) -> Shape | None:
-        """Read `2:3`, which may be a fraction as well, or `3 to 4`; None if this is anything else."""
-        parts, found = split(tokens, (":", "to"))
-        are_values = "to" not in found or all(expression_or_none(part, self.points) for part in parts)
-        if not found or not all(parts) or not are_values:
+        """Read `2:3`, which may be a fraction as well; None if this is no ratio."""
+        parts, found = split(tokens, ":")
+        if not found or not all(parts):
             return None
-        if any(_PADDED.match(part[0].text) for part in parts):
+        time = _TIME.fullmatch(text_of(tokens))  # 9:05; 9:15 may be a ratio, too
+        if time and time[1] < "10":
             return Text(text_key(tokens))
-        items = list(map(self.side, parts))
-        if not all(isinstance(item, Scalar) and not item.value.is_zero for item in items):
-            return Row(":", ":", tuple(items))
-        first, *_, last = items
-        ratio = Row(":", ":", tuple(replace(item, value=item.value / first.value, if_unit=None) for item in items))
-        if found != [":"] or _TIME.fullmatch(text_of(tokens)):
+        values = [expression_or_none(part, self.points) for part in parts]
+        if any(value is None or value.is_zero for value in values):
+            return Row(":", ":", tuple(map(self.side, parts)))
+        first, *_, last = values
+        share = first / last
+        ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
+        if len(found) > 1 or time or share.is_whole:
             return ratio
-        share = first.value / last.value
-        is_bare = not (first.unit or last.unit or share.is_whole)
-        return Either((ratio, Scalar(share, units.RATIO))) if is_bare else ratio
+        return Either((ratio, Scalar(share, _RATIO)))
 
     def brackets(self, tokens: Tokens) -> Shape | None:
         """Read what the brackets around all the tokens make of their content; None if they only group."""
         opener, closer = tokens[0].text, tokens[-1].text
         inner = list(tokens[1:-1])
         if opener in _MATRICES:
-            return self.matrix(opener, inner)
-        if opener == "cases":
-            return self.system(inner)
+            return self.matrix(inner)
         if opener == r"\{":
             return self.braces(inner) if closer == r"\}" else None
         if opener == "{":
-            value = self.braces(inner) if "|" in split(inner, "|")[1] else self.answer(inner)
+            value = self.answer(inner)
             return None if isinstance(value, Text) else value
         parts, semicolons = split(inner, (";",))
         if not semicolons:
@@ -196,7 +188,8 @@ class _AnswerReader:
 
     def part(self, tokens: Tokens) -> Shape:
         """Read a part inside brackets: anything but a list by words."""
-        values = self.both_signs(stripped(tokens)) if tokens else []
+        tokens = stripped(tokens)
+        values = self.both_signs(tokens) if tokens else []
         return values[0] if len(values) == 1 else Text(text_key(tokens))
 
     def braces(self, inner: Tokens) -> Shape:
@@ -211,35 +204,21 @@ class _AnswerReader:
             return Text(f"{{{EMPTY.key}}}")  # a set with a member
         return Bag(listed.items, is_set=True) if isinstance(listed, Bag) else listed  # of one member: that member
 
-    def matrix(self, environment: str, inner: Tokens) -> Shape:
-        rows, _ = split(inner, (r"\\",))
-        entries = [list(map(self.side, split(row, "&")[0])) for row in rows if row]
-        return matrix(entries, "||" if environment in ("vmatrix", "Vmatrix") else "[]")
-
-    def system(self, inner: Tokens) -> Bag | None:
-        """Read x = 1, y = 2 one below the other; None if this is anything but one value for each of several names."""
-        rows, _ = split(inner, (r"\\",))
-        system = Bag(tuple(map(self.item, filter(None, map(stripped, rows)))))
-        return system if len(system.items) > 1 and system.is_assignment else None
-
-    def multiple(self, tokens: Tokens) -> Shape | None:
-        """Read a number times a matrix; None if this is anything else."""
-        start = next((at for at, token in enumerate(tokens) if token.kind == "begin"), 0)
-        factor = expression_or_none(tokens[:start], self.points)
-        found = self.side(tokens[start:]) if enclosed(tokens[start:]) else None
-        found = found.readings[0] if isinstance(found, Either) else found
-        if factor is None or not isinstance(found, Row) or found.brackets != "[]":
-            return None
-        rows = [row.items for row in found.items]
-        if not all(isinstance(entry, Scalar) and entry.unit is None and entry.base == 10 for entry in chain(*rows)):
-            return None
-        return matrix([[Scalar(factor * entry.value) for entry in row] for row in rows])
+    def matrix(self, inner: Tokens) -> Shape:
+        """Read a matrix. One of a single row or column may be a tuple as well."""
+        lines, _ = split(inner, (r"\\",))
+        rows = [tuple(map(self.side, split(line, "&")[0])) for line in lines if line]
+        whole = Row("[", "]", tuple(Row("[", "]", row) for row in rows))
+        is_vector = len(rows) == 1 or all(len(row) == 1 for row in rows)
+        return Either((whole, Row("(", ")", sum(rows, ())))) if is_vector else whole
 
     def quantity(self, tokens: Tokens) -> Shape:
         key = text_key(tokens)
         if key in _SHAPES:
             return _SHAPES[key]
-        if len(tokens) > 1 and are_verdicts({token.text for token in tokens}):  # T F T is no product
+        if key in NUMBERS:  # seven
+            return Scalar(self.points.number(NUMBERS[key]))
+        if len(tokens) > 1 and _are_verdicts({token.text for token in tokens}):  # T F T is no product
             return Text(key)
         try:
             return read_quantity(tokens, self.points)
@@ -247,6 +226,7 @@ class _AnswerReader:
             return Text(key)
 
 
+# --- what a list is ---------------------------------------------------------------------------------------------------
 def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
     if len(items) == 1:
         return items[0]
@@ -255,26 +235,41 @@ def _bag(items: list[Shape], tokens: Tokens, *, is_ordered: bool) -> Shape:
     return Bag(tuple(items), is_ordered=is_ordered)
 
 
-def _has_double_sign(tokens: Tokens) -> bool:
-    """Tell whether there is a ± or ∓, within no other brackets than ( ) and { }."""
-    depth = 0
-    for token in tokens:
-        if token.text not in ("(", ")", "{", "}"):
-            depth += nesting(token)
-        if depth == 0 and is_mark(token, "±∓"):
-            return True
-    return False
+def _with_shared_label(items: list[Shape]) -> list[Shape]:
+    """Write x = 3, 5 as x = 3, x = 5."""
+    if not items or not isinstance(items[0], Named) or not isinstance(items[0].value, Scalar):
+        return items
+    label = items[0].label
+    return [Named(label, item) if isinstance(item, Scalar) else item for item in items]
 
 
-def _without_colon(tokens: Tokens) -> Tokens:
-    """Write "the area: 5" and "the area is: 5" as the area = 5. A time or a ratio stays."""
-    parts, _ = split(tokens, ":")
-    name = parts[0]
-    if len(parts) != 2 or not is_phrase(name) or not {token.kind for token in name} <= {"word", "name"}:
-        return tokens
-    if name[-1].text in _EQUALS_WORDS:
-        name = name[:-1]
-    return [*name, Token("mark", "="), *parts[1]]
+def _are_conditions(items: list[Shape]) -> bool:
+    """Tell whether these are conditions on one variable, x > 0 and x ≠ 1."""
+    if len(items) < 2 or not all(isinstance(item, Named) and item.label == items[0].label for item in items):
+        return False
+    return any(isinstance(item.value, Row | Bag) for item in items)
+
+
+def _alternatives(items: list[Shape], separators: Sequence[str]) -> Named | None:
+    """Write x < 0 or x > 1 as x in (-∞, 0) ∪ (1, ∞); None for conditions that must all hold."""
+    if set(separators) != {"or"}:
+        return None
+    return Named(items[0].label, union([item.value for item in items]))
+
+
+def _is_series(items: Sequence[Shape]) -> bool:
+    """Tell whether a list answers one question after the other, so that its order counts.
+
+    It does wherever there are words or signs: "true, false", "high and low", and in T, F, T.
+    """
+    if any(isinstance(item, Text) for item in items):
+        return True
+    letters = {item.value.name for item in items if isinstance(item, Scalar)}
+    return bool(letters) and _are_verdicts(letters)
+
+
+def _are_verdicts(letters: set[str]) -> bool:
+    return any(map(letters.issubset, _VERDICTS))
 
 
 def _ranges_over_reals(tokens: Tokens) -> bool:
@@ -282,12 +277,23 @@ def _ranges_over_reals(tokens: Tokens) -> bool:
     return bool(tokens) and is_letter(tokens[0]) and text_of(tokens[1:]) in ("", r"∈ \mathbbR")
 
 
-def _combined(sign: str, sets: list[Shape]) -> Shape:
-    """Return the union, difference or intersection of sets; of others than known numbers only how it was written."""
-    first, *others = sets
-    if sign == "∪":
-        return regions.union(sets) or Bag(tuple(sets))
-    if sign == "∖":
-        others = [regions.complement(other) for other in others]
-    found = None if None in others else regions.intersection([first, *others])
-    return found or Row(sign, sign, tuple(sets))
+# --- what stands before an answer -------------------------------------------------------------------------------------
+def _split_choice(tokens: Tokens) -> tuple[str, Tokens] | None:
+    """Return the letter, A to J, and what follows it: `(B) 12`, `B) 12`, `B. 12`, `B: 12`; None if this is no choice.
+
+    A term (`(B)+1`, `(B)x`) is none, and neither is a list of choices ("A) 5 B) 6", "(A) (B)").
+    """
+    in_brackets = len(tokens) > 1 and tokens[0].text == "("
+    if not tokens or tokens[in_brackets].text not in _CHOICES:
+        return None
+    letter, *rest = tokens[in_brackets:]
+    if not rest:
+        return letter.text, []
+    end, *body = rest
+    has_point = is_mark(end, ".:") and bool(body) and body[0].spaced and not in_brackets
+    if end.text != ")" and not has_point:
+        return None
+    body = stripped(body)
+    starts_term = bool(body) and (body[0].kind in ("mark", "open") or is_letter(body[0]))
+    names_another = any(token.text.removeprefix("\\") in _CHOICES for token in body)
+    return None if starts_term or names_another else (letter.text, body)

@@ -6,8 +6,8 @@ Nothing is ever evaluated as code.
     product = factor { [*|/] signs factor }
     factor = primary { ^ exponent | ! | ° }
 
-`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value but `3!4!` and mixed numbers (`3
-1/2`, `3\frac12`). A letter before a bracket is a factor unless `names.py` marked it as a function: then the
+`1/2x` is (1/2)·x, as in programming languages; two numbers side by side have no value unless they are a mixed number
+(`3 1/2`, `3\frac12`). A letter before a bracket is a factor unless `names.py` marked it as a function: then the
 function of that argument is one symbol.
 """
 
@@ -15,11 +15,9 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from rewards.mathematics import symbols
-from rewards.mathematics.functions import binomial, call, logarithm, power, root
-from rewards.mathematics.key import text_key
 from rewards.mathematics.names import end_of_exponent, end_of_name
-from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, split
-from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, mp
+from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, text_key
+from rewards.mathematics.value import MAX_BITS, Points, Rational, Unreadable, Value, binomial, call, mp, power
 
 MAX_DEPTH = 60  # of nested groups, fractions, roots, functions and exponents; each costs up to six Python frames
 MAX_DIGITS = MAX_BITS // 4  # of a literal or of its power of ten
@@ -29,19 +27,18 @@ CONSTANTS = {"π": mp.pi * 1, "e": mp.e * 1, "i": mp.mpc(0, 1)}
 
 _END = Token("end of text", "")
 _GROUPS = frozenset("{([")
-_SYMBOLS = symbols.ACCENTS | {r"\derivative"}  # together with the group behind them
-_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | _SYMBOLS | symbols.BIG_OPERATORS
+_OPERATORS = frozenset((r"\frac", r"\sqrt", r"\binom")) | symbols.ACCENTS
 
 
 def read_expression(tokens: Tokens, points: Points) -> Value:
     """Return the value of all the tokens together; `Unreadable` if they are not one expression or exceed a limit."""
-    return _ExpressionReader(tokens, points, depth=0).complete()
+    return _ExpressionReader(tokens, points).complete()
 
 
-def expression_or_none(tokens: Tokens, points: Points, depth: int = 0) -> Value | None:
+def expression_or_none(tokens: Tokens, points: Points) -> Value | None:
     """Return the value of all the tokens together, None if they have none."""
     try:
-        return _ExpressionReader(tokens, points, depth).complete()
+        return read_expression(tokens, points)
     except Unreadable:
         return None
 
@@ -64,9 +61,9 @@ def exact(literal: str) -> Fraction:
 class _ExpressionReader:
     """A position in the tokens of one expression."""
 
-    def __init__(self, tokens: Tokens, points: Points, depth: int):
-        self.tokens, self.points = list(tokens), points
-        self.at, self.depth, self.open_bars = 0, depth, 0
+    def __init__(self, tokens: Tokens, points: Points):
+        self.tokens, self.points = tokens, points
+        self.at, self.depth, self.open_bars = 0, 0, 0
         self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:
@@ -114,9 +111,6 @@ class _ExpressionReader:
                 value = value / self.signed(self.divisor)
             elif self.accept("*"):
                 value = value * self.signed(self.factor)
-            elif self.peek().text == "mod":
-                self.take()
-                value = call("mod", value, self.factor())
             elif self.starts_factor():
                 value = value * self.factor()
             else:
@@ -133,15 +127,14 @@ class _ExpressionReader:
     def starts_factor(self) -> bool:
         """Tell whether the next token multiplies what stands before it.
 
-        A number does only in `3!4!`, `(n+1)2^n` and `N_0 2^n`: `x 2`, `\\frac12 3` have no value.
+        A number does only in `3!4!` and `(n+1)2^n`: `x 2`, `\\frac12 3` have no value.
         """
         token, before = self.peek(), self.peek(-1)
         if token.kind == before.kind == "word" and token.spaced:  # \text{T F T}
             return False
         if token.kind == "number":
-            is_subscript = token.spaced and is_mark(self.peek(-2), "_")
-            may_multiply = before.text in (")", "}") or before.kind == "name" or is_subscript
-            return is_mark(before, "!") or (may_multiply and is_mark(self.peek(1), "^"))
+            is_power = is_mark(self.peek(1), "^")
+            return is_mark(before, "!") or (is_power and (before.text in (")", "}") or before.kind == "name"))
         if token.kind == "open":
             return token.text in CLOSERS
         if token.kind == "command":
@@ -200,23 +193,14 @@ class _ExpressionReader:
         if is_mark(token, "|"):
             return self.absolute_value()
         if token.text == r"\frac":
-            return self.argument() / self.argument()
-        if token.text in symbols.BIG_OPERATORS:
-            return self.big_operator(token.text)
+            return self.literal_or_primary() / self.literal_or_primary()
         if token.text == r"\binom":
-            return binomial(self.argument(), self.argument())
+            return binomial(self.literal_or_primary(), self.literal_or_primary())
         if token.text == r"\sqrt":
             return self.radical()
-        if token.text in _SYMBOLS:
+        if token.text in symbols.ACCENTS:
             return self.points.variable(f"{token.text} {self.label()}")
         raise Unreadable(f"no value starts with {token.text!r}")
-
-    def big_operator(self, name: str) -> Value:
-        r"""Read a sum, an integral or a limit as one symbol of bounds and the product behind it: `\sum_{k=1}^n k`."""
-        while sign := self.accept("^_"):
-            name += sign
-            name += self.label() if self.peek().text == "{" else self.take().text
-        return self.points.unknown(name, self.product())
 
     # --- its leaves -------------------------------------------------------------------------------------------------
     def number(self, token: Token) -> Value:
@@ -226,7 +210,7 @@ class _ExpressionReader:
             return value
         if self.peek().text == r"\frac":
             self.take()
-            above, below = self.argument(), self.argument()
+            above, below = self.literal_or_primary(), self.literal_or_primary()
             fraction = above / below
             is_mixed = above.is_whole and fraction.number is not None and 0 < fraction.number < 1
             return value + fraction if is_mixed else value * fraction
@@ -240,31 +224,20 @@ class _ExpressionReader:
     def name(self) -> Value:
         start = self.at - 1
         self.at = end_of_name(self.tokens, start)
-        name = text_key(self.tokens[start : self.at])
+        letter = self.tokens[start]._replace(kind="name")  # \text{R} is no r
+        name = text_key([letter, *self.tokens[start + 1 : self.at]])
         constant = CONSTANTS.get(name)
         return self.points.variable(name) if constant is None else self.points.constant(name, constant)
 
     def application(self) -> Value:
-        """Read a function about which nothing is known as one symbol: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`, `u(x,t)`."""
+        """Read a function about which nothing is known as one symbol of its text: `f(x+1)`, `P(A|B)`, `f^{-1}(x)`."""
         start = self.at - 1
         opening = end_of_exponent(self.tokens, end_of_name(self.tokens, start))
         closing = closing_bracket(self.tokens, opening)
         if self.tokens[closing].kind != "close":
             raise Unreadable("unbalanced brackets")
         self.at = closing + 1
-        name = text_key(self.tokens[start:opening])
-        parts, _ = split(self.tokens[opening + 1 : closing], (",",))
-        arguments = list(map(self.part_of_argument, parts))
-        if name == "C" and len(arguments) == 2:
-            return binomial(*arguments)
-        return self.points.unknown(name, self.points.variable(name), *arguments)
-
-    def part_of_argument(self, tokens: Tokens) -> Value:
-        """Return the value of an argument; the symbol of its text where it has none (`X > 2`)."""
-        value = expression_or_none(tokens, self.points, self.depth)
-        if value is None:
-            return self.points.variable(f"({text_key(tokens)})")
-        return value
+        return self.points.variable(text_key(self.tokens[start : self.at]))
 
     def label(self) -> str:
         """Return the text of a subscript or of what stands under an accent: one braced group, or one token."""
@@ -276,20 +249,12 @@ class _ExpressionReader:
             raise Unreadable("unbalanced braces")
         return text_key(self.tokens[start : self.at])
 
-    def list_in(self, opener: str) -> list[Value]:
-        """Read the expressions in brackets that are open already, separated by commas."""
+    def group(self, opener: str) -> Value:
+        """Read the expression in brackets that are open already."""
         bars, self.open_bars = self.open_bars, 0
-        values = [self.expression()]
-        while self.accept(","):
-            values.append(self.expression())
+        value = self.expression()
         self.expect(CLOSERS[opener])
         self.open_bars = bars
-        return values
-
-    def group(self, opener: str) -> Value:
-        value, *others = self.list_in(opener)
-        if others:
-            raise Unreadable("a list or a vector, not a value")
         return value if opener in _GROUPS else call(opener.removeprefix("\\l"), value)
 
     def absolute_value(self) -> Value:
@@ -299,14 +264,6 @@ class _ExpressionReader:
         self.open_bars -= 1
         return call("abs", value)
 
-    def argument(self) -> Value:
-        """Read what `\\frac` takes: a group or one token, of a number one digit (`\\frac12`)."""
-        token = self.peek()
-        if token.kind == "number" and token.text.isdigit() and len(token.text) > 1:
-            digits = Token("number", token.text[0]), Token("number", token.text[1:])
-            self.tokens[self.at : self.at + 1] = digits
-        return self.literal_or_primary()
-
     def literal_or_primary(self) -> Value:
         """Read a number without the fraction that might make it a mixed one; or any other primary."""
         if self.peek().kind == "number":
@@ -315,11 +272,11 @@ class _ExpressionReader:
 
     def radical(self) -> Value:
         """Read `\\sqrt[3]{2}`, and `\\sqrt12` for √12, as those who write it mean."""
-        degree = 2
+        degree = self.points.number(2)
         if self.peek().text == "[":
             self.take()
             degree = self.group("[")
-        return root(self.literal_or_primary(), degree)
+        return power(self.literal_or_primary(), self.points.number(1) / degree)
 
     def function(self, name: str) -> Value:
         """Read `\\sin^2 2x`, `\\log_2(8)`, `\\tan^{-1} x`.
@@ -335,20 +292,17 @@ class _ExpressionReader:
             else:
                 raise Unreadable(f"{name} with a subscript")
         degree, self.degree = self.degree, self.points.constant("π", CONSTANTS["π"]) / 180
-        arguments = self.arguments()
+        argument = self.argument_of_function()
         self.degree = degree
         if times is not None and times.number == -1 and f"arc{name}" in symbols.FUNCTIONS:
             name, times = f"arc{name}", None
-        if base and len(arguments) == 1:
-            value = logarithm(arguments[0], base)
-        else:
-            value = call(name, *arguments)
+        value = call("ln", argument) / call("ln", base) if base else call(name, argument)
         return value if times is None else power(value, times)
 
-    def arguments(self) -> list[Value]:
+    def argument_of_function(self) -> Value:
         if self.peek().text in _GROUPS:
-            return self.list_in(self.take().text)
+            return self.group(self.take().text)
         argument = self.factor()
         while self.starts_factor() and self.peek().kind != "function":
             argument = argument * self.factor()
-        return [argument]
+        return argument

@@ -13,8 +13,17 @@ import re
 from dataclasses import dataclass
 
 from rewards.mathematics import symbols, units
-from rewards.mathematics.key import segment, text_key
-from rewards.mathematics.tokens import Token, Tokens, closing_bracket, is_letter, is_mark, is_sum, split, text_of
+from rewards.mathematics.tokens import (
+    Token,
+    Tokens,
+    closing_bracket,
+    is_letter,
+    is_mark,
+    is_sum,
+    split,
+    text_key,
+    text_of,
+)
 
 MAX_ARGUMENT = 120  # tokens: looking further would make deep nesting slow
 _FACTORS = frozenset("abcdeghkmnpqrstvwxyzAMPRλμρ")  # before a sum, unless the sum is of what they are functions of
@@ -91,13 +100,7 @@ def _is_factor(name: str, argument: Tokens) -> bool:
 @dataclass(frozen=True)
 class Label:
     key: str  # all of the label
-    function: str | None = None  # the f of f(x) =
     is_words: bool = False  # "the area", "the correct option": no name of mathematics
-
-    def defines_with(self, other: "Label") -> bool:
-        """Tell whether both define one function: y = and f(x) =, s = and s(t) =."""
-        pairs = ((self.function, other.key), (other.function, self.key))
-        return any(function is not None and key in ("y", function) for function, key in pairs)
 
 
 def read_label(tokens: Tokens) -> Label | None:
@@ -106,7 +109,7 @@ def read_label(tokens: Tokens) -> Label | None:
         return _application(tokens)
     parts, _ = split(tokens, ":")
     if all(_THING.fullmatch(text_of(part)) for part in parts):
-        return Label(text_key(segment(tokens) or tokens))
+        return Label(text_key(tokens))
     is_term = tokens[0].kind == "number" or any(map(_operates, tokens))  # 2 area, area + 1
     return Label(text_key(tokens), is_words=True) if is_phrase(tokens) and not is_term else None
 
@@ -129,9 +132,8 @@ def _application(tokens: Tokens) -> Label | None:
     if opening >= len(tokens) or closing_bracket(tokens, opening) != len(tokens) - 1:
         return None
     argument = tokens[opening + 1 : -1]
-    if all(is_letter(token) or token.text == "," for token in argument):
-        return Label(text_key(tokens), function=text_key(tokens[:opening]))
-    return None if any(map(_is_variable, argument)) else Label(text_key(tokens))
+    is_defined = all(is_letter(token) or token.text == "," for token in argument)
+    return Label(text_key(tokens)) if is_defined or not any(map(_is_variable, argument)) else None
 
 
 def _is_variable(token: Token) -> bool:

@@ -1,153 +1,173 @@
 r"""Read what sides and the signs between them say together: `x = 5`, `0 < x \le 1`, `x \ne 3`, `x^2+y^2 = 4`.
 
-What has no other reading, `3+4 = 7`, is a chain, which equals only the same sides with the same signs: `7 = 4+3`.
+What has no reading, such as `1/3 = 0.333`, is a text.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from string import ascii_lowercase
 
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.names import Label, read_label
 from rewards.mathematics.quantity import Scalar
-from rewards.mathematics.regions import complement, intersection
-from rewards.mathematics.shapes import EMPTY, INFINITY, MINUS_INFINITY, Chain, Named, Relation, Row, Shape
-from rewards.mathematics.tokens import Tokens, is_letter, is_mark, is_sum
-from rewards.mathematics.value import Points, Value
+from rewards.mathematics.shapes import (
+    INFINITY,
+    MINUS_INFINITY,
+    Calculation,
+    Named,
+    Relation,
+    Row,
+    Shape,
+    all_but,
+)
+from rewards.mathematics.tokens import Tokens, enclosed, is_letter, text_of
+from rewards.mathematics.value import Number, Points, Value
 
-_OF_FRACTIONS = frozenset((r"\frac", *"{}/+-"))
-_JOINTS = frozenset((r"\frac", *"{}()/*"))
-_BRACKETS = {"<": "()", "≤": "[]"}
-_FLIPPED = {">": "<", "≥": "≤"}
+_CONSTANTS = ("π", "e", "i")
+_TURNED = {">": "<", "≥": "≤"}
+_OPENERS = {"<": "(", "≤": "["}
+_CLOSERS = {"<": ")", "≤": "]"}
 
 
 class RelationReader:
     """Read relations; `read_side` reads what stands on one side."""
 
     def __init__(self, points: Points, read_side: Callable[[Tokens], Shape]):
-        self.points, self.side = points, read_side
+        self.points = points
+        self.side = read_side
 
-    def read(self, sides: list[Tokens], signs: list[str]) -> Shape:
-        """Return what the sides say together. There is one more of them than signs."""
-        if all(sign in _FLIPPED for sign in signs):
-            sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
-        if all(sign in "<≤" for sign in signs):
-            return self.inequality(sides, signs) or self.chain(sides, signs)
-        if len(signs) > 1:
-            return self.calculation(sides, signs) or self.chain(sides, signs)
-        if read_label(sides[0]) is None and read_label(sides[1]) is not None:  # 5 = x
+    def read(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        """Return what the sides say together; None if nothing is known. There is one more of them than signs."""
+        if all(sign in _TURNED for sign in signs):
             sides = sides[::-1]
-        read_two = self.inequation if signs == ["≠"] else self.equation
-        return read_two(*sides, *signs) or self.chain(sides, signs)
+            signs = [_TURNED[sign] for sign in reversed(signs)]
+        if all(sign in "<≤" for sign in signs):
+            return self.inequality(sides, signs)
+        if len(signs) > 1:
+            return self.calculation(sides, signs)
+        left, right = sides
+        is_named = read_label(left) is not None
+        if not is_named and read_label(right) is not None:  # 5 = x
+            left, right = right, left
+        if signs == ["≠"]:
+            return self.inequation(left, right)
+        return self.equation(left, right, *signs)
 
     # --- equalities -------------------------------------------------------------------------------------------------
     def equation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
-        """Read x = 5 and x + y = 5 under their names, and other equations in variables as relations."""
-        label = read_label(left)
-        names = self.side(left)
-        if label is None and isinstance(names, Row):
-            if all(isinstance(item, Scalar) and item.value.name for item in names.items):
-                return self.point(left, right)
+        """Read x = 5 and x + y = 5 under their names, other equations in variables as relations, 3 + 4 = 7."""
+        label = read_label(left) or _name_of_point(left)
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return Named(label, self.side(right)) if label else None
-        difference = value - other
+        relation = Relation("=", value - other)
         is_condition = left[0].kind == "function" and other.is_zero  # \sin x = 0 for x
-        if (label and not is_condition) or _is_term_with_value(left, value, other):
-            return Named(label, self.side(right), Relation("=", difference))
-        keeps_its_variables = difference.variables == value.variables | other.variables  # x + C = x does not
-        if sign != "=" or not difference.variables or not keeps_its_variables:
-            return None
-        return Relation("=", difference)
+        if label and not is_condition:
+            return Named(label, self.side(right), relation)
+        if _is_term_with_value(left, value, other):
+            return Named(None, self.side(right), relation)
+        variables = value.variables | other.variables
+        if not variables:
+            return self.calculation([left, right], [sign])
+        keeps_variables = relation.difference.variables == variables  # x + C = x does not
+        return relation if sign == "=" and keeps_variables else None
 
-    def point(self, left: Tokens, right: Tokens) -> Named:
-        """Read (y, x) = (2, 1) as (x, y) = (1, 2); (m, b) has no order but its own."""
-        value = self.side(right)
-        letters = [token.text for token in left if is_letter(token)]
-        are_neighbours = "".join(sorted(letters)) in ascii_lowercase
-        if are_neighbours and isinstance(value, Row) and len(value.items) == len(letters):
-            letters, items = zip(*sorted(zip(letters, value.items, strict=True)), strict=True)
-            value = replace(value, items=items)
-        return Named(Label(" ".join(letters)), value)
+    def calculation(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
+        """Read 3 + 4 = 7 as a calculation, x = 3 + 4 = 7 and m + n = 3 + 4 = 7 as 7 under its name.
 
-    def calculation(self, sides: list[Tokens], signs: list[str]) -> Named | None:
-        """Read x = 3 + 4 = 7 as x = 7, if every link holds; None for any other."""
+        None unless all the numbers are equal.
+        """
         label = read_label(sides[0])
-        rest = self.chain(sides[1:], signs[1:])
-        if label is None or signs[0] != "=" or not rest.holds:
+        term = self.value(sides[0])
+        is_named = label is not None or (term is not None and bool(term.variables))
+        numbers = tuple(map(self.side, sides[is_named:]))
+        first = numbers[0]
+        if set(signs) != {"="} or not isinstance(first, Scalar):
             return None
-        return Named(label, rest.sides[-1])
-
-    def chain(self, sides: Sequence[Tokens], signs: Sequence[str]) -> Chain:
-        """Return the sides and signs, what identities are made of, and whether all sides are equal."""
-        first, *others = values = tuple(map(self.side, sides))
-        are_scalars = all(isinstance(value, Scalar) for value in values)
-        holds = are_scalars and set(signs) == {"="} and all(map(first.equals, others))
-        parts = tuple(map(_parts, sides)) if are_scalars else ()
-        return Chain(tuple(signs), values, parts, holds)
+        for number in numbers:
+            if not isinstance(number, Scalar) or not first.equals(number):
+                return None
+        if not is_named:
+            return Calculation(numbers)
+        if label is None and not _is_term_with_value(sides[0], term, first.value):
+            return None
+        return Named(label, numbers[-1])
 
     # --- inequalities -----------------------------------------------------------------------------------------------
-    def inequation(self, left: Tokens, right: Tokens, sign: str) -> Shape | None:
+    def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
         """Read x ≠ 3 as the numbers without 3; any other as a relation."""
         label = read_label(left)
-        others = complement(self.side(right))
-        if label is not None and others is not None:
-            return Named(label, others)
-        return self.relation(left, right, sign)
+        other = self.side(right)
+        if label is not None and _known(other) is not None:
+            return Named(label, all_but(other))
+        return self.difference(left, right, "≠")
 
     def inequality(self, sides: list[Tokens], signs: list[str]) -> Shape | None:
         """Read 0 < x ≤ 1 as x in (0, 1], and x < 3 as x in (-∞, 3); other two sides as a relation. signs: < or ≤."""
-        relation = self.relation(*sides, *signs) if len(sides) == 2 else None
-        halves = list(map(self.half_line, sides, signs, sides[1:]))
-        if None in halves or len({half.label for half in halves}) > 1:
-            return relation
-        values = intersection(half.value for half in halves)
-        if values in (None, EMPTY):  # x < y, 3 < x < 1
-            return relation
-        is_turned = any(side[0].text == "-" and is_letter(side[-1]) for side in sides)  # -2x < 4 is -x < 2 as well
-        return Named(halves[0].label, values, relation if is_turned else None)
-
-    def half_line(self, low: Tokens, sign: str, high: Tokens) -> Named | None:
-        """Return the numbers that a variable may be, x < 3 or -x < 3; None for anything else."""
-        is_upper = _is_variable(low)
-        variable, other = (low, high) if is_upper else (high, low)
-        bound = self.side(other)
-        if not _is_variable(variable) or not isinstance(bound, Scalar):
+        if len(sides) == 2:
+            return self.half_line(*sides, *signs) or self.difference(*sides, *signs)
+        if len(sides) > 3 or not _is_variable(sides[1]):
             return None
-        if len(variable) == 2:
-            bound, is_upper = replace(bound, value=-bound.value, if_unit=None), not is_upper
-        opener, closer = _BRACKETS[sign]
-        row = Row("(", closer, (MINUS_INFINITY, bound)) if is_upper else Row(opener, ")", (bound, INFINITY))
-        return Named(Label(variable[-1].text), row)
+        low, high = self.side(sides[0]), self.side(sides[2])
+        lower = _known(low)
+        upper = _known(high)
+        if lower is None or upper is None or lower >= upper:
+            return None
+        interval = Row(_OPENERS[signs[0]], _CLOSERS[signs[1]], (low, high))
+        return Named(_label_of(sides[1]), interval)
 
-    def relation(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
+    def half_line(self, left: Tokens, right: Tokens, sign: str) -> Named | None:
+        """Return the numbers that a variable may be, x < 3 or 3 < x; None for anything else."""
+        is_upper = _is_variable(left)
+        variable = left if is_upper else right
+        other = right if is_upper else left
+        bound = self.side(other)
+        if not _is_variable(variable) or _known(bound) is None:
+            return None
+        label = _label_of(variable)
+        if is_upper:
+            return Named(label, Row("(", _CLOSERS[sign], (MINUS_INFINITY, bound)))
+        return Named(label, Row(_OPENERS[sign], ")", (bound, INFINITY)))
+
+    def difference(self, left: Tokens, right: Tokens, sign: str) -> Relation | None:
         """Return the relation between two sides; None if a side has no value, or it is about no variable."""
         value, other = self.value(left), self.value(right)
         if value is None or other is None:
             return None
-        difference = value - other
-        return Relation(sign, difference) if difference.variables else None
+        relation = Relation(sign, value - other)
+        return relation if relation.difference.variables else None
 
     def value(self, side: Tokens) -> Value | None:
         """Return the value of a side; None if it has none."""
         return expression_or_none(side, self.points)
 
 
-def _parts(side: Tokens) -> tuple[str, ...]:
-    """Return the numbers, names and signs of a side, sorted; nothing for a number by itself: 3/2, -1.5."""
-    is_number = all(token.kind == "number" or token.text in _OF_FRACTIONS for token in side)
-    if is_number and not is_sum(side):
-        return ()
-    return tuple(sorted(token.text for token in side if token.text not in _JOINTS))
+def _name_of_point(tokens: Tokens) -> Label | None:
+    """Return (x, y) as a label, and (m, b); not (y, x), which has an order of its own."""
+    letters = text_of(tokens[1:-1]).split(" , ")
+    if not enclosed(tokens) or len(letters) < 2 or any(len(letter) > 1 for letter in letters):
+        return None
+    in_order = sorted(letters)
+    is_turned = letters != in_order and "".join(in_order) in ascii_lowercase
+    return None if is_turned else Label(" ".join(letters))
 
 
 def _is_term_with_value(left: Tokens, value: Value, other: Value) -> bool:
     """Tell whether an equation gives the value of a term in several variables: x + y = 5."""
-    is_plain = not any(token.kind in ("function", "applied") for token in left)  # sin x + y = 5
+    kinds = {token.kind for token in left}
+    is_plain = kinds.isdisjoint(("function", "applied"))  # sin x + y = 5
     return is_plain and len(value.variables) > 1 and not other.variables
 
 
 def _is_variable(side: Tokens) -> bool:
-    """Tell whether the side is x or -x."""
-    name = side[1:] if is_mark(side[0], "-") else side
-    return len(name) == 1 and is_letter(name[0]) and name[0].text not in ("π", "e", "i")
+    return len(side) == 1 and is_letter(side[0]) and side[0].text not in _CONSTANTS
+
+
+def _label_of(variable: Tokens) -> Label:
+    return Label(variable[0].text)
+
+
+def _known(bound: Shape) -> Number | None:
+    """Return the number that a bound is; None if it is no known one."""
+    if not isinstance(bound, Scalar) or bound.base != 10:
+        return None
+    return bound.value.constant

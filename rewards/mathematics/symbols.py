@@ -47,7 +47,7 @@ _MARKS = spellings(r"""
     * times cdot ast bullet ; / div ; ± pm ; ∓ mp ; ∞ infty ; ∘ circ ; ° degree
     ≤ le leq leqslant ; ≥ ge geq geqslant ; < lt ; > gt ; ≠ ne neq ; ≈ approx simeq
     ∈ in ; ∪ cup ; ∩ cap ; ∖ setminus backslash ; ∅ emptyset varnothing
-    … dots ldots cdots vdots ddots ; → to rightarrow ; : colon ; ' prime ; mod bmod
+    … dots ldots cdots vdots ddots ; → to rightarrow ; : colon ; ' prime
     % % ; $ $ ; # # ; _ _ ; \\ \ cr ; £ pounds ; € euro ; ¢ cent
     | vert lvert rvert mid |
 """)
@@ -79,7 +79,8 @@ BARE_WORDS = {
     **{name: ("name", letter) for name, letter in GREEK.items() if name not in PRODUCTS},
     **dict.fromkeys(("infinity", "Infinity", "inf", "Inf", "oo"), ("mark", "∞")),
     "sqrt": ("command", r"\sqrt"),
-    "mod": ("mark", "mod"),
+    "或": ("word", "or"),
+    "和": ("word", "and"),
 }
 
 
@@ -100,6 +101,5 @@ BLANKS = _commands(", ; : quad qquad enspace thinspace space") | {"\\ ", "\\"}  
 TEXT_FONTS = _commands(
     "text textbf textit textrm texttt textsf textnormal textup mbox hbox emph mathrm operatorname underline"
 )
-BIG_OPERATORS = _commands("sum prod int iint iiint oint lim bigcup bigcap")
 ACCENTS = _commands("overrightarrow overline hat tilde dot ddot triangle angle overarc")
 OF_ANGLES = frozenset("sin cos tan cot sec csc".split())

@@ -5,7 +5,7 @@ linear in the text.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from string import ascii_lowercase
 from typing import NamedTuple
@@ -42,6 +42,8 @@ _PIECE = re.compile(f"(?P<number>{_THOUSANDS}|{_NUMBER})|{_OTHERS}", re.DOTALL)
 _PIECE_IN_BRACKETS = re.compile(f"(?P<number>{_NUMBER})|{_OTHERS}", re.DOTALL)  # where a comma groups no thousands
 _GREEK_LETTER = re.compile(f"([{''.join(sorted(set(symbols.GREEK.values())))}])")
 _AROUND = (",", ".", ";", ":", '"', r"\\")  # punctuation around an answer, or a new line at its end
+_ARTICLES = ("a", "an", "the")
+_PUNCTUATION = frozenset((r"\{", r"\}", r"\\", *"\\()[]{}.,:;?!…'\"|-_*&~@#\ufffd"))
 
 
 def tokenize(text: str) -> list[Token]:
@@ -123,9 +125,6 @@ def _letters(run: str, *, in_text: bool) -> list[Token]:
         return [Token("function", run)]
     if run in symbols.GREEK.values() or (in_text and run in ("e", "i")):
         return [Token("name", run)]
-    prefix = next((unit for unit in units.CHINESE if run != unit and run.startswith(unit)), "")
-    if prefix:  # 平方米, 克盐
-        return [Token("word", prefix), *_letters(run.removeprefix(prefix), in_text=in_text)]
     if in_text:
         return [Token("word", run)]
     if not run.isascii() and _GREEK_LETTER.search(run):
@@ -227,3 +226,41 @@ def is_sum(tokens: Tokens) -> bool:
         if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/+-"):
             return True
     return False
+
+
+# --- tokens without a value -------------------------------------------------------------------------------------------
+def text_key(tokens: Iterable[Token]) -> str:
+    """Return the normal form of a text without a value. Words have no case, numbers no idle zeros.
+
+    The article in front goes, and so do the braces around a single token: `x^{2}` reads as `x^2`.
+    """
+    kept = []
+    for token in tokens:
+        is_single = len(kept) > 1 and kept[-2].kind == "open" and kept[-2].text == "{"
+        if token.kind == "close" and token.text == "}" and is_single:
+            kept[-2:] = [kept[-1]]
+        elif not is_mark(token, '".'):
+            kept.append(token)
+    if len(kept) > 1 and kept[0].text.casefold() in _ARTICLES and len(kept[1].word) > 3:
+        kept = kept[1:]
+    is_prose = any(len(token.word) > 1 for token in kept)  # \text{R} is no r
+    parts = []
+    for token in kept:
+        text = token.text
+        if token.kind == "number" and text.replace(".", "", 1).isdigit():
+            whole, _, decimals = text.partition(".")
+            text = f"{whole.lstrip('0') or 0}.{decimals}".rstrip("0").rstrip(".") if decimals else whole
+        parts.append(text.casefold() if is_prose else text)
+    return " ".join(parts)
+
+
+def are_same_word(one: Tokens, other: Tokens) -> bool:
+    r"""Tell whether one is a word and the other the same letters: \text{AC} and AC."""
+    word, letters = sorted((one, other), key=len)
+    is_word = [token.kind for token in word] == ["word"] and {token.kind for token in letters} == {"name"}
+    return is_word and word[0].text == "".join(token.text for token in letters)
+
+
+def has_content(tokens: Tokens) -> bool:
+    """Tell whether there is more than punctuation, dots and brackets: not so in "…", ":", "?". {} is the empty set."""
+    return text_of(tokens) == r"\{ \}" or any(token.text not in _PUNCTUATION for token in tokens)

@@ -16,9 +16,10 @@ that √(x²) is |x| and not x, √(xy) is √x · √y, and it can be seen on w
 import operator
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
+from math import ceil, comb, factorial, floor
 from typing import Any
 
 from mpmath import MPContext
@@ -29,6 +30,10 @@ AGREEING_DIGITS = 150
 MAX_BITS = 2048  # of the numerator or denominator of a rational number: 616 digits
 MAX_MAGNITUDE = 200  # bits before the point of what is raised to a power of e, or has a sine
 MAX_DENOMINATOR = 10**40  # of the fraction that a rounded constant can be
+MAX_EXPONENT_BITS = 64
+MAX_FACTORIAL = 300  # 300! has 2042 bits
+MAX_BINOMIAL = 1000
+WORK = 12  # of a power or a function of irrational numbers, compared with a sum
 MAX_WORK = 20_000  # numbers that one comparison may compute, functions counting for more: about 0.3 s
 NUM_FLIPS = 7
 SCALES = (0.8, 0.06, 0.3, 1.4, 2.4, 3.4, 5.5, 11, 40, 1e9)  # of the variables, at the first point and after the flips
@@ -50,15 +55,13 @@ class Unreadable(Exception):
 class Value:
     """The numbers of an expression: one of a constant, else one per point; None where it is too large.
 
-    name: of the variable or constant, if it is nothing else. names, divisors: the variables that were met on the way,
-    and the values that depend on some and were divided by.
+    name: of the variable or constant, if it is nothing else. names: the variables that were met on the way.
     """
 
     at: tuple[Number | None, ...]
     points: "Points" = field(repr=False)
     names: frozenset[str] = frozenset()
     name: str = ""
-    divisors: tuple["Value", ...] = ()
 
     def __add__(self, other: "Value | Rational") -> "Value":
         return self.points.apply(_sum, self, other)
@@ -67,9 +70,7 @@ class Value:
         return self.points.apply(_product, self, other)
 
     def __truediv__(self, other: "Value | Rational") -> "Value":
-        divisor = self.points.value(other)
-        result = self.points.apply(_quotient, self, divisor)
-        return replace(result, divisors=(*result.divisors, divisor)) if divisor.names else result
+        return self.points.apply(_quotient, self, other)
 
     def __neg__(self) -> "Value":
         return self * -1
@@ -80,7 +81,8 @@ class Value:
     def equals(self, other: "Value") -> bool:
         """Tell whether both have the same numbers at all points, and are real numbers at the same flips."""
         columns = self.points.columns((self, other))
-        return all(_same_at(place, *numbers) for place, numbers in enumerate(zip(*columns, strict=True)))
+        pairs = zip(*columns, strict=True)
+        return all(_same_at(place, *numbers) for place, numbers in enumerate(pairs))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Value) and self.equals(other)
@@ -88,17 +90,10 @@ class Value:
     def ratio_to(self, other: "Value") -> Number | None:
         """Return the real constant by which the other must be multiplied to get this value; None if there is none."""
         ratio = (self / other).at[0]
-        is_multiple = ratio is not None and _is_real(ratio) and self.equals(other * self.points.constant("", ratio))
-        return ratio if is_multiple else None
-
-    def without_divisors(self) -> "Value":
-        """Return the value times all that was divided by on the way, each once: x + 1 for 1 + 1/x."""
-        product, seen = self, []
-        for divisor in self.divisors:
-            if divisor not in seen:
-                product = product * divisor
-                seen.append(divisor)
-        return product
+        if ratio is None or not _is_real(ratio):
+            return None
+        multiple = other * self.points.constant("", ratio)
+        return ratio if self.equals(multiple) else None
 
     @property
     def is_zero(self) -> bool:
@@ -116,19 +111,21 @@ class Value:
         return self.number is not None and self.number.denominator == 1
 
     @property
-    def constant(self) -> Fraction | float | None:
-        """Return the value of a real constant, rounded if it is irrational; None for anything else."""
-        if len(self.at) > 1 or isinstance(self.at[0], mp.mpc):
-            return None
-        return self.number if self.number is not None else float(f"{float(self.at[0]):.12g}")
+    def constant(self) -> Number | None:
+        """Return the value of a real constant, None for anything else."""
+        return rounded(self.at[0]) if len(self.at) == 1 and _is_real(self.at[0]) else None
 
     @property
     def variables(self) -> frozenset[str]:
         """Return the names on which the value depends: none for x - x."""
         if len(self.at) == 1:
             return frozenset()
-        flips = {name: _flip_of(index) for index, name in enumerate(self.points.variables)}
-        return frozenset(name for name in self.names if not _agree(self.at[0], self.at[flips[name]]))
+        found = set()
+        for index, name in enumerate(self.points.variables):
+            flip = self.at[_flip_of(index)]
+            if name in self.names and not _agree(self.at[0], flip):
+                found.add(name)
+        return frozenset(found)
 
 
 class Points:
@@ -160,7 +157,8 @@ class Points:
         def number(*numbers: Number) -> Number:
             written = [mp.nstr(rounded(number), AGREEING_DIGITS) for number in numbers]  # the same if they agree
             rng = random.Random(f"{name}{written}")
-            return rng.choice((1, 1, 1, -1)) * _random(rng, 2.0)
+            sign = rng.choice((1, 1, 1, -1))
+            return sign * _random(rng, 2.0)
 
         return self.apply(number, *arguments)
 
@@ -174,12 +172,12 @@ class Points:
         at = [_number_or_none(function, numbers) for numbers in zip(*columns, strict=True)]
         if all(number is None or mp.isnan(number) for number in at):
             raise Unreadable("no value at any point")
+        first, *others = at
         has_all = all(number is not None for number in at)  # mpmath is slow to compare with None
-        if has_all and all(_agree(at[0], number) for number in at[1:]):
-            return Value((_simplest(at[0]),), self)
+        if has_all and all(_agree(first, other) for other in others):
+            return Value((_simplest(first),), self)
         names = frozenset().union(*(value.names for value in values))
-        divisors = [divisor for value in values for divisor in value.divisors]
-        return Value(tuple(at), self, names, divisors=tuple(divisors))
+        return Value(tuple(at), self, names)
 
     def columns(self, values: Sequence[Value]) -> list[tuple[Number | None, ...]]:
         """Return the numbers of each value: one per point, if one of them has so many."""
@@ -296,3 +294,93 @@ def _added(one: Number, other: Number) -> Number:
 _sum = _exactly_or_rounded(_added)
 _product = _exactly_or_rounded(operator.mul)
 _quotient = _exactly_or_rounded(operator.truediv)
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+def power(base: Value, exponent: Value) -> Value:
+    """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
+    return base.points.apply(_power, base, exponent, work=WORK)
+
+
+def binomial(n: Value, k: Value) -> Value:
+    """Return the binomial coefficient, n over k."""
+    return n.points.apply(_binomial, n, k, work=WORK)
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if type(exponent) is not Fraction or exponent.numerator.bit_length() > MAX_EXPONENT_BITS:
+        return _exponential(rounded(exponent) * mp.ln(rounded(base)))
+    if base == 0 and exponent <= 0:
+        raise Unreadable("zero to a power that is not positive")
+    if exponent.denominator == 1:
+        return _whole_power(base, int(exponent))
+    if not isinstance(base, mp.mpc) and base < 0 and exponent.denominator % 2:
+        return (-1) ** exponent.numerator * _power(-base, exponent)
+    return rounded(base) ** rounded(exponent)
+
+
+def _whole_power(base: Number, n: int) -> Number:
+    if type(base) is not Fraction:
+        return base**n
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if abs(n) * (bits - 1) > MAX_BITS:
+        raise Unreadable("too large a power")
+    return base**n
+
+
+def _small(number: Number) -> Number:
+    """Return the number, rounded, unless it is too large for what grows with it."""
+    if mp.mag(rounded(number)) > MAX_MAGNITUDE:
+        raise OverflowError
+    return rounded(number)
+
+
+def _exponential(number: Number) -> Number:
+    if number and mp.mag(number) < -AGREEING:  # it would be lost beside 1
+        raise OverflowError
+    return mp.exp(_small(number))
+
+
+def _logarithm(number: Number) -> Number:
+    """Return the natural logarithm; that of a negative number has no value."""
+    found = mp.ln(number)
+    if isinstance(found, mp.mpc):
+        raise ValueError
+    return found
+
+
+def _factorial(n: Number) -> Number:
+    if type(n) is not Fraction:
+        return mp.gamma(_small(n) + 1)
+    if n.denominator != 1 or not 0 <= n <= MAX_FACTORIAL:
+        raise Unreadable("the factorial of a number that is negative, broken or too large")
+    return Fraction(factorial(int(n)))
+
+
+def _binomial(n: Number, k: Number) -> Number:
+    if type(n) is Fraction and type(k) is Fraction:
+        if n.denominator != 1 or k.denominator != 1 or min(n, k) < 0 or n > MAX_BINOMIAL:
+            raise Unreadable("a binomial coefficient of numbers that are negative, broken or too large")
+        return Fraction(comb(int(n), int(k)))
+    n, k = _small(n), _small(k)
+    return mp.gamma(n + 1) / (mp.gamma(k + 1) * mp.gamma(n - k + 1))
+
+
+_ROUNDED: dict[str, Callable[[Fraction], int]] = {"floor": floor, "ceil": ceil}
+_FUNCTIONS: dict[str, Callable[[Number], Number]] = {
+    "abs": abs,
+    "factorial": _factorial,
+    "exp": _exponential,
+    "ln": _logarithm,
+    "log": lambda x: _logarithm(x) / mp.ln(10),
+    "lg": lambda x: _logarithm(x) / mp.ln(10),
+}
+
+
+def call(name: str, argument: Value) -> Value:
+    """Return the named function of a value; a symbol of that argument if nothing is known about the function."""
+    if name in _ROUNDED and argument.number is not None:
+        return argument.points.number(_ROUNDED[name](argument.number))
+    if name in _FUNCTIONS:
+        return argument.points.apply(_FUNCTIONS[name], argument, work=WORK)
+    return argument.points.unknown(name, argument)

@@ -210,14 +210,14 @@ def steers_the_terminal() -> None:
 
 def judged() -> None:
     """Each completion has a true and a false sentence, whatever it says."""
-    import grpo.algorithm.rollout
+    from grpo.algorithm import credit
     from grpo.algorithm.schema import Sentence
 
     def halves(completion, decode):
         half = len(completion.ids) // 2
         return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
 
-    grpo.algorithm.rollout.judged_sentences = halves
+    credit.judged_sentences = halves
 
 
 def bad_logits() -> None:
@@ -372,7 +372,7 @@ def counts_what_it_sends() -> None:
         running.append(guard.trainer)
         run_step(guard)
         running.clear()
-        groups = guard.trainer.rollout.groups
+        groups = guard.trainer.learned.groups
         lengths = [(len(group.prompt.ids), [len(one.ids) for one in group.completions]) for group in groups]
         with open(f"{os.environ['SENT']}.{os.environ['RANK']}", "a") as file:
             file.write(json.dumps([sent, lengths]) + "\n")

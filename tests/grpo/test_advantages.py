@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from grpo.algorithm.advantages import group_advantages, normalize_then_sum, reward_std
+from grpo.algorithm.advantages import group_advantages, reward_std
+from grpo.algorithm.variants import normalize_then_sum
 
 
 def step_advantages(groups, scale):

@@ -1,24 +1,23 @@
 """Credit to the sentence: from verdicts over facts and sentences to tokens, with real tokenizers and a real base."""
 
 import random
-from contextlib import nullcontext
 from dataclasses import asdict
-from types import SimpleNamespace
 
 import pytest
 import torch
 from making import build_base, make_completion, make_tokenizer, whole
 from test_train import adapter, run
 
-import grpo.algorithm.rollout
-from grpo.algorithm.credit import judged_sentences
-from grpo.algorithm.packing import Totals, pack_batch, split_into_micro_batches
-from grpo.algorithm.rollout import Rollout, Sampled
+from grpo.algorithm import credit
+from grpo.algorithm.credit import judged_sentences, set_credit
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Group, Prompt, Score, Sentence
+from grpo.algorithm.step import set_advantages, share
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
+from grpo.engine.device.peers import Peers
 from grpo.run.log import completion_record
-from grpo.run.metrics import Clock, credit_metrics
+from grpo.run.metrics import credit_metrics
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -200,22 +199,18 @@ KEYS += ["judge=offline", "credit=sentence", "num_generations=4", "per_device_tr
 
 
 def graded(base, tokenizer, texts, *keys):
-    """A group of completions of these texts, with the advantages that a rollout gives them; and its configuration."""
+    """A group of completions of these texts, with the advantages that a step gives them; and its configuration."""
     rewards = "reward_funcs=[correctness, factuality]", "reward_weights=[1, 0]"
     config, _ = load_config(None, [*KEYS, *rewards, f"knowledge_base={base}", *keys])
     ids = [tokenizer.encode(text, add_special_tokens=False) + [tokenizer.eos_token_id] for text in texts]
     completions = [make_completion(row, text=text_of(tokenizer)(row), loss_weight=0.25) for row in ids]
     group = Group(Prompt(0, "prompt", (5,), ROW), completions)
-    rollout = object.__new__(Rollout)
-    rollout.config, rollout.policy = config, SimpleNamespace(decode=text_of(tokenizer))
-    rollout.replicas = SimpleNamespace(gather_lists=list)
-    rollout.scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
-    rollout.clock, rollout.run = Clock(), SimpleNamespace(signals=SimpleNamespace(interruptible=nullcontext))
-    rollout.sampled = Sampled(0, [group], [group], Totals(0, 0, 0))
-    for index in range(len(completions)):
-        rollout.scorer.submit(group, index)
-    rollout.finish_grading()
-    rollout.scorer.close()
+    scorer = Scorer(build_rewards(config.reward_funcs, asdict(config)), config.reward_weights)
+    scorer.grade([group])
+    scorer.close()
+    if config.credit != "completion":
+        set_credit([group], config.credit, text_of(tokenizer))
+    set_advantages([group], share([group], config, Peers()), config)
     return group
 
 
@@ -291,8 +286,6 @@ def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):
     wanted = torch.tensor([value for c in group.completions for value in c.token_advantages])
     for budget in (1, 60, 10_000):
         batches = [pack_batch(parts) for parts in split_into_micro_batches([group], budget)]
-        for batch in batches:
-            batch.set_advantages()
         assert torch.equal(torch.cat([batch.advantage_C for batch in batches]), wanted)
         assert all(batch.advantage_C.shape == batch.targets_C.shape for batch in batches)
     assert torch.equal(pack_batch(whole(group)).targets_C, torch.tensor([t for c in group.completions for t in c.ids]))
@@ -336,7 +329,7 @@ def keys(base, monkeypatch):
         half = len(completion.ids) // 2
         return [Sentence("", 0, half, True), Sentence("", half, 2 * half, False)]
 
-    monkeypatch.setattr(grpo.algorithm.rollout, "judged_sentences", halves)
+    monkeypatch.setattr(credit, "judged_sentences", halves)
     return SENTENCES_OF_RUN | {"knowledge_base": str(base)}
 
 

@@ -22,8 +22,8 @@ from grpo.data.sums import REMAINDERS
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.rehearsal import NO_REWARD, SilentRun
 from grpo.engine.model import memory
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import Build
 from grpo.engine.model.policy import lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
 from grpo.train import GrpoTrainer

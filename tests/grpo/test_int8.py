@@ -40,7 +40,7 @@ def test_rows_are_rounded_to_steps_of_their_own():
     """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
     W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
     W[7] = 0
-    rows = Int8Weight(50, 40, torch.float64, "cpu")[:]
+    rows = Int8Weight(50, 40, torch.float64, "cpu").all_rows()
     rows.copy_(W)
     found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
     assert rows.q_OI.dtype == torch.int8 and rows.scale_O.dtype == torch.float32 and rows.shape == W.shape
@@ -69,7 +69,10 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
     write_checkpoint(tmp_path, family)
     ours, slow = load(tmp_path, rank=4, int8=True, **lora), rounded_twin(tmp_path, 4, **lora)
     ours.recompute = recompute
-    batch, found = pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3]))), []
+    batch, found = (
+        pack_batch(whole(make_group((5, 9, 6), [7, 3], [8, 2, 4], loss_weight=[0.2, 0.3], advantage=[0.0, 0.0]))),
+        [],
+    )
     for model in (ours, slow):
         logp, _ = batch_logprobs(model, batch, temperature=0.8)
         (logp * batch.weight_C).sum().backward()
@@ -101,7 +104,7 @@ def test_a_process_takes_what_is_counted(tmp_path):
 from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()

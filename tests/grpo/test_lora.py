@@ -6,22 +6,12 @@ from grpo.kernels.reference import lora_linear
 from making import load, make_group, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.engine.model.adapter import save_adapter, trained_adapter
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.int8_weight import dense
-from grpo.engine.model.lora import (
-    ALL_PROJECTIONS,
-    POLICY,
-    REFERENCE,
-    Build,
-    JointLinear,
-    Linear,
-    LoraLinear,
-    LoraSpec,
-    Mode,
-    few_zeros,
-    make_linear,
-)
+from grpo.engine.model.lora import POLICY, REFERENCE, JointLinear, Linear, LoraLinear, Mode, few_zeros, make_linear
+from grpo.engine.model.sampling_forms import form_of
 from grpo.engine.model.weights import projections
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
@@ -74,11 +64,10 @@ def test_forward_and_gradients_equal_the_twin(targets, separate, int8):
             assert (layer.A.master.grad[layer.rank_slices[part]] - dA).abs().max() < 1e-11
             assert (layer.B[part].grad - dB).abs().max() < 1e-11
     assert (x.grad - dx).abs().max() < 1e-11
-    for prepack in (lambda: None, layer.prepack):
-        prepack()
-        with torch.no_grad():
-            assert (layer(x) - wanted).abs().max() < 1e-12
-            assert (layer(x, REFERENCE) - base).abs().max() < 1e-12
+    with torch.no_grad():
+        for form in (layer, form_of(layer)):
+            assert (form(x) - wanted).abs().max() < 1e-12
+            assert (form(x, REFERENCE) - base).abs().max() < 1e-12
 
 
 def test_every_layer_and_seed_drops_other_inputs():
@@ -223,11 +212,13 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
             if part in targets:
                 layer.refresh()
         outputs.append(torch.cat(joint(x), dim=-1))
-        for layer in joint.linears:
-            layer.prepack()
-        outputs.append(torch.cat(joint(x), dim=-1))
         masters.append(torch.cat([master.flatten() for master in joint.parameters()]))
-    assert products_of(joint) == [1] and all((output - outputs[0]).abs().max() < 1e-5 for output in outputs)
+        products = [len(getattr(linear, "product_rows", "1")) for linear in joint.linears]
+        with torch.no_grad():
+            for number, layer in enumerate(joint.linears):
+                joint.linears[number] = form_of(layer)
+            outputs.append(torch.cat(joint(x), dim=-1))
+    assert products == [1] and all((output - outputs[0]).abs().max() < 1e-5 for output in outputs)
     assert torch.equal(*masters)
 
 
@@ -235,8 +226,8 @@ def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
     write_checkpoint(tmp_path, "llama")
     model, seen = load(tmp_path, rank=4, layers=(1,)), []
     for block in model.blocks:
-        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].requires_grad))
-    batch = pack_batch(whole(make_group((5, 9), [7, 3], [8, 2])))
+        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].sum().requires_grad))
+    batch = pack_tokens(whole(make_group((5, 9), [7, 3], [8, 2])))
     assert batch_logprobs(model, batch)[0].requires_grad and seen == [False, False]
 
 
@@ -269,8 +260,8 @@ def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, fami
     ours = load(tmp_path / "base", rank=4, alpha=6, **lora)
     save_adapter(trained_adapter(ours, None, str(tmp_path / "base")), tmp_path / "adapter", lora_alpha=6)
     groups = [
-        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3]),
-        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25]),
+        make_group((5, 9, 6, 11), [7, 3, 2], [8, 8, 4, 4, 1, 2], [9], loss_weight=[0.1, 0.2, 0.3], advantage=[0.0] * 3),
+        make_group((15, 19), [17, 2], [30, 31, 32], loss_weight=[0.15, 0.25], advantage=[0.0] * 2),
     ]
     batch = pack_batch(whole(*groups))
     logp, _ = batch_logprobs(ours, batch, temperature=0.8)

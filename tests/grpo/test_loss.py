@@ -66,14 +66,12 @@ def tables(groups, seed=1):
 
 
 def fast_loss(groups, logps, config, parts=None):
-    """The loss through pack, set_advantages and policy_loss; logps are lists per completion, or tensors."""
-    batch = pack_batch(parts or whole(*groups))
-    batch.set_advantages()
+    """The loss through pack_batch and policy_loss; logps are lists per completion, or tensors."""
+    parts = parts or whole(*groups)
     place = {id(c): n for n, c in enumerate(c for group in groups for c in group.completions)}
-    order = [place[id(completion)] for completion in batch.completions]
+    order = [place[id(completion)] for part in parts for completion in part.completions]
     new, old, ref = (torch.cat([torch.as_tensor(table[row], dtype=torch.float64) for row in order]) for table in logps)
-    batch.old_logp_C, batch.ref_logp_C = old, ref
-    batch.advantage_C, batch.weight_C = batch.advantage_C.double(), batch.weight_C.double()
+    batch = pack_batch(parts, old_logp_C=old, ref_logp_C=ref, dtype=torch.float64)
     return policy_loss(batch, new, config)
 
 

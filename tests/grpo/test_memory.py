@@ -13,17 +13,19 @@ import torch
 from making import kept_by_autograd, measured_in_forks, refused, write_chat_checkpoint
 from test_train import configured
 
-import grpo.train
-import grpo.trainer
+from grpo.algorithm import step as step_module
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
+from grpo.algorithm.step import Grpo
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.model_config import ModelConfig
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -74,8 +76,9 @@ from grpo.algorithm.schema import Layout
 from grpo.engine.device.products import slow_dtype
 from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
-from grpo.engine.model.decoder import Decoder, ModelConfig
-from grpo.engine.model.lora import Build, LoraSpec
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.build import Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):
@@ -307,14 +310,14 @@ def wrap_passes(monkeypatch):
     """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
 
     def wrap(trainer, replacement):
-        for module in (grpo.trainer, grpo.train):
+        original = step_module.batch_logprobs
 
-            def one_pass(model, batch, *more, original=module.batch_logprobs):
-                if model is not trainer.model:
-                    return original(model, batch, *more)
-                return replacement(batch, lambda: original(model, batch, *more))
+        def one_pass(model, batch, *more):
+            if model is not trainer.model:
+                return original(model, batch, *more)
+            return replacement(batch, lambda: original(model, batch, *more))
 
-            monkeypatch.setattr(module, "batch_logprobs", one_pass)
+        monkeypatch.setattr(step_module, "batch_logprobs", one_pass)
 
     return wrap
 
@@ -350,7 +353,7 @@ def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, pha
     runs_out_above(halved, 120, phase)
     for _ in range(2):
         step(whole), step(halved)
-    assert halved.budget.tokens <= 240 < whole.budget.tokens
+    assert halved.learner.memory.budget.tokens <= 240 < whole.learner.memory.budget.tokens
     assert "out of memory while training" in capsys.readouterr().err
     same = torch.isclose(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-4, atol=1e-6)
     assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
@@ -363,8 +366,9 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
     steps = {}
     for name in ("whole", "again"):
         trainer = made(name)
-        trainer.budget = replace(trainer.budget, tokens=2 * trainer.longest)  # several micro-batches
-        passes, original = [], trainer.policy_logprobs
+        limit = trainer.learner.memory
+        limit.budget = replace(limit.budget, tokens=4 * trainer.longest)  # several micro-batches
+        passes, original = [], trainer.learner.policy_logprobs
 
         def second_fails(batch, passes=passes, original=original, name=name):
             passes.append(batch.number)
@@ -372,8 +376,8 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return original(batch)
 
-        trainer.policy_logprobs = second_fails
-        steps[name] = step(trainer) | {"tokens counted": trainer.meter.num_tokens}
+        trainer.learner.policy_logprobs = second_fails
+        steps[name] = step(trainer) | {"tokens counted": trainer.learned.meter.num_tokens}
         assert passes[:2] == [0, 1]
         assert (passes[2:].count(0) == 1) == (name == "again")
     assert steps["whole"]["grad_norm"] > 0.01
@@ -398,9 +402,9 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
             monkeypatch.setattr(asker, method, record)
         if name == "halved":
             runs_out_above(trainer, 120, "backward")
-        tokens = trainer.budget.tokens
+        tokens = trainer.learner.memory.budget.tokens
         Guard(trainer).run_step()
-        assert (trainer.budget.tokens < tokens) == (name == "halved")
+        assert (trainer.learner.memory.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
     assert asked["whole"] == asked["halved"] and {"sum", "max", "_sum_gradient", "gather"} == set(asked["whole"])
@@ -423,27 +427,34 @@ def runs_out(calls):
     return fails
 
 
-def test_no_second_try_after_an_update(made, wrap_passes):
-    """The second pass over a batch fails: half of the step is done, so it cannot be done again."""
-    twice, calls = made("twice", num_iterations=2), []
+def test_a_second_iteration_is_done_again_by_itself(made, wrap_passes):
+    """The second pass over a batch fails after the first update: smaller micro-batches end at the same weights."""
+    whole, halved = made("whole", num_iterations=2), made("halved", num_iterations=2)
+    calls = []
 
     def fails_later(batch, run):
-        calls.append(1)
+        calls.append(batch.layout.num_tokens)
         return runs_out([])() if len(calls) == 3 else run()  # reference, first pass, second pass
 
-    wrap_passes(twice, fails_later)
-    refused(lambda: step(twice), exit_code=MEMORY)
-    assert len(calls) == 3
+    for trainer in (whole, halved):
+        limit = trainer.learner.memory
+        limit.budget = replace(limit.budget, tokens=8 * trainer.longest)
+    step(whole)
+    wrap_passes(halved, fails_later)
+    step(halved)
+    assert len(calls) > 4 and max(calls[3:]) < calls[2] and halved.optimizer.num_updates == 2
+    torch.testing.assert_close(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-3, atol=5e-5)
 
 
 def test_no_second_try_where_it_would_not_help(made, monkeypatch):
     """Generation does not get smaller with micro-batches. In an update that has begun, the others wait for this
     process's part of the gradient, and not for another try."""
     begun, full, calls = made("begun"), made("full"), []
-    begun.budget = replace(begun.budget, tokens=4 * begun.longest)  # it could be halved
+    limit = begun.learner.memory
+    limit.budget = replace(limit.budget, tokens=4 * begun.longest)  # it could be halved
     monkeypatch.setattr(begun.optimizer, "_sum_gradient", runs_out(calls))
     refused(lambda: step(begun), exit_code=MEMORY)
-    monkeypatch.setattr(full.rollout.sampler, "sample", runs_out(calls))
+    monkeypatch.setattr(full.sampler, "sample", runs_out(calls))
     refused(lambda: step(full), "max_num_seqs", exit_code=MEMORY)
     assert len(calls) == 2
 
@@ -452,10 +463,9 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     """A prompt of 5 tokens, and 3 completions of 7, whose last one is not packed: 23 tokens; so 100 need 5 groups."""
     prompts = [Prompt(row, "", tuple(range(length)), {}) for row, length in enumerate((2, 5, 3))]
     config = SimpleNamespace(max_completion_length=7, num_generations=3)
-    made = SimpleNamespace(
-        config=config, rollout=SimpleNamespace(prompts=prompts), budget=memory.Budget(100, "none", 256)
-    )
-    groups = GrpoTrainer.longest_groups(made)
+    limit = MemoryLimit(memory.Budget(100, "none", 256), longest=12)
+    made = SimpleNamespace(config=config, rollout=SimpleNamespace(prompts=prompts), memory=limit)
+    groups = Grpo.longest_groups(made)
     assert [group.prompt.row for group in groups] == [1] * 5
     assert {len(completion.ids) for group in groups for completion in group.completions} == {7}
     assert [len(group.completions) for group in groups] == [3] * 5

@@ -5,20 +5,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, loss_batch, make_group
+from making import ALONE, loss_batch, make_completion, make_group
 
+from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Score
+from grpo.algorithm.variants import is_mixed
 from grpo.run import metrics
 from grpo.run.diagnosis.glossary import check_names
-from grpo.run.metrics import Clock, TokenMeter, completion_metrics, is_mixed, outcome_of
+from grpo.run.metrics import Clock, completion_metrics
 
 
 def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high):
     """One micro-batch; the arguments are numbers per token."""
-    batch = loss_batch(weight, [1.0] * len(weight), old=logp, sampler=sampler)
+    batch = loss_batch(weight, [1.0] * len(weight), old=logp if iteration else None, sampler=sampler)
     stats = {"kl": torch.tensor(kl), "clipped_low": torch.tensor(low), "clipped_high": torch.tensor(high)}
     loss, logp_C = torch.tensor(loss, requires_grad=True), torch.tensor(logp, requires_grad=True)
-    meter.add(iteration, batch, loss, logp_C, torch.tensor(entropy), stats)
+    meter.add(batch, loss, logp_C, torch.tensor(entropy), stats)
 
 
 def add_long(meter, iteration, loss, kl, entropy, low, high):
@@ -164,9 +166,13 @@ def test_a_reward_that_does_not_apply_to_a_prompt_has_left_nothing_unscored_unle
 
 def test_the_first_reward_that_can_tell_gives_the_outcome():
     silent, wrong, right = Score(1.0), Score(1.0, "", "wrong"), Score(0.0, "", "correct")
-    assert outcome_of({"a": silent, "b": wrong, "c": right}) == "wrong"
-    assert outcome_of({"a": right, "b": wrong}) == "correct"
-    assert outcome_of({"a": silent}) is None and outcome_of({}) is None
+
+    def outcome_of(**scores):
+        return make_completion([1], scores=scores).outcome
+
+    assert outcome_of(a=silent, b=wrong, c=right) == "wrong"
+    assert outcome_of(a=right, b=wrong) == "correct"
+    assert outcome_of(a=silent) is None and outcome_of() is None
 
 
 @pytest.mark.parametrize(("outcomes", "rewards", "mixed"), [
@@ -198,9 +204,7 @@ def test_the_clock(monkeypatch):
     clock.restart()
     assert clock.result() == dict.fromkeys([*PHASES, "time/train", "step_time"], 0.0)
     with clock.timed("time/generate"):
-        assert clock.phase == "time/generate"
         seconds = 102.0
-    assert clock.phase == ""
     for wait in (1.5, 0.5):
         with clock.timed("time/reward"):
             seconds += wait
@@ -209,11 +213,6 @@ def test_the_clock(monkeypatch):
         seconds = 111.0
     seconds = 112.0  # of the 12 seconds 2, 2 and 1 are claimed
     assert clock.result() == dict(zip(PHASES, (2.0, 1.0, 2.0), strict=True)) | {"time/train": 7.0, "step_time": 12.0}
-    with pytest.raises(RuntimeError), clock.timed("time/generate"):
-        raise RuntimeError
-    assert clock.phase == "time/generate"  # where the error happened
-    clock.restart()
-    assert clock.phase == ""
 
 
 def test_metrics_of_rewards_and_services_are_known_by_name():

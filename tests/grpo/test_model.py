@@ -10,8 +10,10 @@ from making import hidden_states, load, refused, visible_in, write_checkpoint
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.packed import PackedAttention
-from grpo.engine.model.decoder import ModelConfig, RMSNorm
-from grpo.engine.model.lora import Build, Mode
+from grpo.engine.model.build import Build
+from grpo.engine.model.decoder import RMSNorm
+from grpo.engine.model.lora import Mode
+from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.sampling.cache import KVCache
 
 LENGTH = 24
@@ -96,7 +98,7 @@ def test_the_norm_rounds_where_transformers_rounds(dtype):
     norm.weight.source.copy_(weight)
     theirs.weight.data.copy_(weight)
     assert torch.equal(norm(x), theirs(x))
-    normed, added = norm.after_adding(x, residual)
+    normed, added = norm.add_and_norm(x, residual)
     assert torch.equal(added, x + residual) and torch.equal(normed, theirs(x + residual))
     exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
     two_roundings = {torch.float32: 1e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}[dtype]

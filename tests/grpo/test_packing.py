@@ -8,13 +8,13 @@ import pytest
 import torch
 from making import ALONE, fill, make_group, of_each, whole
 
-from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.packing import count_trained, pack_batch, pack_tokens, set_loss_weights, split_into_micro_batches
 from grpo.algorithm.schema import Layout, Part
 from grpo.config.options import TrainConfig
 
 
 def test_the_worked_example_of_the_schema():
-    batch = pack_batch(whole(make_group((5, 9, 6), (7, 2), (8, 8, 2), loss_weight=[0.5, 0.25])))
+    batch = pack_batch(whole(make_group((5, 9, 6), (7, 2), (8, 8, 2), loss_weight=[0.5, 0.25], advantage=[1.0, -1.0])))
     assert batch.ids_T.tolist() == [5, 9, 6, 7, 8, 8]
     assert batch.positions_T.tolist() == [0, 1, 2, 3, 3, 4]
     assert batch.targets_C.tolist() == [7, 2, 8, 8, 2]
@@ -26,7 +26,7 @@ def test_the_worked_example_of_the_schema():
 
 def test_every_target_follows_its_source():
     """Trap 2: a completion's first token is predicted from the prompt's last, every other from the one before it."""
-    batch = pack_batch(whole(make_group((1, 2, 3), (10, 11, 12), (20,)), make_group((4,), (30, 31))))
+    batch = pack_tokens(whole(make_group((1, 2, 3), (10, 11, 12), (20,)), make_group((4,), (30, 31))))
     sources = batch.ids_T[batch.source_C].tolist()
     assert list(zip(sources, batch.targets_C.tolist(), strict=True)) == [
         (3, 10),
@@ -60,8 +60,8 @@ def test_a_split_keeps_every_completion_once_and_within_the_budget(budget):
     found = split([[1, 1, 0], [1, 1], [1, 1]], budget, *groups)
     assert [place for batch in found for place in batch] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
     for parts in split_into_micro_batches(groups, budget):
-        batch = pack_batch(parts)
-        assert batch.layout.num_tokens <= budget or len(batch.completions) == 1
+        num_completions = sum(len(part.completions) for part in parts)
+        assert pack_tokens(parts).layout.num_tokens <= budget or num_completions == 1
 
 
 SPLITS = [  # tokens of each prompt and its completions (packed: all but the last), weights, budget, micro-batches
@@ -144,7 +144,7 @@ def test_bnpo_counts_a_micro_batch_of_which_nothing_is_trained():
 
 
 def test_pack_moves_to_the_device_it_is_given():
-    assert pack_batch(whole(make_group((1, 2), (3,))), device="meta").ids_T.device == torch.device("meta")
+    assert pack_tokens(whole(make_group((1, 2), (3,))), device="meta").ids_T.device == torch.device("meta")
 
 
 def test_each_token_has_the_advantage_of_its_completion():
@@ -152,20 +152,18 @@ def test_each_token_has_the_advantage_of_its_completion():
     first = make_group((1,), range(2), range(3), advantage=[1.0, 2.0])
     second = make_group((1,), range(1), range(2), advantage=[3.0, 4.0])
     batch = pack_batch([Part(first, first.completions[1:]), *whole(second)], number=5)
-    batch.set_advantages()
     assert batch.advantage_C.tolist() == [2.0, 2.0, 2.0, 3.0, 4.0, 4.0] and batch.advantage_C.dtype == torch.float32
-    assert batch.completions == [first.completions[1], *second.completions] and batch.number == 5
+    assert batch.completion_C.tolist() == [0, 0, 0, 1, 2, 2] and batch.number == 5
 
 
 def test_an_advantage_that_is_not_known_is_refused():
     """It must not pass for 0."""
-    batch = pack_batch(whole(make_group((1,), range(2), range(3), advantage=[1.0, None])))
     with pytest.raises((TypeError, RuntimeError)):
-        batch.set_advantages()
+        pack_batch(whole(make_group((1,), range(2), range(3), advantage=[1.0, None])))
 
 
 def test_what_was_recorded_while_sampling_stays_with_its_token():
     recorded = {"logps": [[-0.25, -0.5], [-1.0]], "cuts": [[-4.0, float("-inf")], [-2.0]]}
-    batch = pack_batch(whole(make_group((1,), range(2), range(1), **recorded)))
+    batch = pack_batch(whole(make_group((1,), range(2), range(1), advantage=[0.0, 0.0], **recorded)))
     assert batch.sampler_logp_C.tolist() == [-0.25, -0.5, -1.0]
     assert batch.cut_C.tolist() == [-4.0, float("-inf"), -2.0]

@@ -10,7 +10,8 @@ from making import hidden_states, load, randomise_adapter, refused, write_checkp
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
-from grpo.engine.model.lora import ALL_PROJECTIONS, POLICY, REFERENCE
+from grpo.engine.model.build import ALL_PROJECTIONS
+from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.policy import (
     choose_dtype,
     find_parts,

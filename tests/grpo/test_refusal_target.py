@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from grpo.algorithm.advantages import group_advantages, refusal_counts, refusal_shift
+from grpo.algorithm.advantages import group_advantages
+from grpo.algorithm.variants import refusal_counts, refusal_shift
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
 

@@ -66,7 +66,7 @@ def test_it_makes_the_first_step_of_the_run(config, tmp_path):
     assert step.measured.startswith("4 rows, completions of") and "cut" not in step.measured
     assert sorted(tmp_path.rglob("*")) == before
     decode = rehearsal.trainer.policy.decode
-    made = [decode(completion.ids) for group in rehearsal.source.groups for completion in group.completions]
+    made = [decode(completion.ids) for group in rehearsal.trainer.learned.groups for completion in group.completions]
     train(config)
     lines = (tmp_path / "run" / "completions" / "step-000001.jsonl").read_text().splitlines()
     assert made == [json.loads(line)["completion"] for line in lines]
@@ -78,7 +78,7 @@ def test_it_makes_the_first_step_of_stage_1(stage1, tmp_path):
     assert list(step.phases) == ["training"] and step.measured.startswith("4 rows")
     sft(stage1)
     metrics = json.loads((tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()[0])
-    assert sum(map(num_tokens, rehearsal.source.groups)) == metrics["num_tokens"]
+    assert sum(map(num_tokens, rehearsal.trainer.learned.groups)) == metrics["num_tokens"]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 1.0, 1e9])
@@ -90,7 +90,7 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
 
     def timed(tokens):
         make_step(tokens)
-        groups = rehearsal.source.groups
+        groups = rehearsal.trainer.learned.groups
         assert len(groups) == rehearsal.num_rows
         assert all(len(group.prompt.ids) <= tokens for group in groups)
         assert all(len(c.ids) <= tokens for group in groups for c in group.completions)
@@ -110,7 +110,7 @@ def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
     """4 questions with 2 completions each: one of 3 tokens ended, one was cut; it may have up to 40."""
     rehearsal = GrpoRehearsal(config)
     groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
-    rehearsal.source.sampled = SimpleNamespace(groups=groups)
+    rehearsal.trainer.learned = SimpleNamespace(groups=groups)
     prompts = [len(prompt.ids) for prompt in rehearsal.prompts]
     assert rehearsal.full_tokens() == (4 * sum(prompts) / len(prompts), 4 * 2 * (40 + 3) / 2)
 

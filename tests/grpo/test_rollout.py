@@ -1,20 +1,17 @@
-"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, and when
-advantages are due."""
+"""The first half of a step in its parts: which prompts and seeds a rank takes, what dynamic sampling keeps, and how
+rewards become advantages."""
 
 import math
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from making import make_completion, make_group, of_each, whole
+from making import make_completion, make_group, of_each
 
-from grpo.algorithm.packing import Totals, pack_batch
-from grpo.algorithm.rollout import Rollout, Sampled
+from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
+from grpo.algorithm.step import set_advantages, share
 from grpo.config.options import TrainConfig
-from grpo.data.rows import Order
-from grpo.engine.device.draw import SamplingParams
-from grpo.run.metrics import Clock
 from rewards.custom import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
@@ -23,48 +20,42 @@ KEYS = {
     "seed": 5,
     "num_generations": 2,
     "scale_rewards": "group",
-    "dynamic_sampling": False,
     "dynamic_sampling_max_rollouts": 3,
+    "shuffle_dataset": False,
+    "max_completion_length": 4,
+    "gradient_accumulation_steps": 1,
 }
 
 
-def rollout(rank=0, world=1, groups_per_replica=2, others=(), **keys):
-    """A rollout over ten prompts without a model. others: the rewards that the other ranks hold."""
-    made = object.__new__(Rollout)
-    made.config, made.clock = TrainConfig(**KEYS | keys), Clock()
-    made.gathered = []
+def replicas(rank=0, world=1, others=()):
+    """The other replicas hold these values. `gathered` writes down what this one gives."""
+    gathered = []
 
     def gather_lists(mine):
-        made.gathered.append(mine)
+        gathered.append(mine)
         return [value for values in (*others[:rank], mine, *others[rank:]) for value in values]
 
     ranks = SimpleNamespace(rank=rank, world=world, max=lambda value: value, sum=list, gather_lists=gather_lists)
-    ranks.is_main, made.replicas = rank == 0, ranks
-    made.waits = []  # which stretches a signal may interrupt
-    made.run = SimpleNamespace(ranks=ranks, signals=SimpleNamespace(interruptible=interruptible(made)))
-    made.prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
-    made.order = Order(10, 0, shuffle=False)
-    made.groups_per_replica, made.total_steps, made.sampling = groups_per_replica, 0, SamplingParams(4)
-    made.policy = SimpleNamespace(decode=lambda ids: f"text {ids[0]}")
-    made.scorer = made.sampler = Recorder()
-    made.sampled = None
-    return made
+    ranks.is_main, ranks.replicas, ranks.gathered = rank == 0, ranks, gathered
+    return ranks
 
 
-def graded(made, *groups):
-    """The same groups, sampled and graded by a rollout."""
-    made.sampled = Sampled(0, list(groups), list(groups), Totals(0, 0, 0))
-    made.finish_grading()
-    return groups
+def rollout(rank=0, world=1, groups_per_replica=2, **keys):
+    """A rollout over ten prompts without a model. `phases` writes down which phases it had."""
+    config = TrainConfig(**KEYS | {"per_device_train_batch_size": 2 * groups_per_replica} | keys)
+    prompts = [Prompt(row, f"prompt {row}", (row,), {"question": str(row)}) for row in range(10)]
+    recorder, phases = Recorder(), []
 
-
-def interruptible(made):
     @contextmanager
-    def record(together=False):
-        made.waits.append((made.clock.phase, together))
+    def phase(name):
+        phases.append(name)
         yield
 
-    return record
+    made = Rollout(
+        config, prompts, recorder, lambda ids: f"text {ids[0]}", recorder, replicas(rank, world), phase=phase
+    )
+    made.phases = phases
+    return made
 
 
 class Recorder:
@@ -75,7 +66,6 @@ class Recorder:
 
     def __init__(self):
         self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
-        self.weights = {"r": 1.0}
 
     def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
@@ -97,9 +87,6 @@ class Recorder:
             completion.scores = {"r": Score(1.0, "", "correct" if index < right else "wrong")}
             completion.reward = float(row) + 2 * index
 
-    def weights_of(self, group):
-        return self.weights
-
 
 def rows_of(groups):
     return [group.prompt.row for group in groups]
@@ -107,8 +94,9 @@ def rows_of(groups):
 
 def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place():
     made = rollout()
-    groups = made.sample(0).groups
-    assert groups is made.sampled.generated and rows_of(groups) == [0, 1]
+    sampled = made.sample(0)
+    groups = sampled.groups
+    assert groups is sampled.generated and rows_of(groups) == [0, 1]
     assert [of_each(group, "ids") for group in groups] == [[[0], [1]], [[2], [3]]]
     assert sorted(made.scorer.submitted) == [
         (0, 0, "text 0", "0"),
@@ -116,19 +104,16 @@ def test_each_completion_goes_to_the_scorer_with_its_own_prompt_group_and_place(
         (1, 0, "text 2", "1"),
         (1, 1, "text 3", "1"),
     ]
-    assert made.waits == [("", True)]
+    assert made.phases == ["time/generate"] and not made.scorer.collected
     assert made.scorer.state == TrainerState(0, 0, 0.0) and made.sample(1) and made.scorer.state.epoch == 0.2
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_a_step_that_is_done_again_has_the_same_groups(dynamic):
-    """After running out of memory: nothing is sampled again, and nothing asked of other ranks."""
-    made = rollout(dynamic_sampling=dynamic)
-    first, seeds = made.sample(7), list(made.scorer.seeds)
-    made.run.ranks.sum = None
-    assert made.sample(7) is first and made.scorer.seeds == seeds and made.order.position == 2
-    made.run.ranks.sum = list
-    assert rows_of(made.sample(8).groups) == [2, 3]
+def test_rewards_are_waited_for_once():
+    made = rollout()
+    groups = made.sample(0).groups
+    made.wait(groups)
+    made.wait(groups)
+    assert made.scorer.collected == [0, 1] and made.phases == ["time/generate", "time/reward", "time/reward"]
 
 
 def test_ranks_share_out_what_one_would_take():
@@ -162,70 +147,79 @@ def test_dynamic_sampling_goes_on_until_there_are_enough_groups_and_keeps_no_mor
     sampled = made.sample(0)
     assert rows_of(sampled.generated) == made.scorer.collected == [0, 1, 2, 3] and rows_of(sampled.groups) == [1, 2]
     assert [row for row, *_ in made.scorer.submitted] == [1, 1, 0, 0, 3, 3, 2, 2]
-    assert all(of_each(group, "advantage") == [0.0, 0.0] for group in sampled.generated)
-    assert made.waits == [("", False)]  # a rank may be through before another
-    assert made.clock.phases["time/reward"] > 0  # not part of the time to generate
+    assert made.phases == ["time/generate", "time/reward"] * 2  # the wait is not part of the time to generate
 
 
 def test_dynamic_sampling_takes_what_there_is_in_the_end():
     made = rollout(dynamic_sampling=True)
     made.scorer.outcomes = {0: 2, 1: 0, 2: 2, 3: 0, 4: 1, 5: 0}
-    assert rows_of(made.sample(0).groups) == [4] and len(made.sampled.generated) == 6
+    sampled = made.sample(0)
+    assert rows_of(sampled.groups) == [4] and len(sampled.generated) == 6
 
 
 def test_every_rank_goes_on_until_the_last_has_enough():
     made = rollout(dynamic_sampling=True)
-    made.run.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
-    assert rows_of(made.sample(0).groups) == [0, 1] and len(made.sampled.generated) == 6
+    made.ranks.max = lambda missing: max(missing, 1)  # another rank always lacks a group
+    sampled = made.sample(0)
+    assert rows_of(sampled.groups) == [0, 1] and len(sampled.generated) == 6
 
 
-def batch_of(group):
-    return pack_batch(whole(group))
+# --- rewards to advantages -------------------------------------------------------------------------------------------
+
+
+def advance(*groups, ranks=None, weights=None, **keys):
+    """Set the advantages of graded groups; what they have in common."""
+    config = TrainConfig(**KEYS | keys)
+    for group in groups:
+        group.weights = weights or {}
+    shared = share(groups, config, ranks or replicas())
+    set_advantages(groups, shared, config)
+    return shared
 
 
 @pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(2) + 1e-4), ("none", 1.0)])
-def test_advantages_of_the_groups_that_are_due(scale, divisor):
-    """Rewards 0 and 2, 1 and 3: deviations -1 and 1, standard deviation sqrt(2). The others wait."""
-    made = rollout(scale_rewards=scale)
-    groups = made.sample(0).groups
-    batch = batch_of(groups[0])
-    made.grade(batch)
-    assert batch.advantage_C.tolist() == pytest.approx([-1 / divisor, 1 / divisor])
-    assert of_each(groups[0], "advantage") == pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
-    assert of_each(groups[1], "advantage") == [None, None] and made.scorer.collected == [0]
-    made.grade(batch_of(groups[1]))
-    assert made.scorer.collected == [0, 1]
-    assert of_each(groups[1], "advantage") == of_each(groups[0], "advantage") and made.gathered == []
+def test_advantages_of_a_group(scale, divisor):
+    """Rewards 0 and 2, 1 and 3: deviations -1 and 1, standard deviation sqrt(2)."""
+    groups, ranks = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [1.0, 3.0])], replicas()
+    advance(*groups, ranks=ranks, scale_rewards=scale)
+    wanted = pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
+    assert [of_each(group, "advantage") for group in groups] == [wanted] * 2 and ranks.gathered == []
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_advantages_over_the_batch_of_all_ranks(rank):
     """Rewards 0 2 | 4 6 here, and 1 1 | 3 3 5 on the others: all have mean 25/9. Each group keeps its own mean. The
     ranks share their rewards once."""
-    made = rollout(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]), scale_rewards="batch")
-    made.scorer.weights = {}  # no bonus
-    groups = graded(made, *(make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])))
+    ranks = replicas(rank, 3, others=([1.0, 1.0], [3.0, 3.0, 5.0]))
+    groups = [make_group((1,), [5], [6], reward=reward) for reward in ([0.0, 2.0], [4.0, 6.0])]
+    advance(*groups, ranks=ranks, scale_rewards="batch")
     values = [0, 2, 4, 6, 1, 1, 3, 3, 5]
     divisor = math.sqrt(sum((value - 25 / 9) ** 2 for value in values) / 8) + 1e-4
-    assert made.gathered == [[0.0, 2.0, 4.0, 6.0]]
+    assert ranks.gathered == [[0.0, 2.0, 4.0, 6.0]]
     wanted = pytest.approx([-1 / divisor, 1 / divisor], abs=1e-12)
     assert [of_each(group, "advantage") for group in groups] == [wanted] * 2
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_a_rank_without_any_group_takes_part(scale):
+    ranks = replicas()
+    advance(ranks=ranks, scale_rewards=scale)
+    assert ranks.gathered == ([[]] if scale == "batch" else [])
 
 
 def test_declining_earns_what_the_answers_beside_it_earn():
     """By hand: the first group declines once beside 1 and -1, the second twice beside 1: (0 + 2) / (2 + 2) more. 3 of 6
     decline, and 0.4 should. What is logged as the reward does not move."""
-    made = rollout(scale_rewards="none", refusal_target=0.4)
-    made.scorer.weights = {}
     outcomes = ["refused", "correct", "wrong"], ["refused", "refused", "correct"]
     rewards = [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]
     groups = [make_group((1,), [5], [6], [7], reward=values) for values in rewards]
     for group, names in zip(groups, outcomes, strict=True):
         for completion, name in zip(group.completions, names, strict=True):
             completion.scores = {"abstention": Score(0.0, "", name)}
-    first, second = graded(made, *groups)
+    shared = advance(*groups, scale_rewards="none", refusal_target=0.4)
+    first, second = groups
     shift = 2 / 4 + math.log(0.4 / 0.6)
-    assert made.sampled.shared.refusal_shift == pytest.approx(shift)
+    assert shared.refusal_shift == pytest.approx(shift)
     assert of_each(first, "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
     assert of_each(second, "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
     assert [of_each(group, "reward") for group in groups] == list(rewards)
@@ -242,8 +236,7 @@ GDPO = {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "b
 def test_rewards_normalized_one_by_one():
     """Two rewards, weights 1 and 2, over two groups: each in units of its own spread in the group, then the sum in
     units of its spread over all ranks."""
-    made = rollout(0, 2, others=([-2.0, 2.0],), **GDPO)
-    made.scorer.weights = {"wide": 1.0, "narrow": 2.0}
+    ranks = replicas(0, 2, others=([-2.0, 2.0],))
     first, second = (make_group((1,), [5], [6], reward=reward) for reward in ([2.0, -0.8], [0.0, 0.0]))
     first.completions[0].scores = scored(wide=2.0, narrow=0.0)
     first.completions[1].scores = scored(wide=-1.0, narrow=0.1)
@@ -251,53 +244,28 @@ def test_rewards_normalized_one_by_one():
         completion.scores = scored(wide=1.0, narrow=0.5)
     sum_ = 1.5 / (3 / math.sqrt(2) + 1e-4) - 2 * 0.05 / (0.1 / math.sqrt(2) + 1e-4)
     divisor = math.sqrt((2 * sum_**2 + 8) / 5) + 1e-4
-    graded(made, first, second)
+    advance(first, second, ranks=ranks, weights={"wide": 1.0, "narrow": 2.0}, **GDPO)
     assert of_each(first, "advantage") == pytest.approx([sum_ / divisor, -sum_ / divisor], abs=1e-12)
     assert of_each(second, "advantage") == [0, 0]
-    assert made.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
+    assert ranks.gathered == [pytest.approx([sum_, -sum_, 0, 0])]
 
 
-@pytest.mark.parametrize("weight", [1.0, 2.0, 0.0])
-def test_a_bonus_is_added_to_the_advantage_and_an_unscorable_completion_has_none(weight):
-    made = rollout(scale_rewards="none")
-    made.scorer.weights = {"r": weight}
+def test_an_unscorable_completion_has_no_advantage():
     group = make_group((1,), [5], [6], [7], reward=[0.0, 2.0, None])
-    for completion in group.completions:
-        completion.scores = {"r": Score(1.0, bonus=0.25)}
-    graded(made, group)
-    assert of_each(group, "advantage") == [0.25 * weight - 1, 0.25 * weight + 1, 0.0]
+    advance(group, scale_rewards="none")
+    assert of_each(group, "advantage") == [-1, 1, 0.0]
 
 
 def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     """Also where each reward is normalised by itself: else its None would take the advantages of all completions."""
-    made = rollout(**GDPO)
     rewards = [Reward("exact", lambda text, row: Score(float(text))), Reward("mine", function=lambda **_: [None, None])]
-    made.scorer = Scorer(rewards)
+    scorer = Scorer(rewards)
     group = make_group((1,), [5], [6])
     for completion, text in zip(group.completions, "10", strict=True):
         completion.text = text
-    made.scorer.grade([group])
-    made.scorer.close()
-    graded(made, group)
+    scorer.grade([group])
+    scorer.close()
+    config = TrainConfig(**KEYS | GDPO)
+    set_advantages([group], share([group], config, replicas()), config)
     first, second = of_each(group, "advantage")
     assert first == -second > 0.5
-
-
-@pytest.mark.parametrize("scale", ["group", "batch"])
-def test_groups_in_no_micro_batch_are_graded_too_and_a_rank_without_any_takes_part(scale):
-    """Of two groups one is trained. The ranks share their rewards once."""
-    made = rollout(scale_rewards=scale)
-    groups = made.sample(0).groups
-    batch = batch_of(groups[1])
-    made.grade(batch)
-    assert made.scorer.collected == ([1] if scale == "group" else [0, 1]) and batch.advantage_C is not None
-    made.finish_grading()
-    assert sorted(made.scorer.collected) == [0, 1]
-    assert of_each(groups[0], "advantage") == of_each(groups[1], "advantage")
-    assert len(made.gathered) == (scale == "batch")
-    assert made.waits == [("", True), ("time/reward", False), ("time/reward", False)]
-    made.grade(batch)  # done again, after running out of memory
-    assert sorted(made.scorer.collected) == [0, 1] and len(made.gathered) == (scale == "batch")
-    alone = rollout(scale_rewards=scale)
-    graded(alone)
-    assert alone.gathered == ([[]] if scale == "batch" else [])

@@ -5,7 +5,7 @@ import torch
 from making import groups_of, load, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.decode_step import Slots
@@ -65,9 +65,10 @@ def test_same_tokens_in_any_company(checkpoint, sampling):
 
 def scored(model, prompts, done, sampling):
     """Log-probs of what was sampled, by the trainer and by the sampler."""
-    batch = pack_batch(whole(*groups_of(prompts, done)))
+    tokens = pack_tokens(whole(*groups_of(prompts, done)))
+    recorded_C = torch.tensor([logp for group in done for completion in group for logp in completion.logps])
     with torch.no_grad():
-        return batch_logprobs(model, batch, temperature=sampling.temperature)[0], batch.sampler_logp_C
+        return batch_logprobs(model, tokens, temperature=sampling.temperature)[0], recorded_C
 
 
 @pytest.mark.parametrize("sampling", [

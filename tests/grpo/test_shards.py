@@ -13,14 +13,15 @@ from running import Processes
 from safetensors.torch import load_file
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_tokens
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, draw
 from grpo.engine.device.ops import log_softmax_rows
 from grpo.engine.device.shard import ALONE, Shard, Split
 from grpo.engine.device.split_draw import split_draw
 from grpo.engine.device.split_softmax import split_log_softmax_rows
-from grpo.engine.model.lora import Build, LoraSpec, make_linear
+from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.lora import make_linear
 from grpo.engine.model.slices import PARTIAL, shares_of
 from grpo.engine.model.weights import load_decoder, read_model_config
 
@@ -193,7 +194,7 @@ def together(num_shards, work):
         return [future.result(120) for future in [pool.submit(work, shard) for shard in shards]]
 
 
-BATCH = pack_batch(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)), make_group((1, 95), (50, 51, 52))))
+BATCH = pack_tokens(whole(make_group((3, 5, 7, 9, 4), (11, 2), (60, 13, 80, 2)), make_group((1, 95), (50, 51, 52))))
 
 
 @pytest.mark.parametrize(

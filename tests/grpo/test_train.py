@@ -9,7 +9,7 @@ import torch
 from making import read_lines, refused, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
-import grpo.algorithm.rollout
+import grpo.algorithm.step
 import grpo.engine.model.memory
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import Interrupted, UserError
@@ -81,8 +81,8 @@ def test_grpo_learns(tmp_path):
 
 
 def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
-    original = grpo.algorithm.rollout.group_advantages
-    monkeypatch.setattr(grpo.algorithm.rollout, "group_advantages", lambda *a: [-x for x in original(*a)])
+    original = grpo.algorithm.step.group_advantages
+    monkeypatch.setattr(grpo.algorithm.step, "group_advantages", lambda *a: [-x for x in original(*a)])
     assert learned(tmp_path) < -0.1
 
 

@@ -9,10 +9,9 @@ from making import ALONE, make_group, whole
 from safetensors.torch import load_file
 from test_train import completions, configured, run
 
-import grpo.train
-import grpo.trainer
+from grpo.algorithm import step
 from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_tokens
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
@@ -33,41 +32,44 @@ def test_the_rate_of_each_update(tmp_path, chat_checkpoint, keys, rates):
 
 
 def without_model(**attributes):
-    """A trainer whose passes are replaced: what they are given of it."""
-    made = object.__new__(GrpoTrainer)
-    made.model, made.reference, made.temperature, made.budget = "policy", None, 0.7, SimpleNamespace(chunk=64)
+    """A learner whose passes are replaced: what they are given of it."""
+    made = object.__new__(step.Grpo)
+    made.model, made.reference, made.device, made.exact = "policy", None, torch.device("cpu"), torch.float32
+    made.memory = SimpleNamespace(budget=SimpleNamespace(chunk=64, tokens=100))
     made.__dict__ |= attributes
     return made
 
 
 def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(monkeypatch):
-    def seed(step=0, rank=0, number=0, run=42, dropout=0.1):
-        modes, config = [], SimpleNamespace(seed=run, lora_dropout=dropout)
-        made = without_model(config=config, step=step, replicas=SimpleNamespace(rank=rank))
+    def seed(step_number=0, rank=0, number=0, run=42, dropout=0.1):
+        modes, config = [], SimpleNamespace(seed=run, lora_dropout=dropout, temperature=0.7)
+        made = without_model(config=config, step=step_number, replicas=SimpleNamespace(rank=rank))
         nothing = (torch.zeros(2), torch.zeros(2))
-        monkeypatch.setattr(grpo.trainer, "batch_logprobs", lambda m, b, mode, *more: modes.append(mode) or nothing)
-        batch = pack_batch(whole(make_group((1,), (2, 3))), number)
+        monkeypatch.setattr(step, "batch_logprobs", lambda m, b, mode, *more: modes.append(mode) or nothing)
+        batch = pack_tokens(whole(make_group((1,), (2, 3))), number)
         for _ in range(2):
             made.policy_logprobs(batch)
         assert modes[0] == modes[1]
         return modes[0].dropout_seed
 
-    assert len({seed(), seed(step=1), seed(rank=1), seed(number=1), seed(run=43)}) == 5
+    assert len({seed(), seed(step_number=1), seed(rank=1), seed(number=1), seed(run=43)}) == 5
     assert seed(2, 1, 3) == seed(2, 1, 3) and seed(dropout=0.0) == POLICY.dropout_seed
 
 
 def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own(monkeypatch):
-    made, seen = without_model(clock=Clock()), []
+    clock = Clock()
+    made, seen = without_model(config=SimpleNamespace(temperature=0.7), phase=clock.timed), []
 
-    def logprobs(*given):
-        seen.append((given, torch.is_grad_enabled(), made.clock.phase))
-        return "logp", None
+    def logprobs(model, batch, *more):
+        seen.append((model, batch.targets_C.tolist(), *more, torch.is_grad_enabled()))
+        return torch.tensor([0.25]), None
 
-    monkeypatch.setattr(grpo.train, "batch_logprobs", logprobs)
-    assert made.reference_logprobs("batch") is None and made.clock.phases["time/reference"] == 0.0
+    monkeypatch.setattr(step, "batch_logprobs", logprobs)
+    groups = [make_group((1,), (2,), (3,), loss_weight=[1.0, 0.0])]
+    assert made.reference_logprobs(groups) is None and clock.phases["time/reference"] == 0.0
     made.reference = "reference"
-    assert made.reference_logprobs("batch") == "logp" and made.clock.phases["time/reference"] > 0
-    assert seen == [(("reference", "batch", REFERENCE, 0.7, 64), False, "time/reference")]
+    assert made.reference_logprobs(groups).tolist() == [0.25] and clock.phases["time/reference"] > 0
+    assert seen == [("reference", [2], REFERENCE, 0.7, 64, False)]
 
 
 LOSS_KEYS = {
@@ -91,12 +93,12 @@ def test_every_option_reaches_the_loss_and_every_token_is_counted(tmp_path, chat
     from transformers import AutoTokenizer
 
     seen = []
-    monkeypatch.setattr(grpo.train, "policy_loss", lambda *given: seen.append(given) or policy_loss(*given))
+    monkeypatch.setattr(step, "policy_loss", lambda *given: seen.append(given) or policy_loss(*given))
     keys = SMALL | LOSS_KEYS | {"max_steps": -1, "num_train_epochs": 1 / 6, "reward_funcs": ["format"]}
     lines = run(tmp_path, chat_checkpoint, **keys)
     batch, _, config = seen[0]
     assert {name: getattr(config, name) for name in LOSS_KEYS} == LOSS_KEYS
-    assert batch.ref_logp_C is not None and batch.old_logp_C is not None and batch.advantage_C is not None
+    assert batch.ref_logp_C is not None and batch.old_logp_C is None and batch.advantage_C is not None
     assert len(lines) == 3 and [line["epoch"] for line in lines] == [2 / 32, 4 / 32, 6 / 32]
     tokenizer, total = AutoTokenizer.from_pretrained(chat_checkpoint), 0
     for number, line in enumerate(lines, 1):
@@ -139,8 +141,8 @@ def test_what_may_be_drawn_is_cut_off_as_the_configuration_says(tmp_path, chat_c
 def test_questions_come_in_the_order_of_the_file_unless_they_are_shuffled(tmp_path, chat_checkpoint, shuffle):
     run(tmp_path, chat_checkpoint, **SMALL | {"shuffle_dataset": shuffle, "max_steps": 2, "num_generations": 2})
     rows = []
-    for step in (1, 2):
-        rows += dict.fromkeys(line["row"] for line in completions(tmp_path / "run", step))
+    for number in (1, 2):
+        rows += dict.fromkeys(line["row"] for line in completions(tmp_path / "run", number))
     assert len(set(rows)) == 8 and (rows == list(range(8))) == (not shuffle)
 
 
@@ -161,7 +163,6 @@ def test_length_and_shares_of_a_run_are_those_of_all_ranks(tmp_path, chat_checkp
     config, notices = configured(tmp_path, chat_checkpoint, **SMALL | keys)
     with Run(config, notices, twins()) as held:
         trainer = GrpoTrainer(config, held)
-        trainer.start_step()
         trainer.train_step()
         found, groups = trainer.summarise_step()
         trainer.rollout.scorer.close()

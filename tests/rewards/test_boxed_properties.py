@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
-from rewards.mathematics.key import has_content
-from rewards.mathematics.tokens import tokenize
+from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
     *r"""
-    \frac \sqrt \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
+    \frac \sqrt \max \text{ \mathrm{ \left \right \pi \sin \log_ \binom \infty \cup \in \pm \le \{ \} \begin{pmatrix}
     \end{pmatrix} \\ \ \boxed{ \$ \overline{3} ^\circ 1 2 12 0.5 1,234 1e9 9^{9 x y n e i A (B) is million five sqrt
     √ é 元
     """.split(),

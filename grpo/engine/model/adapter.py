@@ -18,8 +18,8 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.base.time_limit import time_limit
 from grpo.engine.device.shard import Shard, Split
+from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import ALL_PROJECTIONS
 from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.slices import split_of
 from grpo.engine.model.weights import NAMES_SHOWN, projections, read_tensors

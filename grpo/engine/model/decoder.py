@@ -5,9 +5,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from math import gcd
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +16,13 @@ from torch.utils.checkpoint import checkpoint
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin
-from grpo.engine.device.products import SpareColumns
+from grpo.engine.model.build import Build, for_layer, make_weight
 from grpo.engine.model.int8_weight import share_scratch
-from grpo.engine.model.lora import POLICY, Build, JointLinear, Linear, LoraLinear, Mode, make_linear
+from grpo.engine.model.lora import POLICY, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.engine.model.master_weight import MasterWeight
-from grpo.engine.model.rope import cos_sin_tables, read_rope
+from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.model.residual import Residual
+from grpo.engine.model.rope import cos_sin_tables
 
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
 # values if it has a cache, and decides which token sees which.
@@ -39,162 +39,28 @@ class Pass:
     recomputes_mlp: bool
 
 
-@dataclass(frozen=True)
-class Family:
-    """What the config.json of one `model_type` implies without saying it.
-
-    qkv_bias, o_bias: whether there are biases; None if `attention_bias` says it. qk_norm: whether queries and keys are
-    normalised. window: how many tokens a token attends to if `sliding_window` is missing; None if there is a window
-    only with `use_sliding_window`.
-    """
-
-    qkv_bias: bool | None = None
-    o_bias: bool | None = None
-    qk_norm: bool = False
-    window: int | None = None
-
-
-FAMILIES = {
-    "llama": Family(),
-    "mistral": Family(window=4096),
-    "qwen2": Family(qkv_bias=True, o_bias=False),
-    "qwen3": Family(qk_norm=True),
-}
-LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
-    "vocab_size": 10**7,
-    "hidden_size": 10**6,
-    "intermediate_size": 10**7,
-    "num_layers": 1000,
-    "num_heads": 10**4,
-    "num_kv_heads": 10**4,
-    "head_dim": 10**4,
-    "max_positions": 10**9,
-}
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The shape of a checkpoint, read from its config.json; `raw` is that file, kept for writing checkpoints.
-
-    ValueError if a value is impossible.
-    """
-
-    family: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    norm_eps: float
-    max_positions: int
-    tied_head: bool
-    qkv_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    qk_norm: bool
-    rope_settings: dict[str, Any]
-    raw: dict[str, Any] = field(repr=False)
-
-    def of_shard(self, num_shards: int) -> "ModelConfig":
-        """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
-        if num_shards == 1:
-            return self
-        shared = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "intermediate_size")}
-        if any(size % num_shards for size in shared.values()):
-            fitting = [number for number in range(1, min(shared.values()) + 1) if not gcd(*shared.values()) % number]
-            raise UserError(
-                f"tensor_parallel_size is {num_shards}, and the model cannot be cut into that many parts",
-                "it must divide " + ", ".join(f"{name} {size}" for name, size in shared.items()),
-                f"set tensor_parallel_size to one of {', '.join(map(str, fitting))}",
-                PREFLIGHT,
-            )
-        sizes = {name: size // num_shards for name, size in shared.items()}
-        return replace(self, **sizes, vocab_size=-(-self.vocab_size // num_shards))
-
-    def __post_init__(self) -> None:
-        for name, largest in LARGEST.items():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= largest:
-                raise ValueError(f"{name} is {value!r:.80}, and must be a whole number from 1 to {largest}")
-        for name in ("tied_head", "qkv_bias", "o_bias", "mlp_bias"):
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"{name} is {getattr(self, name)!r:.80}, and must be true or false")
-        if self.num_heads % self.num_kv_heads or self.head_dim % 2:
-            raise ValueError(
-                f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
-            )
-        tables = cos_sin_tables(self.rope_settings, self.head_dim, 2, torch.float32, "cpu")
-        if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
-            raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
-
-    @classmethod
-    def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":
-        """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
-        family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
-        unsupported = {
-            f"model_type {family!r}": family not in FAMILIES,
-            "sliding-window attention": _has_window(raw),
-            f"activation {activation!r}": activation != "silu",
-            "a quantised checkpoint": raw.get("quantization_config"),
-        }
-        problems = [what for what, is_needed in unsupported.items() if is_needed]
-        if problems:
-            raise UserError(
-                f"the checkpoint needs {problems[0]}, which this decoder does not have",
-                f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
-                "use another checkpoint",
-                PREFLIGHT,
-            )
-        kind = FAMILIES[family]
-        names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
-        attention_bias, mlp_bias, tied_head = (False if raw.get(name) is None else raw[name] for name in names)
-        return cls(
-            family,
-            vocab_size=raw["vocab_size"],
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            num_layers=raw["num_hidden_layers"],
-            num_heads=raw["num_attention_heads"],
-            num_kv_heads=raw.get("num_key_value_heads") or raw["num_attention_heads"],
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"],
-            norm_eps=raw.get("rms_norm_eps", 1e-6),
-            max_positions=raw.get("max_position_embeddings", 32768),
-            tied_head=tied_head,
-            qkv_bias=attention_bias if kind.qkv_bias is None else kind.qkv_bias,
-            o_bias=attention_bias if kind.o_bias is None else kind.o_bias,
-            mlp_bias=mlp_bias,
-            qk_norm=kind.qk_norm,
-            rope_settings=read_rope(raw),
-            raw=raw,
-        )
-
-
-def _has_window(raw: dict[str, Any]) -> bool:
-    """Return whether a token attends to fewer tokens than the model has positions, as in Mistral's first version."""
-    family = FAMILIES.get(raw.get("model_type"), Family())
-    if family.window is None:
-        return bool(raw.get("use_sliding_window"))
-    window = raw.get("sliding_window", family.window)
-    return window is not None and window < raw.get("max_position_embeddings", 131072)
-
-
 class RMSNorm(nn.Module):
     """x / sqrt(mean x² + eps) · weight over the last axis, computed in float32 (1910.07467)."""
 
     def __init__(self, width: int, eps: float, build: Build):
         super().__init__()
-        self.weight, self.eps = build.weight(width), eps
+        self.weight, self.eps = make_weight(build, width), eps
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.after_adding(x, None)[0]
+    def forward(self, x: torch.Tensor | Residual) -> torch.Tensor:
+        if isinstance(x, Residual):
+            return x.normed(self.add_and_norm)
+        return ops.rms_norm(x, self.weight(), self.eps)[0]
 
-    def after_adding(
-        self, x: torch.Tensor, residual: torch.Tensor | None, spare_columns: SpareColumns | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of x + residual, and that sum. spare_columns: see `ops.rms_norm`."""
-        return ops.rms_norm(x, self.weight(), self.eps, residual, spare_columns)
+    def add_and_norm(self, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of x + added, and that sum."""
+        return ops.rms_norm(x, self.weight(), self.eps, added)
+
+
+class SwiGLU(nn.Module):
+    """silu(gate) · up (2002.05202)."""
+
+    def forward(self, gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+        return ops.swiglu(gate_TF, up_TF)
 
 
 class Attention(nn.Module):
@@ -225,26 +91,23 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU (2002.05202): down(silu(gate(x)) · up(x))."""
+    """down(silu(gate(x)) · up(x))."""
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
         self.shard = build.shard
         sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
         self.gate_up = JointLinear(c.hidden_size, sizes, c.mlp_bias, build)
+        self.activation = SwiGLU()
         self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
         gate_TF, up_TF = self.gate_up(self.shard.spread(x_TD), mode)
-        return self.shard.collect(self.down(ops.swiglu(gate_TF, up_TF, self.down.spare_columns), mode))
+        return self.shard.collect(self.down(self.activation(gate_TF, up_TF), mode))
 
 
 class Block(nn.Module):
-    """A layer: attention and MLP, each on a norm of the residual stream.
-
-    In plain words x = x + attention(norm(x)), then x = x + mlp(norm(x)). The MLP's output is added by the next layer's
-    norm, because one kernel does both. On a GPU, norms leave columns free for x Aᵀ (lora.py).
-    """
+    """A layer: attention and MLP, each on a norm of the residual stream."""
 
     def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
@@ -252,20 +115,11 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
-    def forward(
-        self, x_TD: torch.Tensor, added_TD: torch.Tensor | None, this_pass: Pass
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the residual stream before the MLP's output is added, and that output, which the next norm adds.
-
-        x_TD, added_TD: the same two of the layer before.
-        """
-        normed_TD, x_TD = self.attention_norm.after_adding(x_TD, added_TD, self.attention.qkv.spare_columns)
-        attended_TD = self.attention(normed_TD, this_pass)
+    def forward(self, x: Residual, this_pass: Pass) -> Residual:
+        x = x + self.attention(self.attention_norm(x), this_pass)
         if this_pass.recomputes_mlp:
-            x_TD = x_TD + attended_TD
-            return x_TD, _recomputed(lambda x: self.mlp(self.mlp_norm(x), this_pass.mode), x_TD)
-        normed_TD, x_TD = self.mlp_norm.after_adding(attended_TD, x_TD, self.mlp.gate_up.spare_columns)
-        return x_TD, self.mlp(normed_TD, this_pass.mode)
+            return x + _recomputed(lambda x_TD: self.mlp(self.mlp_norm(x_TD), this_pass.mode), x.sum())
+        return x + self.mlp(self.mlp_norm(x), this_pass.mode)
 
 
 def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
@@ -298,10 +152,10 @@ class Decoder(nn.Module):
         self.config, self.build, self.recompute = config, build, "none"
         self.shard_config = own = config.of_shard(build.shard.world)
         check_layers(build, config.num_layers)
-        self.embedding = build.weight(own.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(own, build.for_layer(number), number) for number in range(config.num_layers))
+        self.embedding = make_weight(build, own.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(own, for_layer(build, number), number) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else build.weight(own.vocab_size, config.hidden_size)
+        self.untied_head = None if config.tied_head else make_weight(build, own.vocab_size, config.hidden_size)
         self.tables: tuple[torch.Tensor, torch.Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
@@ -312,16 +166,15 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        x_TD, added_TD = self._embed(ids_T), None
         cos_sin = tuple(table_SE[positions_T][:, None] for table_SE in self._cos_sin())
         this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
+        x = Residual(self._embed(ids_T))
         for block in self.blocks:
-            if recompute == "all":
-                x_TD, added_TD = _recomputed(block, x_TD, None, this_pass)
-                x_TD, added_TD = x_TD + added_TD, None  # so that one tensor per layer is kept
+            if recompute == "all":  # one tensor per layer is kept
+                x = Residual(_recomputed(lambda x_TD, block=block: block(Residual(x_TD), this_pass).sum(), x.sum()))
             else:
-                x_TD, added_TD = block(x_TD, added_TD, this_pass)
-        return self.norm.after_adding(x_TD, added_TD)[0]
+                x = block(x, this_pass)
+        return self.norm(x)
 
     def head(self) -> torch.Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
@@ -339,22 +192,6 @@ class Decoder(nn.Module):
 
     def linears(self) -> Iterator[Linear]:
         return (module for module in self.modules() if isinstance(module, Linear))
-
-    @contextmanager
-    def prepacked(self) -> Iterator[torch.Tensor]:
-        """Pack all weights for the `with` block, in which they must not change. Yield the packed head.
-
-        Frozen weights without an adapter stay packed afterwards. The others are packed anew each time; in float32 on
-        a CPU, those with an adapter are merged with it (lora.py).
-        """
-        head = self.untied_head or self.embedding
-        try:
-            for linear in self.linears():
-                linear.prepack()
-            yield head.prepack()
-        finally:
-            for weight in (*self.linears(), head):
-                weight.release()
 
     def lora_linears(self) -> Iterator[LoraLinear]:
         return (module for module in self.modules() if isinstance(module, LoraLinear))

@@ -22,7 +22,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
 from grpo.base.storage import write_json
-from grpo.engine.model.decoder import FAMILIES, ModelConfig
+from grpo.engine.model.model_config import FAMILIES, ModelConfig
 from grpo.engine.model.weights import write_tensors
 
 SUFFIX = ".gguf"

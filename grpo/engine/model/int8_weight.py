@@ -55,8 +55,7 @@ class Int8Rows:
 class Int8Weight(nn.Module):
     """A frozen weight [W | tail] of I + R columns; the tail is in `dtype`, and may have no columns.
 
-    It is indexed like the tensor that it stands for: [rows], or its two parts, [rows, :I] and [rows, I:].
-    inputs: as in Int8Rows.
+    Its methods are those of a MasterMatrix. inputs: as in Int8Rows.
     """
 
     def __init__(
@@ -75,25 +74,24 @@ class Int8Weight(nn.Module):
         self.register_buffer("tail", torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
         self.scratch: torch.Tensor | None = None
 
-    def __getitem__(self, key: slice | tuple[slice, slice]) -> Int8Rows | torch.Tensor:
-        rows, columns = key if isinstance(key, tuple) else (key, slice(None))
-        num_inputs = self.q.shape[1]
-        if columns.start == num_inputs:
-            return self.tail[rows]
-        tail_OR = self.tail[rows, :0] if columns.stop == num_inputs else self.tail[rows]
-        return Int8Rows(self.q[rows], self.scale[rows], tail_OR, self.scratch, self.inputs)
+    def base_rows(self, rows: slice = slice(None)) -> Int8Rows:
+        """Return views of W alone."""
+        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows, :0], self.scratch, self.inputs)
 
-    @property
-    def source(self) -> "Int8Weight":
-        """Return what to index for writing, as a MasterWeight does."""
-        return self
+    def tail_rows(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return a view of the other columns, to read and to write."""
+        return self.tail[rows]
+
+    def all_rows(self, rows: slice = slice(None)) -> Int8Rows:
+        """Return views of [W | tail]."""
+        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows], self.scratch, self.inputs)
 
     def forward(self) -> Int8Rows:
-        return self[:]
+        return self.all_rows()
 
     def prepack(self) -> Int8Rows:
         """Return the weight as it is: a packed copy would take the memory that 8 bits save."""
-        return self[:]
+        return self.all_rows()
 
     def release(self) -> None:
         """Do nothing: there is no packed copy."""

@@ -4,58 +4,24 @@
 
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
 In bf16, the left-hand form rounds both terms before it adds them, and merging rounds W + s B A. Both lose most of an
-update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view,
-`weight[:, :I]`.
+update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view of W.
 
-Training uses the right-hand form. So does sampling, with one exception: in float32 on a CPU, it uses a merged copy,
-W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation
-if the layers are thin. Log-probs of sampler and trainer then differ by float32 rounding. The copy is made when sampling
-begins, and freed when it ends (`Decoder.prepacked`). Weights in 8 bits (`base_weights: int8`) are never merged.
+While a model samples, its layers have other forms, made from these: sampling_forms.py.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from grpo.engine.device.products import (
-    Product,
-    SpareColumns,
-    add_product,
-    append_product,
-    linear,
-    prepack,
-    weight_gradient,
-)
-from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.device.products import Product, add_product, linear, weight_gradient
+from grpo.engine.model.build import Build, make_matrix, make_weight, sharing_inputs
 from grpo.engine.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
-from grpo.engine.model.master_weight import MasterWeight
 
-ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
 # A joint weight may hold this many zeros off the diagonal of s B; with more, its projections stay apart.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
-
-
-@dataclass(frozen=True)
-class LoraSpec:
-    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank.
-
-    layers: the numbers of the layers that have adapters, from 0; None for all of them.
-    """
-
-    rank: int
-    alpha: float
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ALL_PROJECTIONS
-    layers: tuple[int, ...] | None = None
-
-    @property
-    def scale(self) -> float:
-        return self.alpha / self.rank
 
 
 @dataclass(frozen=True)
@@ -73,168 +39,91 @@ class Mode:
 POLICY, REFERENCE = Mode(), Mode(use_adapter=False)
 
 
-@dataclass(frozen=True)
-class Build:
-    """How to build every module: adapters, if any; whether the weights themselves are trained; dtype and device.
-
-    int8: whether the projections' own weights are held in 8 bits. They are then frozen.
-    shard: the part of the model to build. Sizes given to modules are those of the part.
-    """
-
-    lora: LoraSpec | None
-    train_weights: bool
-    dtype: torch.dtype
-    device: torch.device | str
-    _: KW_ONLY
-    int8: bool = False
-    shard: Shard = ALONE
-
-    def for_layer(self, number: int) -> "Build":
-        """Return how to build this layer, which may have no adapters."""
-        if self.lora is None or self.lora.layers is None or number in self.lora.layers:
-            return self
-        return replace(self, lora=None)
-
-    def sharing_inputs(self, sizes: Iterable[str]) -> Shard:
-        """Return the processes that share the inputs of these projections. Their outputs are then summed."""
-        return self.shard if set(sizes) <= set(SPLIT_BY_INPUTS) else ALONE
-
-    def weight(self, *shape: int) -> MasterWeight:
-        """Make a weight of this shape, all zeros."""
-        return MasterWeight(*shape, trained=self.train_weights, dtype=self.dtype, device=self.device)
-
-    def matrix(self, num_outputs: int, num_inputs: int, num_columns: int, inputs: Shard) -> MasterWeight | Int8Weight:
-        """Make the weight of projections [O, I + num_columns], all zeros. inputs: who share its inputs."""
-        if self.int8:
-            return Int8Weight(num_outputs, num_inputs, self.dtype, self.device, num_columns, inputs)
-        return self.weight(num_outputs, num_inputs + num_columns)
-
-
 class Linear(nn.Module):
-    """One product for several projections of one input, called parts. sizes: the number of outputs of each part.
+    """y = x Wᵀ + b: one product for several projections of one input, called parts.
 
-    num_columns: of the weight, to the right of the parts' own W; a LoraLinear has some.
+    sizes: the number of outputs of each part. num_columns: of the weight, to the right of W; a LoraLinear has some.
     inputs: the processes that share the inputs. The first one of them adds the bias.
     """
-
-    spare_columns: SpareColumns | None = None  # see LoraLinear
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, num_columns: int = 0):
         super().__init__()
         out_features = sum(sizes.values())
-        self.in_features, self.out_slices, self.inputs = in_features, _slices(sizes), build.sharing_inputs(sizes)
-        self.product_rows = [slice(0, out_features)]  # the outputs of each product
+        self.in_features, self.out_slices, self.inputs = in_features, _slices(sizes), sharing_inputs(build, sizes)
         self.rank_slices: dict[str, slice] = {}  # the rows of A that belong to each adapted part
-        self.weight = build.matrix(out_features, in_features, num_columns, self.inputs)
-        self.bias = build.weight(out_features) if bias else None
-        self.prepacked: Any = None  # the weight, while sampling: see Decoder.prepacked
-
-    def base(self, part: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
-        rows = self.out_slices[part]
-        return self.weight.source[rows, : self.in_features], None if self.bias is None else self.bias.source[rows]
+        self.weight = make_matrix(build, out_features, in_features, num_columns, self.inputs)
+        trained = build.train_weights and not num_columns
+        self.bias = make_weight(build, out_features, trained=trained) if bias else None
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        outputs = self.multiply(x_TI, mode)
+        outputs = self.products(x_TI, mode)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
     def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         """Return the output of each part."""
-        return self.split(self.multiply(x_TI, mode))
+        return self.split(self.products(x_TI, mode))
+
+    def products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+        """Return the output of each product; here there is one."""
+        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
+        return (product.apply(x_TI, self.weight(), self.added_bias()),)
 
     def split(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """Split the outputs of the products, or their gradients, into one tensor per part."""
         sizes = [rows.stop - rows.start for rows in self.out_slices.values()]
         return outputs[0].split(sizes, dim=-1) if len(outputs) == 1 else outputs
 
-    def multiply(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
-        """Return the output of each product; here there is one."""
-        if self.prepacked is not None:
-            return (frozen_linear(x_TI, self.prepacked, self.added_bias()),)
-        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
-        return (product.apply(x_TI, self.weight(), self.added_bias()),)
-
     def added_bias(self) -> torch.Tensor | None:
         """Return the bias, if this process adds it."""
         return None if self.bias is None or self.inputs.rank else self.bias()
 
-    def prepack(self) -> None:
-        self.prepacked = self.weight.prepack()
-
-    def release(self) -> None:
-        self.prepacked = None
-        self.weight.release()
+    def base(self, part: str) -> tuple[torch.Tensor | Int8Rows, torch.Tensor | None]:
+        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
+        rows = self.out_slices[part]
+        return self.weight.base_rows(rows), None if self.bias is None else self.bias.source[rows]
 
 
 class LoraLinear(Linear):
-    """`Linear` with frozen weights and an adapter on some of its parts.
+    """Eq. 12: `Linear` with frozen weights and an adapter on some of its parts.
 
     A: [R, I], with the rows of all adapted parts, one part after the other. B: one [O_part, r] per adapted part.
     weight: [O, I + R]. The columns from I on hold s B: a block for each adapted part, and zeros elsewhere.
     separate: all parts are adapted, and each is a product of its own with its part of x Aᵀ. Then weight is [O, I + r],
     and has no zeros.
-    prepacked: A and the weight of each product; or no A, and W + s B A alone.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, separate: bool = False):
         adapted, rank = [part for part in sizes if part in build.lora.targets], build.lora.rank
         num_columns = rank if separate else rank * len(adapted)
-        super().__init__(in_features, sizes, bias, replace(build, train_weights=False), num_columns)
+        super().__init__(in_features, sizes, bias, build, num_columns)
         self.lora, self.num_columns = build.lora, num_columns
         self.rank_slices = _slices(dict.fromkeys(adapted, rank))
-        if separate:
-            self.product_rows = list(self.out_slices.values())
-        self.A = replace(build, train_weights=True).weight(rank * len(adapted), in_features)
+        self.product_rows = list(self.out_slices.values()) if separate else [slice(0, sum(sizes.values()))]
+        self.A = make_weight(build, rank * len(adapted), in_features, trained=True)
         self.B = nn.ParameterDict()
         for part in adapted:
             self.B[part] = nn.Parameter(torch.zeros(sizes[part], rank, dtype=self.A.master.dtype, device=build.device))
         self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
 
-    @property
-    def spare_columns(self) -> SpareColumns | None:
-        """Return what its input should have to its right while decoding, so that `append_product` copies nothing."""
-        appends = self.prepacked is not None and self.prepacked[0] is not None
-        return (len(self.product_rows), self.num_columns) if appends else None
-
-    def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
-        return self.A.source[self.rank_slices[part]], self.B[part].data
-
-    def multiply(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
+    def products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
         if not mode.use_adapter:
-            return (frozen_linear(x_TI, self.weight.source[:, : self.in_features], self.added_bias()),)
-        if self.prepacked is not None:
-            A_RI, weights = self.prepacked
-            if A_RI is None:
-                return (linear(x_TI, weights[0], self.added_bias()),)
-            return self.multiply_each(append_product(x_TI, A_RI, len(self.product_rows)), weights)
+            return (frozen_linear(x_TI, self.weight.base_rows(), self.added_bias()),)
         seed = None
         if mode.dropout_seed is not None and self.lora.dropout:
             seed = mode.dropout_seed * 1_000_003 + self.number
         return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *(self.B[part] for part in self.rank_slices))
 
-    def multiply_each(
-        self, inputs: Iterable[torch.Tensor], weights: Sequence[torch.Tensor | Int8Rows]
+    def multiply(
+        self, inputs: Iterable[torch.Tensor], weights: Iterable[torch.Tensor | Int8Rows]
     ) -> tuple[torch.Tensor, ...]:
-        """Multiply each input [x | its part of x Aᵀ] with its weight, outside autograd."""
+        """Multiply each [x | its part of x Aᵀ] with its [W | s B], outside autograd."""
         bias_O = self.added_bias()
         biases = [None if bias_O is None else bias_O[rows] for rows in self.product_rows]
         return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 12
 
-    def input_gradients(
-        self, gradients: tuple[torch.Tensor, ...], needs_dx: bool
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return the base part of dL/dx (None below the first adapted layer, where nobody needs it), and dL/d(x Aᵀ)."""
-        dx_TI, dh_TR = None, gradients[0].new_empty(len(gradients[0]), len(self.A.value))
-        for g_TO, rows, dh_TX in zip(gradients, self.product_rows, self.split_h(dh_TR), strict=True):
-            if needs_dx:
-                both_TX = linear(g_TO, dense(self.weight.source[rows]).T)
-                base_TI, adapter_TX = both_TX.split([self.in_features, self.num_columns], dim=-1)
-                dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
-            else:
-                adapter_TX = linear(g_TO, self.weight.source[rows, self.in_features :].contiguous().T)
-            dh_TX.copy_(adapter_TX)
-        return dx_TI, dh_TR
+    def weights(self) -> list[torch.Tensor | Int8Rows]:
+        """Return [W | s B] of each product."""
+        return [self.weight.all_rows(rows) for rows in self.product_rows]
 
     def dropped(self, x_TI: torch.Tensor, seed: int | None) -> torch.Tensor:
         """Apply the dropout mask of this seed, the same one at every call. seed: None for no dropout.
@@ -249,31 +138,9 @@ class LoraLinear(Linear):
         keep_TI = drawn_TI[:, self.inputs.part(width)] >= probability
         return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
-    def split_h(self, h_TR: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the part of x Aᵀ that each product takes."""
-        return h_TR.split(self.num_columns, dim=-1)
-
-    def weights(self) -> list[torch.Tensor | Int8Rows]:
-        """Return [W | s B] of each product."""
-        return [self.weight.source[rows] for rows in self.product_rows]
-
-    def prepack(self) -> None:
-        """Prepare for sampling: pack A and each [W | s B]; in float32 on a CPU, pack the merged weight instead."""
-        weights = self.weights()
-        if isinstance(self.weight, MasterWeight):
-            if weights[0].dtype == torch.float32 and weights[0].device.type == "cpu":
-                self.prepacked = None, [prepack(self._merge())]
-                return
-            weights = list(map(prepack, weights))
-        self.prepacked = prepack(self.A.value), weights
-
-    def _merge(self) -> torch.Tensor:
-        """Return W + s B A, [O, I], for all products together."""
-        base_OI, sB_OX = self.weight.value.split([self.in_features, self.num_columns], dim=-1)
-        merged_OI = torch.empty_like(base_OI, memory_format=torch.contiguous_format)
-        for rows, A_XI in zip(self.product_rows, self.A.value.split(self.num_columns), strict=True):
-            torch.addmm(base_OI[rows], sB_OX[rows], A_XI, out=merged_OI[rows])
-        return merged_OI
+    def adapter(self, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
+        return self.A.source[self.rank_slices[part]], self.B[part].data
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -281,7 +148,7 @@ class LoraLinear(Linear):
         self.A.refresh()
         for part, columns in self.rank_slices.items():
             own = columns if len(self.product_rows) == 1 else slice(None)
-            self.weight.source[self.out_slices[part], self.in_features :][:, own] = self.lora.scale * self.B[part]
+            self.weight.tail_rows(self.out_slices[part])[:, own] = self.lora.scale * self.B[part]
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
@@ -308,14 +175,14 @@ class _AugmentedLinear(torch.autograd.Function):
         h_TR = linear(module.dropped(x_TI, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
         ctx.module, ctx.seed = module, seed
-        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in module.split_h(h_TR))
-        return module.multiply_each(inputs, module.weights())
+        inputs = (torch.cat([x_TI, h_TX], dim=-1) for h_TX in h_TR.split(module.num_columns, dim=-1))
+        return module.multiply(inputs, module.weights())
 
     @staticmethod
     def backward(ctx, *gradients):
         (x_TI, h_TR), module, seed = ctx.saved_tensors, ctx.module, ctx.seed
         lora, A_RI, exact = module.lora, module.A.value, module.A.master.dtype
-        dx_TI, dh_TR = module.input_gradients(gradients, ctx.needs_input_grad[0])
+        dx_TI, dh_TR = _input_gradients(module, gradients, ctx.needs_input_grad[0])
         dA_RI = weight_gradient(dh_TR, module.dropped(x_TI, seed))
         g_of_part = dict(zip(module.out_slices, module.split(gradients), strict=True))
         dB = []
@@ -329,6 +196,23 @@ class _AugmentedLinear(torch.autograd.Function):
         return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
+def _input_gradients(
+    module: LoraLinear, gradients: tuple[torch.Tensor, ...], needs_dx: bool
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the base part of dL/dx (None below the first adapted layer, where nobody needs it), and dL/d(x Aᵀ)."""
+    dx_TI, dh_TR = None, gradients[0].new_empty(len(gradients[0]), len(module.A.value))
+    places = dh_TR.split(module.num_columns, dim=-1)
+    for g_TO, rows, dh_TX in zip(gradients, module.product_rows, places, strict=True):
+        if needs_dx:
+            both_TX = linear(g_TO, dense(module.weight.all_rows(rows)).T)
+            base_TI, adapter_TX = both_TX.split([module.in_features, module.num_columns], dim=-1)
+            dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
+        else:
+            adapter_TX = linear(g_TO, module.weight.tail_rows(rows).contiguous().T)
+        dh_TX.copy_(adapter_TX)
+    return dx_TI, dh_TR
+
+
 def make_linear(
     in_features: int, sizes: dict[str, int], bias: bool, build: Build, separate: bool = False
 ) -> Linear | LoraLinear:
@@ -339,36 +223,39 @@ def make_linear(
 
 
 class JointLinear(nn.Module):
-    """Several projections of one input. They are one product if the zeros in s B waste little.
+    """Several projections of one input, which share one x Aᵀ: in one product, or each adapted one in its own.
 
-    Otherwise each adapted projection is a product of its own, though all of them share one x Aᵀ. The projections
-    without an adapter are then another module. Either way the masters have the same order, so checkpoints do not depend
-    on it.
+    `layout` decides. The masters have the same order either way, so checkpoints do not depend on it.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
-        out_features = sum(sizes.values())
-        adapted = {name: size for name, size in sizes.items() if build.lora and name in build.lora.targets}
-        others = {name: size for name, size in sizes.items() if name not in adapted}
-        zeros = sum((out_features - size) * build.lora.rank for size in adapted.values())
-        if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
-            linears = [make_linear(in_features, sizes, bias, build)]
-        else:
-            linears = [make_linear(in_features, some, bias, build, separate=True) for some in (adapted, others) if some]
-        self.linears = nn.ModuleList(linears)
         self.names = list(sizes)
-
-    @property
-    def spare_columns(self) -> SpareColumns | None:
-        """Return what its input should have to its right while decoding: see LoraLinear."""
-        return self.linears[0].spare_columns if len(self.linears) == 1 else None
+        self.linears = nn.ModuleList(
+            make_linear(in_features, some, bias, build, separate)
+            for some, separate in layout(in_features, sizes, build)
+        )
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
         outputs = {}
         for module in self.linears:
             outputs |= zip(module.out_slices, module.forward_parts(x_TI, mode), strict=True)
         return tuple(outputs[name] for name in self.names)
+
+
+def layout(in_features: int, sizes: dict[str, int], build: Build) -> list[tuple[dict[str, int], bool]]:
+    """Return the modules of several projections of one input: the parts of each, and whether its products are separate.
+
+    One product for all is best if the zeros in s B waste little. Otherwise the adapted projections are separate
+    products, and those without an adapter are another module.
+    """
+    out_features = sum(sizes.values())
+    adapted = {name: size for name, size in sizes.items() if build.lora and name in build.lora.targets}
+    others = {name: size for name, size in sizes.items() if name not in adapted}
+    zeros = sum((out_features - size) * build.lora.rank for size in adapted.values())
+    if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
+        return [(sizes, False)]
+    return [(some, some is adapted) for some in (adapted, others) if some]
 
 
 def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:

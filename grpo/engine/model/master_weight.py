@@ -66,6 +66,26 @@ class MasterWeight(nn.Module):
             self.copy.copy_(self.master)
 
 
+class MasterMatrix(MasterWeight):
+    """The weight of projections [O, I], with `num_columns` more columns to its right: [W | tail]."""
+
+    def __init__(self, num_outputs: int, num_inputs: int, num_columns: int = 0, **more):
+        super().__init__(num_outputs, num_inputs + num_columns, **more)
+        self.num_inputs = num_inputs
+
+    def base_rows(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return a view of W, to read and to write."""
+        return self.source[rows, : self.num_inputs]
+
+    def tail_rows(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return a view of the other columns, to read and to write."""
+        return self.source[rows, self.num_inputs :]
+
+    def all_rows(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return a view of [W | tail]."""
+        return self.source[rows]
+
+
 class _StraightThrough(torch.autograd.Function):
     """The value of `copy` with the gradient of `master`, in the master's precision."""
 

@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 from grpo.engine.device.shard import Split
+from grpo.engine.model.build import ALL_PROJECTIONS, SPLIT_BY_INPUTS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import ALL_PROJECTIONS, SPLIT_BY_INPUTS, Linear
+from grpo.engine.model.lora import Linear
 
 SAME = "same"  # every shard has the parameter, and its gradient
 PARTIAL = "partial"  # every shard has the parameter, and a term of its gradient

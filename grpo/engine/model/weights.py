@@ -11,8 +11,10 @@ from safetensors import SafetensorError, safe_open
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
-from grpo.engine.model.decoder import Decoder, ModelConfig, RMSNorm
-from grpo.engine.model.lora import Build, Linear
+from grpo.engine.model.build import Build
+from grpo.engine.model.decoder import Decoder, RMSNorm
+from grpo.engine.model.lora import Linear
+from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.slices import split_of
 
 FILE_BYTES = 5_000_000_000

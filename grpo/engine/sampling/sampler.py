@@ -20,6 +20,7 @@ from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, rotate
 from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots, decode_step
@@ -40,10 +41,16 @@ class _Sequence:
 class Sampler:
     """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together.
+    max_slots: sequences decoded together. before_decoding: called before each check for ended sequences.
     """
 
-    def __init__(self, model: Decoder, eos_ids: Sequence[int], max_slots: int = 256):
+    def __init__(
+        self,
+        model: Decoder,
+        eos_ids: Sequence[int],
+        max_slots: int = 256,
+        before_decoding: Callable[[], None] = lambda: None,
+    ):
         self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
@@ -51,7 +58,7 @@ class Sampler:
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
         self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
-        self.before_decoding: Callable[[], None] = lambda: None  # called before each check
+        self.before_decoding = before_decoding
 
     @torch.inference_mode()
     def prepare(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | None:
@@ -96,7 +103,7 @@ class Sampler:
             _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
         )
         done: list[Completion | None] = [None] * total
-        with self.model.prepacked() as head_VD:
+        with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
             while waiting or running.live or finished:
@@ -113,7 +120,7 @@ class Sampler:
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
         """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
-        with self.model.prepacked() as head_VD:
+        with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
             for count in range(params.max_new_tokens):

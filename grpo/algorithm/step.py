@@ -1,0 +1,249 @@
+"""The step of GRPO, from top to bottom: `Grpo.train_step`. Replaces the loop of `minimal.py`.
+
+The numbers of the equations are those of MATH.md; each stands on the line of code that computes it.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import torch
+
+from grpo.algorithm import variants
+from grpo.algorithm.advantages import group_advantages, reward_std
+from grpo.algorithm.credit import set_credit
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.meter import TokenMeter
+from grpo.algorithm.optimizer import Optimizer, scheduled_rate
+from grpo.algorithm.packing import (
+    count_trained,
+    num_scored,
+    pack_batch,
+    pack_tokens,
+    set_loss_weights,
+    split_into_micro_batches,
+)
+from grpo.algorithm.rollout import Phase, Rollout
+from grpo.algorithm.schema import Completion, Group, PackedBatch, PackedTokens
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.device.draw import hash_seed
+from grpo.engine.device.peers import Peers
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.lora import POLICY, REFERENCE
+from grpo.engine.model.memory_limit import MemoryLimit
+
+
+@dataclass
+class Learned:
+    """What a step has done; its metrics are made of it.
+
+    groups: trained. generated: those, and the ones that dynamic sampling has dropped. grad_norms: of each update.
+    """
+
+    groups: list[Group]
+    generated: list[Group]
+    refusal_shift: float = 0.0
+    meter: TokenMeter = field(default_factory=TokenMeter)
+    micro_batches: int = 0
+    loss: float = 0.0  # of stage 1; `meter` has that of stage 2
+    learning_rate: float = 0.0  # of the last update
+    grad_norms: list[float] = field(default_factory=list)
+
+
+class Learner:
+    """A model under training: its passes over micro-batches, and its updates. Both stages are one.
+
+    memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate.
+    phase: surrounds "time/reference".
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig | SftConfig,
+        model: Decoder,
+        optimizer: Optimizer,
+        memory: MemoryLimit,
+        replicas: Peers,
+        total_steps: int,
+        phase: Phase = lambda name: nullcontext(),
+    ):
+        self.config, self.model, self.optimizer, self.memory = config, model, optimizer, memory
+        self.replicas, self.total_steps, self.phase = replicas, total_steps, phase
+        self.device = torch.device(model.build.device)
+        self.exact = torch.promote_types(model.build.dtype, torch.float32)  # the dtype of everything but the model
+        self.step = 0  # steps done
+
+    def make_batches(
+        self, groups: Sequence[Group], ref_logp_C: torch.Tensor | None = None, old_logp_C: torch.Tensor | None = None
+    ) -> list[PackedBatch]:
+        """Split the trained completions into micro-batches that fit into memory. Their loss weights are set already."""
+        batches, start = [], 0
+        for number, parts in enumerate(split_into_micro_batches(groups, self.memory.budget.tokens)):
+            end = start + num_scored(parts)
+            logps = {
+                "ref_logp_C": None if ref_logp_C is None else ref_logp_C[start:end],
+                "old_logp_C": None if old_logp_C is None else old_logp_C[start:end],
+            }
+            batches.append(pack_batch(parts, number, **logps, device=self.device, dtype=self.exact))
+            start = end
+        return batches
+
+    def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
+
+        With dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
+        """
+        mode = POLICY
+        if self.config.lora_dropout:
+            seed = hash_seed(self.config.seed, self.step, self.replicas.rank, batch.number)
+            mode = replace(POLICY, dropout_seed=seed)
+        return batch_logprobs(self.model, batch, mode, self.config.temperature, self.memory.budget.chunk)  # Eq. 3
+
+    def update(self, learned: Learned) -> None:
+        """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight."""
+        c = self.config
+        total_updates = self.total_steps * c.num_iterations
+        warmup = c.warmup_steps * c.num_iterations or ceil(c.warmup_ratio * total_updates)
+        number = self.step * c.num_iterations + len(learned.grad_norms)  # of this update
+        learned.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        learned.grad_norms.append(self.optimizer.step(learned.learning_rate, c.max_grad_norm))
+        self.optimizer.check_finite()
+        self.model.refresh()
+
+
+class Grpo(Learner):
+    """Learns from groups of answers. reference: the frozen policy of step 0; None without a KL penalty."""
+
+    def __init__(self, *args, rollout: Rollout, reference: Decoder | None = None, **more):
+        super().__init__(*args, **more)
+        self.rollout, self.reference = rollout, reference
+
+    def train_step(self) -> Learned:
+        """Generate the answers of one step, and train on them."""
+        config = self.config
+        sampled = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
+        groups = sampled.groups
+        totals = count_trained(groups, config, self.replicas)
+        set_loss_weights(groups, totals, config)  # Eq. 8, over the complete step and all replicas
+        ref_logp_C = self.memory.run(lambda: self.reference_logprobs(groups))  # Eq. 3, while rewards are pending
+
+        self.rollout.wait(groups)  # for the rewards; None: could not be scored
+        if config.credit != "completion":
+            set_credit(groups, config.credit, self.rollout.decode)  # Eq. 19
+        shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
+        set_advantages(groups, shared, config)  # Eq. 1, 2
+
+        learned = Learned(groups, sampled.generated, shared.refusal_shift)
+        old_logp_C = None  # the policy that sampled is the one that is trained
+        for _ in range(config.num_iterations):
+            old_logp_C = self.memory.run(lambda: self.add_gradient(learned, ref_logp_C, old_logp_C))  # noqa: B023
+            if totals.completions:  # else momentum alone would move the weights
+                self.update(learned)
+        self.step += 1
+        return learned
+
+    def add_gradient(
+        self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Add the gradient of the step, one micro-batch after the other.
+
+        ref_logp_C, old_logp_C: of all trained tokens of the step, in order. Returns the log-probs under the policy that
+        sampled. After a try that ran out of memory it begins anew, with smaller micro-batches.
+        """
+        self.optimizer.discard_gradient()
+        meter = TokenMeter()
+        batches = self.make_batches(learned.groups, ref_logp_C, old_logp_C)
+        logps = [self.train_batch(batch, meter) for batch in batches]
+        learned.meter.include(meter)
+        learned.micro_batches = len(batches)
+        return _joined(logps) if old_logp_C is None else old_logp_C
+
+    def train_batch(self, batch: PackedBatch, meter: TokenMeter) -> torch.Tensor:
+        """Add the gradient of a micro-batch; return its log-probs, [C]."""
+        logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
+        loss, stats = policy_loss(batch, logp_C, self.config)  # Eq. 4 to 7, 9 to 11
+        self.optimizer.backward(loss)
+        meter.add(batch, loss, logp_C, entropy_C, stats)
+        return logp_C.detach()
+
+    @torch.no_grad()
+    def reference_logprobs(self, groups: Sequence[Group]) -> torch.Tensor | None:
+        """Compute the log-probs of all trained tokens under the policy of step 0; None without a KL penalty (Eq. 3)."""
+        if self.reference is None:
+            return None
+        logps, budget = [], self.memory.budget
+        with self.phase("time/reference"):
+            for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
+                batch = pack_tokens(parts, number, device=self.device, dtype=self.exact)
+                logp_C, _ = batch_logprobs(
+                    self.reference, batch, REFERENCE, self.config.temperature, budget.chunk
+                )  # Eq. 3
+                logps.append(logp_C)
+        return _joined(logps)
+
+    def rehearse(self) -> None:
+        """Train on the largest micro-batch that can come, and discard its gradient."""
+        groups = self.longest_groups()
+        batches = self.make_batches(groups, ref_logp_C=self.reference_logprobs(groups))
+        self.train_batch(batches[0], TokenMeter())
+        self.optimizer.discard_gradient()
+
+    def longest_groups(self) -> list[Group]:
+        """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch."""
+        prompt = max(self.rollout.prompts, key=lambda prompt: len(prompt.ids))
+        length, size = self.config.max_completion_length, self.config.num_generations
+        completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
+        number = ceil(self.memory.budget.tokens / (len(prompt.ids) + size * (length - 1)))
+        return [Group(prompt, [completion] * size) for _ in range(number)]
+
+
+def _joined(logps: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(tuple(logps)) if logps else torch.empty(0)
+
+
+# --- rewards to advantages -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the advantages of a step have in common, on all replicas.
+
+    batch_std: deviation of all its rewards, if the advantages need it. refusal_shift: added to the reward of declining
+    (Eq. 20).
+    """
+
+    batch_std: float | None = None
+    refusal_shift: float = 0.0
+
+
+def share(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Shared:
+    """Find what depends on all rewards of the step. Every replica must call it."""
+    shift, std = 0.0, None
+    if config.refusal_target is not None:
+        shift = variants.find_refusal_shift(groups, config.refusal_target, replicas)  # Eq. 20
+    if config.scale_rewards == "batch":
+        mine = [reward for group in groups for reward in rewards_of(group, config, shift)]
+        std = reward_std(replicas.gather_lists(mine))  # Eq. 2
+    return Shared(std, shift)
+
+
+def set_advantages(groups: Sequence[Group], shared: Shared, config: TrainConfig) -> None:
+    """Set the advantage of every completion. groups: those of this replica, graded."""
+    for group in groups:
+        rewards = rewards_of(group, config, shared.refusal_shift)
+        advantages = group_advantages(rewards, config.scale_rewards, shared.batch_std)  # Eq. 1, 2
+        for completion, advantage in zip(group.completions, advantages, strict=True):
+            completion.advantage = advantage
+
+
+def rewards_of(group: Group, config: TrainConfig, shift: float) -> list[float | None]:
+    """Return one reward per completion: summed, or normalized and then summed (GDPO).
+
+    shift: what a sum gains if the completion declines (Eq. 20).
+    """
+    if config.multi_objective_aggregation == "sum_then_normalize":
+        return [variants.shifted_reward(completion, shift) for completion in group.completions]
+    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
+    return variants.normalize_then_sum(values, list(group.weights.values()))  # Eq. 17

@@ -1,0 +1,173 @@
+"""The variants of GRPO, one block each. The plain algorithm does not need them; a key of the configuration adds each.
+
+| variant | key | where |
+|---|---|---|
+| GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
+| two-sided clipping | delta | loss.py, Eq. 10 |
+| truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
+| GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 17 |
+| a target for the share of refusals | refusal_target | Eq. 20 |
+| dynamic sampling | dynamic_sampling | rollout.py |
+| credit to sentences, or to the answer | credit | credit.py, Eq. 19 |
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from grpo.algorithm.advantages import group_advantages
+from grpo.algorithm.schema import Completion, Group
+from grpo.engine.device.peers import Peers
+
+MAX_LOG_RATIO = 20.0  # as in loss.py
+
+# --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
+
+
+def sequence_log_ratio(log_ratio_C: torch.Tensor, used_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
+    """Give each token the mean log-ratio over the tokens of its completion (Eq. 9)."""
+    num_completions = int(completion_C.max()) + 1
+    sums_N = log_ratio_C.new_zeros(num_completions).index_add(0, completion_C, log_ratio_C)
+    counts_N = log_ratio_C.new_zeros(num_completions).index_add(0, completion_C, used_C.to(log_ratio_C.dtype))
+    return (sums_N / counts_N.clamp_min(1))[completion_C]  # Eq. 9
+
+
+# --- Two-sided clipping (2505.07291) ---------------------------------------------------------------------------------
+
+
+def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
+    """Bound the ratio also where the advantage is negative, where Eq. 5 does not (Eq. 10)."""
+    return ratio_C.clamp(max=delta)  # Eq. 10
+
+
+# --- Truncated importance sampling, for a sampler whose log-probs differ ---------------------------------------------
+
+
+def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
+    """Return min(π_train / π_sampler, cap), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
+    return log_ratio_C.clamp(max=MAX_LOG_RATIO).exp().clamp(max=cap).detach()  # Eq. 11
+
+
+# --- GDPO: normalize each reward, then sum (2601.05242) --------------------------------------------------------------
+
+
+def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
+    """Normalise each reward within the group, then add them up (GDPO, 2601.05242; Eq. 17).
+
+    values: one list per reward, each with one value per completion. If rewards were summed first, the one with the
+    widest spread would drown the others. A completion that some reward could not score gets None, and is left out of
+    the mean of every reward. Rewards of weight 0 do not count.
+
+    >>> normalize_then_sum([[1.0, 0.0, None], [0.0, 0.0, 5.0]], [1.0, 1.0])[2] is None
+    True
+    """
+    paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
+    is_scored = [None not in row for row in zip(*(column for _, column in paid), strict=True)]
+    sums = [0.0] * len(is_scored)
+    for weight, column in paid:
+        known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
+        normalized = group_advantages(known, "group")  # Eq. 17
+        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 17
+    return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
+
+
+# --- A target for the share of completions that decline --------------------------------------------------------------
+
+
+class RefusalCounts(NamedTuple):
+    """The completions of a group by whether they decline, or the sums of these numbers over the groups of a step.
+
+    In a group, D decline and earn V together; A answer and earn U. gain: over all pairs of one that answers and one
+    that declines, the sum of how much more the first earns.
+    """
+
+    gain: float  # D U - A V
+    num_pairs: float  # D A
+    num_declined: float  # D
+    num_known: float  # D + A
+
+
+def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> RefusalCounts:
+    """Count one group. Completions without a reward or an outcome are left out, such as those without an answer block.
+
+    >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
+    (0.0, 2, 1, 3)
+    """
+    known = [pair for pair in zip(rewards, outcomes, strict=True) if None not in pair]
+    declined = [reward for reward, outcome in known if outcome == "refused"]
+    answered = [reward for reward, outcome in known if outcome != "refused"]
+    D, A = len(declined), len(answered)
+    return RefusalCounts(D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A)
+
+
+def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known: float, target: float) -> float:
+    """Return what is added to the reward of declining in a step (Eq. 20), from the RefusalCounts of all its groups.
+
+    With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
+    questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
+    target. It counts half an answer more on both sides, so that it is finite.
+
+    >>> refusal_shift(1.0, 2, 2, 4, target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
+    0.5
+    """
+    missing = math.log(target / (1 - target)) - math.log((num_declined + 0.5) / (num_known - num_declined + 0.5))
+    return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 20
+
+
+def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
+    """Return what declining earns more in this step (Eq. 20), from the graded groups of all replicas."""
+    counts = [[0.0] * 4]
+    for group in groups:
+        rewards = [completion.reward for completion in group.completions]
+        outcomes = [completion.outcome for completion in group.completions]
+        counts.append(refusal_counts(rewards, outcomes))
+    totals = replicas.sum([sum(column) for column in zip(*counts, strict=True)])
+    return refusal_shift(*totals, target)  # Eq. 20
+
+
+def shifted_reward(completion: Completion, shift: float) -> float | None:
+    """Return the reward of a completion, moved by Eq. 20 if it declines."""
+    if completion.reward is None or completion.outcome != "refused":
+        return completion.reward
+    return completion.reward + shift
+
+
+# --- Dynamic sampling (DAPO, 2503.14476) -----------------------------------------------------------------------------
+
+
+def sample_mixed(
+    generate: Callable[[int], list[Group]],
+    wait: Callable[[list[Group]], None],
+    wanted: int,
+    attempts: int,
+    ranks: Peers,
+) -> tuple[list[Group], list[Group]]:
+    """Replace groups that are all right or all wrong by new ones.
+
+    generate: makes this replica's groups, given the number of the attempt. wait: for their rewards. wanted: groups of
+    this replica. After `attempts` the step trains on the groups it has. Returns the groups to train on, and all
+    generated groups.
+    """
+    generated, kept = [], []
+    for attempt in range(attempts):
+        groups = generate(attempt)
+        wait(groups)
+        generated += groups
+        kept += [group for group in groups if is_mixed(group)]
+        most_missing = ranks.max(wanted - len(kept))
+        if most_missing <= 0:
+            break
+    return kept[:wanted], generated
+
+
+def is_mixed(group: Group) -> bool:
+    """Return whether dynamic sampling keeps a group: some of its answers are right, and some are not.
+
+    The outcome decides, not the reward's value. Only if no reward knows an outcome, the rewards must differ instead.
+    """
+    outcomes = [completion.outcome for completion in group.completions]
+    if not any(outcomes):
+        return group.has_signal
+    return 0 < outcomes.count("correct") < len(outcomes)

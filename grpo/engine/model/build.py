@@ -1,0 +1,78 @@
+"""How to build the modules of a model: adapters, dtype, device, and the part of it that this process holds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.model.int8_weight import Int8Weight
+from grpo.engine.model.master_weight import MasterMatrix, MasterWeight
+
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """Which projections have an adapter, and of which rank; its output is scaled by s = alpha / rank.
+
+    layers: the numbers of the layers that have adapters, from 0; None for all of them.
+    """
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ALL_PROJECTIONS
+    layers: tuple[int, ...] | None = None
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Build:
+    """The settings of every module: adapters, if any; whether the weights themselves are trained; dtype and device.
+
+    int8: whether the projections' own weights are held in 8 bits. They are then frozen.
+    shard: the part of the model to build. Sizes given to modules are those of the part.
+    """
+
+    lora: LoraSpec | None
+    train_weights: bool
+    dtype: torch.dtype
+    device: torch.device | str
+    int8: bool = False
+    shard: Shard = ALONE
+
+
+def for_layer(build: Build, number: int) -> Build:
+    """Return how to build this layer, which may have no adapters."""
+    if build.lora is None or build.lora.layers is None or number in build.lora.layers:
+        return build
+    return replace(build, lora=None)
+
+
+def make_weight(build: Build, *shape: int, trained: bool | None = None) -> MasterWeight:
+    """Make a weight of this shape, all zeros. trained: by default as `build` says."""
+    trained = build.train_weights if trained is None else trained
+    return MasterWeight(*shape, trained=trained, dtype=build.dtype, device=build.device)
+
+
+def make_matrix(
+    build: Build, num_outputs: int, num_inputs: int, num_columns: int = 0, inputs: Shard = ALONE
+) -> MasterMatrix | Int8Weight:
+    """Make the weight of projections, [W | num_columns more], all zeros. inputs: the processes that share its inputs.
+
+    With more columns W is frozen.
+    """
+    if build.int8:
+        return Int8Weight(num_outputs, num_inputs, build.dtype, build.device, num_columns, inputs)
+    trained = build.train_weights and not num_columns
+    return MasterMatrix(num_outputs, num_inputs, num_columns, trained=trained, dtype=build.dtype, device=build.device)
+
+
+def sharing_inputs(build: Build, parts: Iterable[str]) -> Shard:
+    """Return the processes that share the inputs of these projections. Their outputs are then summed."""
+    return build.shard if set(parts) <= set(SPLIT_BY_INPUTS) else ALONE
