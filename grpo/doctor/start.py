@@ -24,7 +24,8 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, AnyConfig, SftConfig, TrainConfig
+from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
@@ -273,6 +274,8 @@ def resume(case: Case) -> str:
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
+    if config.cold_start == FORM:
+        return _stage1_first(case, form.stage1(config))
     if not Path(config.cold_start).is_file():
         raise UserError(
             f"cold_start: there is no file {config.cold_start}",
@@ -287,7 +290,11 @@ def stage1(case: Case) -> str:
             "\n     ".join(problems),
             "correct or remove these keys; `python -m grpo.sft -h` lists every key",
         )
-    case.start = start_of(first)
+    return _stage1_first(case, first)
+
+
+def _stage1_first(case: Case, first: SftConfig) -> str:
+    config, case.start = case.config, start_of(first)
     if done := after_stage1(first, config):
         case.start = done
         return f"done: {case.start.model_name_or_path}"
@@ -343,9 +350,16 @@ def _shown(rows: Sequence[Row]) -> str:
     return ", ".join(repr(row.question[:60]) for row in rows[:MAX_SHOWN])
 
 
+def need_written(case: Case) -> None:
+    """Raise NotChecked if the data of stage 1 is yet to be written."""
+    if case.is_stage2 and case.config.cold_start == FORM:
+        raise NotChecked("not checked: the model writes it, when the run begins")
+
+
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
     config = case.start
+    need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
     count = RowCount(config.dataset_id_or_path)
     try:
