@@ -8,6 +8,7 @@ import pytest
 import torch
 from making import make_answers
 
+from bench import picture
 from bench.declining import (
     AFTER,
     AT_ONCE,
