@@ -10,7 +10,7 @@ import inspect
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -395,13 +395,13 @@ class ConversationKeys:
 
 @dataclass(frozen=True)
 class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
-    """The configuration of stage 1: supervised fine-tuning. It samples nothing, so keys about that have one value."""
+    """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
-    temperature: ClassVar[float] = 1.0
-    num_iterations: ClassVar[int] = 1
-    dynamic_sampling: ClassVar[bool] = False
-    knowledge_base: ClassVar[None] = None
-    max_unscored: ClassVar[float] = 1.0
+    temperature = 1.0
+    num_iterations = 1
+    dynamic_sampling = False
+    knowledge_base = None
+    max_unscored = 1.0
 
 
 AnyConfig = TrainConfig | SftConfig

@@ -47,7 +47,7 @@ from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype,
 from grpo.engine.model.weights import named_tensors, read_model_config, read_tensors
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
-from grpo.run.run_dir import refuse_a_run
+from grpo.run.run_dir import is_in_use, refuse_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, stage1_overrides
 from grpo.run.trackers import check_trackers
@@ -245,7 +245,8 @@ def bytes_needed(case: Case, number: float) -> str:
 
 def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
-    if not (case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir):
+    is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
+    if not (is_wanted or is_in_use(path)):  # the run itself says by whom
         refuse_a_run(path)
     existing = existing_part(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
