@@ -1,21 +1,15 @@
-"""GRPO from scratch in PyTorch.
+"""GRPO from scratch in PyTorch. There are three layers: the textbook, the engine under it, and the product around both.
 
-README.md shows how the data flows from a config to a checkpoint.
-
-Read in this order:
-
-    minimal.py       the whole of GRPO in one file, with none of what makes it fast     (python -m grpo.minimal)
-    train.py         `train_step`: the algorithm on one screen
-    algorithm/       the textbook: MATH.md, and a file for each noun of the algorithm
-    trainer.py       what GRPO and fine-tuning share: the passes, the update            (then sft.py)
+    minimal.py       all of GRPO on one page; begin here
+    algorithm/       the textbook: step.py is the step, MATH.md has the equations; below 2,000 lines
     engine/          how it is computed: the network, attention, generation, devices
-    data/            files to prompts; small worlds made from scratch
-    config/          YAML to one frozen config
-    evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
-    run/             what surrounds the algorithm: output directory, log, checkpoints, resuming, diagnosis
-    doctor/          a command: finds without training what would fail later in a run
-    report/          a command: shows a run as one page
-    explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
+
+    train.py         a run of stage 2: set up, loop, finish                (sft.py: stage 1; trainer.py: what they
+    share) data/            files to prompts; small worlds made from scratch config/          YAML to one frozen config
+    evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models run/             what
+    surrounds a run: output directory, log, checkpoints, resuming, diagnosis doctor/          a command: finds without
+    training what would fail later in a run report/          a command: shows a run as one page explain.py       a
+    command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
 Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).
 

@@ -11,8 +11,8 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
     packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
     logits of a few tokens at a time                                           algorithm/logprobs.py
     two-sided clipping; correction for a sampler that rounds differently       algorithm/variants.py
-    several rewards; answers that cannot be scored                             algorithm/advantages.py
-    LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
+    answers that cannot be scored; several rewards                             algorithm/advantages.py,
+    rewards/scorer.py LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
 Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, G completions of a prompt,

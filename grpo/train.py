@@ -42,7 +42,7 @@ from rewards.scorer import Scorer
 
 
 @dataclass(frozen=True)
-class Questionnaire:
+class TrainingData:
     """The questions of a run: a `Source` of the trainer."""
 
     prompts: list[Prompt]
@@ -51,7 +51,7 @@ class Questionnaire:
     longest: int
 
     @classmethod
-    def of(cls, data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> "Questionnaire":
+    def of(cls, data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> "TrainingData":
         """Load the questions to train on."""
         config = data.config
         loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
@@ -71,7 +71,7 @@ class GrpoTrainer(Trainer):
         reference = load_reference(config, policy) if config.beta else None
         data = data or QuestionData(config)
         scorer = scorer or prepare_rewards(data, run.say)
-        questions = Questionnaire.of(data, policy, scorer, run)
+        questions = TrainingData.of(data, policy, scorer, run)
         super().__init__(config, run, policy, optimizer, questions, reference)
         stop = run.signals.stop_with_shards
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, before_decoding=stop)

@@ -55,10 +55,10 @@ class Source(Protocol):
 
 
 class Trainer:
-    """A run under way. A subclass makes the learner of its stage, and adds `summarise_step`, which returns metrics.
+    """A run under way. A subclass makes `learner` and `order`, and adds `summarise_step`, which returns metrics.
 
-    The constructor chooses micro-batches that fit into the memory that is still free. A subclass calls `begin` once it
-    has made its learner. reference: the frozen policy of step 0, for the KL penalty.
+    The constructor chooses micro-batches that fit into the memory that is still free. reference: the frozen policy of
+    step 0, for the KL penalty.
     """
 
     learner: Learner

@@ -7,7 +7,7 @@ For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / �
 
 All tokens are kept, unless the sampler truncated them (top-k, top-p). Then a token is kept if its log-prob in the full
 distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one that was
-sampled from, and on-policy the ratio of Eq. 4 is 1. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one
+sampled from. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one
 number per token. Replaces `logprobs` of minimal.py, which keeps the logits of all tokens.
 
 dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, and the backward pass

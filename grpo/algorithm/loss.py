@@ -1,8 +1,8 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
-Replaces the lines of Eq. 4 to 7 in minimal.py, for packed tokens. The loss is a weighted sum; grpo, dapo, dr_grpo and
-bnpo differ only in how packing.py fills `weight_C`. What a line `if config. ...` adds is a variant of GRPO, and stands
-in variants.py.
+Replaces the lines of Eq. 4 to 7 in minimal.py, for packed tokens of any weight. The loss is a weighted sum; grpo, dapo,
+dr_grpo and bnpo differ only in how packing.py fills `weight_C`. What a line `if config. ...` adds is a variant of GRPO,
+and stands in variants.py.
 """
 
 import torch
@@ -11,7 +11,7 @@ from grpo.algorithm import variants
 from grpo.algorithm.schema import PackedBatch
 from grpo.config.options import TrainConfig
 
-MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
+MAX_LOG_RATIO = variants.MAX_LOG_RATIO  # nats
 
 
 def policy_loss(

@@ -1,5 +1,7 @@
 """The data that flows through a step, and the one legend for shapes.
 
+Replaces the lists of ids of minimal.py by objects that carry what belongs to them.
+
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
     T  packed tokens of a micro-batch       C  scored tokens: every completion token of a micro-batch
@@ -90,11 +92,11 @@ class Sentence:
 class Completion:
     """One sampled answer, and what the step adds to it.
 
-    The sampler makes it, the scorer adds `scores` and `reward`, `set_advantages` the advantage, and `set_loss_weights`
-    the loss weight. `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of
-    `ids[t]` under the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the
-    threshold that top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing
-    was cut off).
+    The sampler makes it, and the rollout adds its text. The scorer adds `scores` and `reward`, `set_advantages` the
+    advantage, `set_loss_weights` the loss weight, and `set_credit` the last two fields. `ids` ends with the
+    end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the distribution it
+    was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k and top-p set:
+    only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -139,9 +141,8 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
-    weights: dict[str, float] = field(
-        default_factory=dict
-    )  # of the rewards that apply to this prompt, once they are there
+    # Of the rewards that apply to this prompt, once they are there.
+    weights: dict[str, float] = field(default_factory=dict)
     # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
     pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
 

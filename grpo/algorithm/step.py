@@ -56,7 +56,7 @@ class Learned:
 
 
 class Learner:
-    """A model under training: its passes over micro-batches, and its updates. Both stages are one.
+    """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`, and `Sft` of sft.py.
 
     memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate.
     phase: surrounds "time/reference".
@@ -250,7 +250,9 @@ def rewards_of(group: Group, config: TrainConfig, shift: float) -> list[float | 
 
     shift: what a sum gains if the completion declines (Eq. 14).
     """
-    if config.multi_objective_aggregation == "sum_then_normalize":
+    if config.refusal_target is not None:
         return [variants.shifted_reward(completion, shift) for completion in group.completions]
+    if config.multi_objective_aggregation == "sum_then_normalize":
+        return [completion.reward for completion in group.completions]
     values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
     return variants.normalize_then_sum(values, list(group.weights.values()))  # Eq. 12

@@ -4,6 +4,8 @@
 |---|---|---|
 | GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
 | two-sided clipping | delta | loss.py, Eq. 10 |
+| KL with the gradient of the KL divergence | use_bias_correction_kl | loss.py, Eq. 6 |
+| completions that were cut off train nothing | mask_truncated_completions | packing.py |
 | truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
 | GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 12 |
 | a target for the share of refusals | refusal_target | Eq. 14 |
@@ -21,7 +23,7 @@ from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.schema import Completion, Group
 from grpo.engine.device.peers import Peers
 
-MAX_LOG_RATIO = 20.0  # as in loss.py
+MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 

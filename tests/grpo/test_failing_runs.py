@@ -123,4 +123,5 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
 
 
 def test_every_rule_has_a_run_that_fails_so():
-    assert {rule for *_, said in RUNS for rule in said} == {rule.__name__ for rule in RULES}
+    """That of `stands_still`, which looks at held-out answers, is in test_rules.py."""
+    assert {rule for *_, said in RUNS for rule in said} | {"stands_still"} == {rule.__name__ for rule in RULES}

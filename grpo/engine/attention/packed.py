@@ -1,5 +1,7 @@
 """Attention inside a micro-batch of packed tokens, by torch's scaled_dot_product_attention.
 
+Replaces the mask of `Block.attention` in minimal.py: completions share their prompt, and nothing is padded.
+
 That scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py computes the
 same faster; on a GPU, flash.py does.
 """

@@ -1,4 +1,7 @@
-"""How to build the modules of a model: adapters, dtype, device, and the part of it that this process holds."""
+"""How to build the modules of a model: adapters, dtype, device, and the part of it that this process holds.
+
+Replaces the sizes that minimal.py passes to each module.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
+Replaces `Transformer` and `Block` of minimal.py: packed instead of padded, with fused kernels, shards and a cache.
+
 One forward serves all uses: tokens come packed [T], and `attend` decides which token sees which (attention/: inside a
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """

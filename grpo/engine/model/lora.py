@@ -5,6 +5,7 @@
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
 In bf16, the left-hand form rounds both terms before it adds them, and merging rounds W + s B A. Both lose most of an
 update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view of W.
+Replaces `LoraLinear` of minimal.py, which forms W + s B A, and its copy of the model as reference.
 
 While a model samples, its layers have other forms, made from these: sampling_forms.py.
 """

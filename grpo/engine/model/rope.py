@@ -1,5 +1,7 @@
 """Rotary position embedding (RoFormer, 2104.09864) and the frequency scalings that Qwen and Llama checkpoints use.
 
+Replaces `rotate` of minimal.py: tables made once, and checkpoints that scale their frequencies.
+
 Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Tables are computed in float32 (float64
 for a float64 model); the rotation uses the model's dtype, as the checkpoints' own implementation does.
 """

@@ -1,5 +1,7 @@
 """The forms that a model's layers take while it samples: weights packed, merged, or with room for x Aᵀ in their inputs.
 
+Replaces the layers of minimal.py while it samples: a step of decoding multiplies few rows by large weights.
+
 The layers themselves (lora.py, decoder.py) know nothing of it: `sampling_forms` puts these in their places, and takes
 them out again. What each form computes is the same, Eq. 15, bit for bit, with one exception: in float32 on a CPU, a
 layer with an adapter is a merged copy, W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x

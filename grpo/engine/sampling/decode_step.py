@@ -1,5 +1,7 @@
 """One decode step: the next token of every live sequence. CPUs and CUDA graphs share this code.
 
+Replaces one turn of the loop in `sample` of minimal.py.
+
 With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes, but
 only where nothing is read: at its next position in the cache, and in the column after its last token.
 """

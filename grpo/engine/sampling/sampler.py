@@ -1,5 +1,7 @@
 """Batched generation over a slot cache: admit, decode, collect.
 
+Replaces `sample` of minimal.py, which computes all earlier tokens again for each new one.
+
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
 end. Log-probs are those of the distribution that was really sampled from.
