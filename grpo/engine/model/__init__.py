@@ -5,6 +5,6 @@ build.py, master_weight.py, int8_weight.py (frozen weights in 8 bits) and rope.p
 layers take while sampling, model_config.py the shapes of checkpoints. weights.py reads and writes checkpoints,
 adapter.py PEFT's adapters, and gguf.py reads GGUF files. policy.py assembles all that a run starts from. slices.py says
 which part of each tensor a shard holds. memory.py counts what a
-training step keeps, and memory_limit.py does a step again with smaller micro-batches. flat.py lays trained parameters out. This folder may import device/,
-data/ and the keys of config/.
+training step keeps, and memory_limit.py does a step again with smaller micro-batches. flat.py lays trained parameters
+out. This folder may import device/, data/ and the keys of config/.
 """
