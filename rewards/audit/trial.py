@@ -1,0 +1,400 @@
+"""What rewards say to attacks: `audit` tries all of them on the rewards of a configuration, and finds what is paid.
+
+for finding in audit(config).findings:
+    print(finding.headline)
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from grpo.algorithm.schema import Completion, Group, Prompt, Score
+from grpo.base.errors import UserError
+from grpo.config.options import TrainConfig
+from grpo.data.messages import with_system
+from grpo.data.questions import QuestionData, Questions
+from grpo.data.rows import Row
+from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Aim, Attack, Case, GroupAttack
+from rewards.audit.cases import asked_form, make_cases, with_data
+from rewards.registry import build_rewards, expand
+from rewards.score import Encode, encoder
+from rewards.scorer import Scorer, combine
+
+NUM_ROWS, NUM_CALLS = 3, 60
+TOGETHER = "all together"  # the weighted sum of the rewards
+RIGHT = "a right answer"
+FAILS = "fails"  # in the details of a score: the reward raised an error
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An attack that earns too much by a reward. is_paid: like an honest answer, or it makes the reward fail.
+
+    value: what its text earns on a row (numbered from 1) of the data; None if the reward fails. honest: what the text
+    `instead_of` earns there. num_rows: on how many of the audited rows an attack of this name earns too much.
+    """
+
+    reward: str
+    attack: str
+    instead_of: str
+    value: float | None
+    honest: float
+    row: int
+    question: str
+    text: str
+    remedy: str
+    is_paid: bool
+    num_rows: int = 1
+
+    @property
+    def headline(self) -> str:
+        if self.value is None:
+            return f"{self.reward} fails: {self.attack}"
+        return f"{self.reward} gives {self.value:g}: {self.attack}; {self.instead_of} earns {self.honest:g}"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What a reward pays for honest texts about a row: what dishonest ones must stay below. None: it cannot say.
+
+    wrong: an honest answer that is wrong. facts: the same, with true facts in its reasoning. unformed: the same as
+    wrong, but without the form.
+    """
+
+    right: float
+    refused: float | None
+    wrong: float
+    facts: float | None
+    unformed: float | None
+
+    @property
+    def sees(self) -> list[Aim]:
+        """Return what the reward pays for. One that pays for the right answer is not asked about the form."""
+        sees: list[Aim] = ["answer"] if self.right > self.wrong else []
+        if self.facts is not None and self.facts > self.wrong:
+            sees.append("facts")
+        if not sees and self.unformed is not None and self.wrong > self.unformed:
+            sees.append("form")
+        return sees
+
+    def limits(self, attack: Attack, is_last_word: bool) -> Iterator["Limit"]:
+        """Yield what the texts of an attack must stay below, the highest bar first."""
+        if attack.aim == "facts":
+            yield Limit("true facts", self.facts, True)
+        elif attack.aim == "form":
+            yield Limit("the honest form", self.wrong, is_last_word)
+        elif "answer" in self.sees:
+            yield Limit(RIGHT, self.right, True)
+            if self.refused is not None:
+                insures = attack.is_hedge and self.refused > self.wrong
+                yield Limit("an honest refusal", self.refused, False, may_equal=not insures)
+        else:
+            yield Limit(RIGHT, self.right, is_last_word, may_equal=True)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What an honest text earns. is_paid: to reach it is to be paid like an honest answer."""
+
+    instead_of: str
+    honest: float
+    is_paid: bool
+    may_equal: bool = False
+
+    def is_reached(self, value: float) -> bool:
+        return value > self.honest or (value == self.honest and not self.may_equal)
+
+
+@dataclass
+class Tried:
+    """What a reward, or their sum, says to attacks. is_last_word: no other reward decides.
+
+    bars: of each row. untried: reason -> number of texts.
+    """
+
+    reward: str
+    is_last_word: bool
+    bars: list[Bars] = field(default_factory=list)
+    num_tried: int = 0
+    untried: Counter[str] = field(default_factory=Counter)
+    found: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
+
+    @property
+    def sees(self) -> list[str]:
+        return list(dict.fromkeys(aim for bars in self.bars for aim in bars.sees))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return for each attack the text that gains most; first what is paid."""
+        merged = []
+        for same in self.found.values():
+            best = max(same, key=lambda one: (one.value or 0.0) - one.honest)
+            merged.append(replace(best, num_rows=len({one.row for one in same})))
+        return sorted(merged, key=lambda one: not one.is_paid)
+
+    def learn(self, honest: Mapping[str, Score]) -> Bars | None:
+        """Note what honest texts about a row earn; return None if there is no value to compare with."""
+        values = {kind: score.value for kind, score in honest.items()}
+        if values["right"] is None or values["wrong"] is None:
+            score = honest["right" if values["right"] is None else "wrong"]
+            self.untried[score.reason] += 1
+            return None
+        self.bars.append(Bars(**values))
+        return self.bars[-1]
+
+    def note(self, row: Row, attack: Attack | GroupAttack, text: str, score: Score, limits: Iterable[Limit]) -> None:
+        """Note what a text earns, if it reaches one of the limits."""
+        if score.value is None and not score.details.get(FAILS):
+            self.untried[score.reason] += 1
+            return
+        self.num_tried += 1
+        if score.value is None:
+            limit, remedy = Limit("a number or None", 0.0, True), f"return a number for any text: {score.reason}"
+        else:
+            limit = next((limit for limit in limits if limit.is_reached(score.value)), None)
+            remedy = attack.remedy
+        if limit:
+            found = (self.reward, attack.name, limit.instead_of, score.value, limit.honest)
+            finding = Finding(*found, row.index + 1, row.question, text, remedy, limit.is_paid)
+            self.found.setdefault((attack.name, limit.instead_of), []).append(finding)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found. form: of honest completions. num_rows: of the data. num_asked: questions to services."""
+
+    form: str
+    num_rows: int
+    num_asked: int
+    tried: list[Tried]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return all findings; of the sum only those that no single reward has."""
+        single = [found for one in self.tried if one.reward != TOGETHER for found in one.findings]
+        known = {found.attack for found in single if found.is_paid}
+        together = [found for one in self.tried if one.reward == TOGETHER for found in one.findings]
+        return single + [found for found in together if found.attack not in known]
+
+    def __str__(self) -> str:
+        """Say in one line what was found."""
+        num_texts = max((one.num_tried for one in self.tried), default=0)
+        paid = dict.fromkeys(f"{found.attack} ({found.reward})" for found in self.findings if found.is_paid)
+        return f"{num_texts} dishonest answers to {self.num_rows} rows; paid: {', '.join(paid) or 'none'}"
+
+
+def audit(
+    config: TrainConfig,
+    num_rows: int = NUM_ROWS,
+    num_calls: int = NUM_CALLS,
+    form: str | None = None,
+    rows: Sequence[Row] | None = None,
+) -> Audit:
+    """Try all attacks on the rewards of a configuration.
+
+    num_calls: questions that judges and decomposers may be asked in all. form: of an honest completion, if it is not
+    the one that rewards and prompt ask for. rows: the data, if it was read. A reward that cannot be built or asked is
+    not tried, with the reason. UserError (exit 2 or 3) if the data cannot be read, or if no row has an answer.
+    """
+    with with_data(config) as config:
+        rows = rows or QuestionData(config).load(Questions.to_train(config))[0]
+        form = form or asked_form(config)
+        cases = make_cases(config, rows, num_rows, form)
+        trial = Trial(config, num_calls)
+        try:
+            for row, case in cases:
+                trial.try_row(row, case)
+        finally:
+            trial.close()
+    return Audit(form, len(cases), trial.num_asked, list(trial.tried.values()))
+
+
+class Trial:
+    """The rewards of a configuration at work, each by itself, so that one that fails hides no other."""
+
+    def __init__(self, config: TrainConfig, num_calls: int):
+        self.config, self.allowance = config, iter(range(num_calls))
+        self.at_work: dict[str, Scorer] = {}
+        self.tried: dict[str, Tried] = {}
+        self.clients: list[Any] = []
+        names = expand(config.reward_funcs)
+        for name in names:
+            self._start(name, is_only=len(names) == 1)
+        weights = config.reward_weights or [1.0] * len(names)
+        self.weights = dict(zip(self.tried, weights, strict=True))
+        if len(names) > 1:
+            self.tried[TOGETHER] = Tried(TOGETHER, is_last_word=True)
+
+    @property
+    def num_asked(self) -> int:
+        return sum(client.counts["calls"] for client in self.clients)
+
+    def close(self) -> None:
+        for scorer in self.at_work.values():
+            scorer.close()
+
+    def try_row(self, row: Row, case: Case) -> None:
+        """Let all rewards grade all texts about a row, and note what earns too much."""
+        prompt, honest = _prompt(self.config, row), honest_texts(case)
+        attacks = [(attack, text) for attack in ATTACKS for text in dict.fromkeys(attack.write(case))]
+        texts = list(dict.fromkeys([*honest.values(), *(text for _, text in attacks)]))
+        paid: dict[str, dict[str, Score]] = {}
+        for name, scores in self._grade(prompt, texts, {}).items():
+            paid[name] = dict(zip(texts, scores, strict=True))
+        bars = {
+            name: self.tried[name].learn({kind: of[text] for kind, text in honest.items()}) for name, of in paid.items()
+        }
+        bars = {name: of_row for name, of_row in bars.items() if of_row}
+        for name, of_row in bars.items():
+            tried = self.tried[name]
+            for attack, text in attacks:
+                if attack.aim in ("answer", *of_row.sees):
+                    tried.note(row, attack, text, paid[name][text], of_row.limits(attack, tried.is_last_word))
+        if any(map(_sees_groups, self.at_work.values())):
+            for attack in GROUPS:
+                self._try_group(row, case, attack, paid, bars)
+
+    def _try_group(
+        self, row: Row, case: Case, attack: GroupAttack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
+    ) -> None:
+        """Let the rewards that see a group grade one, and note what its dishonest text earns."""
+        text, texts = attack.texts(case)
+        for name, scores in self._grade(_prompt(self.config, row), texts, paid).items():
+            if name not in bars or (name in self.at_work and not _sees_groups(self.at_work[name])):
+                continue
+            of_row, tried = bars[name], self.tried[name]
+            values = [score.value for score, own in zip(scores, texts, strict=True) if own != text]
+            best = max((value for value in values if value is not None), default=of_row.right)
+            sees_answer = "answer" in of_row.sees
+            is_paid = (sees_answer or tried.is_last_word) and not attack.is_honest
+            limit = Limit(RIGHT, best, is_paid, may_equal=not sees_answer)
+            tried.note(row, attack, text, scores[texts.index(text)], [limit])
+
+    def _start(self, name: str, is_only: bool) -> None:
+        """Build a reward, and limit what it may ask; if that fails, note why."""
+        try:
+            reward = build_rewards([name], asdict(self.config))[-1]
+        except UserError as error:
+            self.tried[name] = Tried(name, is_only, untried=Counter({_one_line(error): 1}))
+            return
+        self.tried[reward.name] = Tried(reward.name, is_only)
+        self.at_work[reward.name] = Scorer([reward])
+        clients = [client for resource in reward.resources if (client := getattr(resource, "client", None))]
+        for client in clients:
+            client.allowance = self.allowance
+        self.clients += clients
+
+    def _grade(
+        self, prompt: Prompt, texts: Sequence[str], known: Mapping[str, Mapping[str, Score]]
+    ) -> dict[str, list[Score]]:
+        """Return reward -> a score per text of a group, and their sum if all rewards are there.
+
+        known: what rewards have paid already; one that sees no group pays it again. A reward that fails on everything
+        is not tried any more.
+        """
+        graded: dict[str, list[Score]] = {}
+        for name, scorer in list(self.at_work.items()):
+            if name in known and not _sees_groups(scorer):
+                graded[name] = [known[name][text] for text in texts]
+                continue
+            try:
+                graded[name] = _scores_or_failures(scorer, self._group(prompt, texts))
+            except UserError as error:
+                self.tried[name].untried[_one_line(error)] += len(texts)
+                self.at_work.pop(name).close()
+        if TOGETHER in self.tried and graded.keys() == self.weights.keys():
+            weights = {name: weight for name, weight in self.weights.items() if graded[name][0].applies}
+            weights = weights if any(weights.values()) else self.weights
+            each = [{name: graded[name][place] for name in graded} for place in range(len(texts))]
+            graded[TOGETHER] = [_sum(scores, weights) for scores in each]
+        return graded
+
+    def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
+        return Group(prompt, [Completion(Tokens(text, self.config), [], [], "stop", text) for text in texts])
+
+
+class Tokens(Sequence):
+    """The token ids of a completion. The model's tokenizer is loaded only if a reward looks at them."""
+
+    def __init__(self, text: str, config: TrainConfig):
+        self.text, self.config = text, config
+
+    @cached_property
+    def ids(self) -> Sequence[int]:
+        return _encoder(self.config)(self.text)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.ids[index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def honest_texts(case: Case) -> dict[str, str]:
+    """Return the texts of which a reward's Bars are the values."""
+    wrong = case.write(case.wrong)
+    return {
+        "right": case.write(case.truth),
+        "refused": case.write(REFUSAL, confidence="0"),
+        "wrong": wrong,
+        "facts": case.write(case.wrong, " ".join(case.facts)) if case.facts else wrong,
+        "unformed": f"{THOUGHT} {case.wrong}",
+    }
+
+
+def _prompt(config: TrainConfig, row: Row) -> Prompt:
+    """Return a row's prompt as far as rewards see it: it is not rendered, since that needs the model's tokenizer."""
+    question = {"role": "user", "content": config.prompt_template.replace("{question}", row.question)}
+    messages = with_system([*(row.before or ()), question], config.system_prompt)
+    text = "\n".join(message["content"] for message in messages)
+    return Prompt(row.index, text, (), row.columns, () if row.before is None else tuple(messages))
+
+
+def _sees_groups(scorer: Scorer) -> bool:
+    (reward,) = scorer.rewards
+    return reward.function is not None or reward.finish is not None
+
+
+def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:
+    """Grade a group; if a user's function fails, grade each completion by itself, and mark those on which it does.
+
+    UserError if it fails on the first one, which is honest, or if a service does.
+    """
+    try:
+        return _scores(scorer, group)
+    except UserError:
+        if scorer.rewards[0].function is None or len(group.completions) == 1:
+            raise
+    scores = []
+    for completion in group.completions:
+        try:
+            scores += _scores(scorer, Group(group.prompt, [completion]))
+        except UserError as error:
+            if not scores:
+                raise
+            scores.append(Score(None, error.why, details={FAILS: True}))
+    return scores
+
+
+def _scores(scorer: Scorer, group: Group) -> list[Score]:
+    scorer.grade([group])
+    return [completion.scores[scorer.rewards[0].name] for completion in group.completions]
+
+
+def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
+    """Return what a completion is paid in all; like the reward that cannot tell, if one cannot."""
+    value = combine(scores, weights)
+    if value is not None:
+        return Score(value)
+    return next(replace(score, details={}) for name, score in scores.items() if score.value is None and name in weights)
+
+
+def _one_line(error: UserError) -> str:
+    return ": ".join(filter(None, (error.what, error.why)))
+
+
+@lru_cache(1)
+def _encoder(config: TrainConfig) -> Encode:
+    return encoder(config)
