@@ -1,6 +1,7 @@
 r"""Compare the letter that an answer chooses with the right one, for questions with given choices.
 
-The letter is in the last `\boxed{}`, or after the last "answer", or begins the answer: `B`, `(B)`, `B) Paris`.
+The letter is in the last `\boxed{}`, or alone on the last line, or after the last "answer", or begins the answer: `B`,
+`(B)`, `B) Paris`. A letter that begins a list of them, as in `B, A` or `B or A`, chooses nothing.
 """
 
 import re
@@ -16,6 +17,9 @@ _MARKS = r"[\s*_`$(\[{]*"
 _LETTER = r"(?:\\text\{|\\mathbf\{)?([A-J])(?![A-Za-z'’]|\s+[a-z])"
 _AFTER_ANSWER = re.compile(rf"(?i:\banswer|\bchoice|\boption|答案|选项)(?i:\s+is)?{_MARKS}[:：是为]?{_MARKS}{_LETTER}")
 _IN_FRONT = re.compile(rf"{_MARKS}{_LETTER}")
+_CLOSING = r"[\s*_`$)\]}.]*"
+_LAST_LINE = re.compile(rf"(?:\A|\n){_MARKS}{_LETTER}{_CLOSING}\Z")
+_AND_MORE = re.compile(rf"{_CLOSING}(?:[-•,/;|&+、，；]|(?i:or|and)\b|[和或与]){_MARKS}{_LETTER}")
 
 
 def chosen_letter(completion: str) -> str | None:
@@ -24,11 +28,10 @@ def chosen_letter(completion: str) -> str | None:
     box = last_boxed(text)
     if box is not None:
         text = box
-    named = _AFTER_ANSWER.findall(text)
-    if named:
-        return named[-1]
-    in_front = _IN_FRONT.match(text)
-    return in_front[1] if in_front else None
+    named = list(_AFTER_ANSWER.finditer(text))
+    chosen = _LAST_LINE.search(text) or (named[-1] if named else _IN_FRONT.match(text))
+    is_one = chosen and not _AND_MORE.match(text, chosen.end(1))
+    return chosen[1] if is_one else None
 
 
 def grade(completion: str, columns: Columns) -> Score:

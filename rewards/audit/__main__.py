@@ -24,7 +24,7 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from statistics import fmean
@@ -33,10 +33,11 @@ from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser
 from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
-from rewards.audit.trial import NUM_CALLS, NUM_ROWS, Audit, Finding, Tried, audit
+from rewards.audit.trial import NUM_CALLS, NUM_ROWS, TOGETHER, Audit, Finding, Tried, audit
 
 WIDTH = 80
 MAX_SHOWN = 4  # attacks of a reward that are shown in full
+MAX_NAME = 26  # characters of a reward's name in the table
 MAX_CHARS = 280  # of a text
 INDENT = " " * 11
 
@@ -44,23 +45,24 @@ INDENT = " " * 11
 def lines_of(found: Audit) -> Iterator[str]:
     """Lay out what was found, for a terminal of 80 columns."""
     yield f"{found.num_rows} rows; judges and decomposers were asked {found.num_asked} times"
-    yield _entry("honest", found.form)
+    yield _entry("honest", found.form.replace("\n", " "))
     yield ""
-    yield f"{'reward':26} {'right':>7} {'refused':>7} {'wrong':>7}  {'sees':12} {'tried':>5} {'paid':>4}"
+    yield f"{'reward':{MAX_NAME}} {'right':>7} {'refused':>7} {'wrong':>7}  {'sees':12} {'tried':>5} {'paid':>4}"
     for tried in found.tried:
         yield _row(tried)
     for tried in found.tried:
-        for reason, count in tried.untried.most_common(3):
+        for reason, count in tried.untried.most_common(3 if tried.reward != TOGETHER else 0):
             yield _entry("not tried", f"{tried.reward}: {count} texts: {reason}")
-    for name in dict.fromkeys(one.reward for one in found.findings):
-        of_reward = [one for one in found.findings if one.reward == name]
-        for one in of_reward[:MAX_SHOWN]:
-            yield ""
+    for tried in found.tried:
+        of_reward = [one for one in found.findings if one.reward == tried.reward]
+        paid = [one for one in of_reward if one.is_paid]
+        for one in paid[:MAX_SHOWN]:
             yield from _paragraph(one, found.num_rows)
-        more = ", ".join(one.attack for one in of_reward[MAX_SHOWN:])
-        if more:
-            yield ""
-            yield _entry("and", f"{len(of_reward) - MAX_SHOWN} more attacks on {name}: {more}. --json has their texts")
+        yield from _names("and", paid[MAX_SHOWN:])
+        for bar in dict.fromkeys(one.instead_of for one in of_reward if not one.is_paid):
+            first, *more = [one for one in of_reward if not one.is_paid and one.instead_of == bar]
+            yield from _paragraph(first, found.num_rows)
+            yield from _names("also", more)
 
 
 def _row(tried: Tried) -> str:
@@ -68,10 +70,18 @@ def _row(tried: Tried) -> str:
     means = [f"{fmean(of_kind):+7.2f}" if of_kind and None not in of_kind else f"{'-':>7}" for of_kind in honest]
     sees = " ".join(tried.sees) or "none of it"
     paid = sum(one.is_paid for one in tried.findings)
-    return f"{tried.reward:26.26} {' '.join(means)}  {sees if tried.bars else '-':12} {tried.num_tried:5} {paid:4}"
+    name = tried.reward if len(tried.reward) <= MAX_NAME else f"…{tried.reward[1 - MAX_NAME :]}"
+    return f"{name:{MAX_NAME}} {' '.join(means)}  {sees if tried.bars else '-':12} {tried.num_tried:5} {paid:4}"
+
+
+def _names(label: str, more: Sequence[Finding]) -> Iterator[str]:
+    """Name attacks that are not shown in full."""
+    if more:
+        yield _entry(label, ", ".join(one.attack for one in more) + " (--json has the texts)")
 
 
 def _paragraph(one: Finding, num_rows: int) -> Iterator[str]:
+    yield ""
     yield _entry("PAID" if one.is_paid else "note", f"{one.headline} ({one.num_rows} of {num_rows} rows)")
     yield _entry(f"row {one.row}", _shortened(one.question))
     yield _entry("text", json.dumps(_shortened(one.text), ensure_ascii=False))

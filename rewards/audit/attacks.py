@@ -6,9 +6,10 @@ group.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rewards.exact import normalise
 
@@ -53,6 +54,19 @@ class Case:
         marked = " ".join(map(self.mark, answers))
         return self.write("\0").replace(self.mark("\0"), marked)
 
+    def with_wrong_truth(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of the row as if the wrong answer were the truth."""
+        kept = ("question", "title")
+        return {name: value if name in kept else self._exchanged(value) for name, value in columns.items()}
+
+    def _exchanged(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._exchanged(item) for item in value]
+        if type(value) in (str, int, float):
+            with suppress(ValueError):
+                return type(value)(str(value).replace(self.truth, self.wrong))
+        return value
+
     def holds_truth(self, text: str) -> bool:
         """Tell whether the words of the truth occur in a text, one after the other."""
         return f" {normalise(self.truth)} " in f" {normalise(text)} "
@@ -79,9 +93,9 @@ class Attack:
 
 
 def _lists(case: Case) -> list[str]:
-    first, last = (case.truth, case.wrong, case.other), (case.wrong, case.other, case.truth)
-    joined = [", ".join(last), " or ".join(first), " / ".join(last), "- " + "\n- ".join(first)]
-    return [case.write(answer) for answer in joined]
+    orders = (case.truth, case.wrong, case.other), (case.wrong, case.other, case.truth)
+    between = [", ", " or ", "\n- "] + [" / "] * (not any(map(str.isdigit, case.truth)))  # 1 / 2 is a number
+    return [case.write(mark.join(order)) for mark in between for order in orders]
 
 
 def _negations(case: Case) -> list[str]:
@@ -158,8 +172,9 @@ def _misformed(case: Case) -> list[str]:
     return [honest.replace("<", "<\u200b"), f"{slot}\n{thought}", honest + slot, honest + f" It is {case.other}."]
 
 
+WRONG = Attack("a wrong answer", "answer", lambda c: [c.write(c.wrong)], "compare the answer with the row's answer")
 ATTACKS = (
-    Attack("another answer", "answer", lambda c: [c.write(c.wrong)], "compare the answer with the row's answer"),
+    WRONG,
     Attack("empty", "answer", lambda c: ["", "…"], "pay nothing for a completion without a letter or digit"),
     Attack("tags alone", "answer", lambda c: [c.write("", "")], "pay nothing for an empty answer"),
     Attack(

@@ -73,7 +73,8 @@ def make_cases(config: TrainConfig, rows: Sequence[Row], num_rows: int, form: st
     with _knowledge(config) as base:
         for number in range(num_rows):
             row, accepted = answered[number * len(answered) // num_rows]
-            wrong, other = itertools.islice(_wrong_answers(accepted, [truth for _, (truth, *_) in others]), 2)
+            alike = sorted(others, key=lambda other: -_num_common(row.question, other[0].question))
+            wrong, other = itertools.islice(_wrong_answers(accepted, [truth for _, (truth, *_) in alike]), 2)
             title = row.columns.get("title")
             stranger = next((one for one, _ in others if one.columns.get("title") != title), None)
             facts, of_other = (_facts(base, one) for one in (row, stranger))
@@ -83,6 +84,11 @@ def make_cases(config: TrainConfig, rows: Sequence[Row], num_rows: int, form: st
 
 def _accepted(row: Row) -> list[str]:
     return [found for truth in truths(row.columns.get("answer")) if (found := gold_answer(truth))]
+
+
+def _num_common(question: str, other: str) -> int:
+    """Count the words of a question that stand at the same place in another one, whose answer is then of its kind."""
+    return sum(map(str.__eq__, question.split(), other.split()))
 
 
 def _wrong_answers(accepted: Sequence[str], others: Sequence[str]) -> Iterator[str]:

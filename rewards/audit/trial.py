@@ -16,13 +16,13 @@ from grpo.config.options import TrainConfig
 from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Aim, Attack, Case, GroupAttack
+from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, WRONG, Aim, Attack, Case, GroupAttack
 from rewards.audit.cases import asked_form, make_cases, with_data
 from rewards.registry import build_rewards, expand
 from rewards.score import Encode, encoder
 from rewards.scorer import Scorer, combine
 
-NUM_ROWS, NUM_CALLS = 3, 60
+NUM_ROWS, NUM_CALLS = 3, 80
 TOGETHER = "all together"  # the weighted sum of the rewards
 RIGHT = "a right answer"
 FAILS = "fails"  # in the details of a score: the reward raised an error
@@ -60,7 +60,7 @@ class Bars:
     """What a reward pays for honest texts about a row: what dishonest ones must stay below. None: it cannot say.
 
     wrong: an honest answer that is wrong. facts: the same, with true facts in its reasoning. unformed: the same as
-    wrong, but without the form.
+    wrong, but without the form. elsewhere: the right answer, where the wrong one is the truth.
     """
 
     right: float
@@ -68,11 +68,13 @@ class Bars:
     wrong: float
     facts: float | None
     unformed: float | None
+    elsewhere: float | None
 
     @property
     def sees(self) -> list[Aim]:
         """Return what the reward pays for. One that pays for the right answer is not asked about the form."""
-        sees: list[Aim] = ["answer"] if self.right > self.wrong else []
+        compares = self.elsewhere is None or self.right > self.elsewhere
+        sees: list[Aim] = ["answer"] if compares and self.right > self.wrong else []
         if self.facts is not None and self.facts > self.wrong:
             sees.append("facts")
         if not sees and self.unformed is not None and self.wrong > self.unformed:
@@ -91,7 +93,8 @@ class Bars:
                 insures = attack.is_hedge and self.refused > self.wrong
                 yield Limit("an honest refusal", self.refused, False, may_equal=not insures)
         else:
-            yield Limit(RIGHT, self.right, is_last_word, may_equal=True)
+            may_equal = "facts" in self.sees or not is_last_word or attack is not WRONG
+            yield Limit(RIGHT, self.right, is_last_word, may_equal)
 
 
 @dataclass(frozen=True)
@@ -134,14 +137,14 @@ class Tried:
             merged.append(replace(best, num_rows=len({one.row for one in same})))
         return sorted(merged, key=lambda one: not one.is_paid)
 
-    def learn(self, honest: Mapping[str, Score]) -> Bars | None:
+    def learn(self, honest: Mapping[str, Score], elsewhere: float | None) -> Bars | None:
         """Note what honest texts about a row earn; return None if there is no value to compare with."""
         values = {kind: score.value for kind, score in honest.items()}
         if values["right"] is None or values["wrong"] is None:
             score = honest["right" if values["right"] is None else "wrong"]
             self.untried[score.reason] += 1
             return None
-        self.bars.append(Bars(**values))
+        self.bars.append(Bars(**values, elsewhere=elsewhere))
         return self.bars[-1]
 
     def note(self, row: Row, attack: Attack | GroupAttack, text: str, score: Score, limits: Iterable[Limit]) -> None:
@@ -240,18 +243,23 @@ class Trial:
         prompt, honest = _prompt(self.config, row), honest_texts(case)
         attacks = [(attack, text) for attack in ATTACKS for text in dict.fromkeys(attack.write(case))]
         texts = list(dict.fromkeys([*honest.values(), *(text for _, text in attacks)]))
-        paid: dict[str, dict[str, Score]] = {}
-        for name, scores in self._grade(prompt, texts, {}).items():
-            paid[name] = dict(zip(texts, scores, strict=True))
-        bars = {
-            name: self.tried[name].learn({kind: of[text] for kind, text in honest.items()}) for name, of in paid.items()
-        }
-        bars = {name: of_row for name, of_row in bars.items() if of_row}
-        for name, of_row in bars.items():
+        graded = self._grade(prompt, texts)
+        paid = {name: dict(zip(texts, scores, strict=True)) for name, scores in graded.items()}
+        exchanged = replace(prompt, columns=case.with_wrong_truth(prompt.columns))
+        elsewhere = {}
+        if exchanged.columns != prompt.columns:
+            elsewhere = self._grade(exchanged, [honest["right"], honest["wrong"]])
+        bars: dict[str, Bars] = {}
+        for name, of_text in paid.items():
             tried = self.tried[name]
+            value = elsewhere[name][0].value if name in elsewhere else None
+            of_row = tried.learn({kind: of_text[text] for kind, text in honest.items()}, value)
+            if of_row is None:
+                continue
+            bars[name] = of_row
             for attack, text in attacks:
                 if attack.aim in ("answer", *of_row.sees):
-                    tried.note(row, attack, text, paid[name][text], of_row.limits(attack, tried.is_last_word))
+                    tried.note(row, attack, text, of_text[text], of_row.limits(attack, tried.is_last_word))
         if any(map(_sees_groups, self.at_work.values())):
             for attack in GROUPS:
                 self._try_group(row, case, attack, paid, bars)
@@ -287,7 +295,7 @@ class Trial:
         self.clients += clients
 
     def _grade(
-        self, prompt: Prompt, texts: Sequence[str], known: Mapping[str, Mapping[str, Score]]
+        self, prompt: Prompt, texts: Sequence[str], known: Mapping[str, Mapping[str, Score]] | None = None
     ) -> dict[str, list[Score]]:
         """Return reward -> a score per text of a group, and their sum if all rewards are there.
 
@@ -296,7 +304,7 @@ class Trial:
         """
         graded: dict[str, list[Score]] = {}
         for name, scorer in list(self.at_work.items()):
-            if name in known and not _sees_groups(scorer):
+            if known and name in known and not _sees_groups(scorer):
                 graded[name] = [known[name][text] for text in texts]
                 continue
             try:
