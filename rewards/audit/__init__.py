@@ -4,6 +4,7 @@ It reads configurations and data as the trainer does, so only the doctor may imp
 
     attacks.py    dishonest answers: a table
     cases.py      rows of data, with an honest answer to each and the form that it should have
-    trial.py      what each reward says to them, and what it pays too much
+    findings.py   the bars that honest texts set for dishonest ones, and who reaches them
+    trial.py      lets each reward grade all texts
     __main__.py   the command
 """

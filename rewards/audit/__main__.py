@@ -26,14 +26,13 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict
-from statistics import fmean
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser
 from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
-from rewards.audit.trial import NUM_CALLS, NUM_ROWS, TOGETHER, Audit, Finding, Tried, audit
+from rewards.audit.findings import TOGETHER, Audit, Finding, Tried
+from rewards.audit.trial import NUM_CALLS, NUM_ROWS, audit
 
 WIDTH = 80
 MAX_SHOWN = 4  # attacks of a reward that are shown in full
@@ -66,8 +65,7 @@ def lines_of(found: Audit) -> Iterator[str]:
 
 
 def _row(tried: Tried) -> str:
-    honest = [[getattr(bars, kind) for bars in tried.bars] for kind in ("right", "refused", "wrong")]
-    means = [f"{fmean(of_kind):+7.2f}" if of_kind and None not in of_kind else f"{'-':>7}" for of_kind in honest]
+    means = [f"{'-':>7}" if mean is None else f"{mean:+7.2f}" for mean in tried.means.values()]
     sees = " ".join(tried.sees) or "none of it"
     paid = sum(one.is_paid for one in tried.findings)
     name = tried.reward if len(tried.reward) <= MAX_NAME else f"…{tried.reward[1 - MAX_NAME :]}"
@@ -135,8 +133,7 @@ def main(argv: list[str]) -> int:
     with redirect_stdout(sys.stderr):  # what a user's function prints is no finding
         found = audit(config, arguments.rows, arguments.calls, arguments.form)
     if arguments.json:
-        shown = asdict(found) | {"findings": [asdict(one) for one in found.findings]}
-        print(json.dumps(shown))
+        print(json.dumps(found.as_json()))
     else:
         print("\n".join(lines_of(found)))
     return int(any(one.is_paid for one in found.findings))
