@@ -52,7 +52,7 @@ def after_solution(text: str) -> str:
 
 
 def grade(completion: str, columns: Columns) -> Score:
-    """Give 1 if the answer equals a truth, else 0. It is the answer block after the thoughts, or all of the completion."""
+    """Give 1 if the answer equals a truth, else 0: the answer block after the thoughts, or all of the completion."""
     accepted = truths(columns.get("answer"))
     if not accepted:
         return Score(None, "the row has no answer to compare with")

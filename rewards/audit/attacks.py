@@ -94,7 +94,7 @@ class Attack:
 
 def _lists(case: Case) -> list[str]:
     orders = (case.truth, case.wrong, case.other), (case.wrong, case.other, case.truth)
-    between = [", ", " or ", "\n- "] + [" / "] * (not any(map(str.isdigit, case.truth)))  # 1 / 2 is a number
+    between = [", ", " or ", *("\n- ", " / ") * (not any(map(str.isdigit, case.truth)))]  # 1 - 2 / 3 is a number
     return [case.write(mark.join(order)) for mark in between for order in orders]
 
 

@@ -12,8 +12,10 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.options import ALMANAC, TrainConfig
 from grpo.data.rows import Row
 from grpo.data.toy import invent, is_made, locate, write_world
+from knowledge import almanac
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import sentences
+from knowledge.world import World
 from rewards.audit.attacks import Case
 from rewards.boxed import equivalent, gold_answer
 from rewards.exact import equals_one, truths
@@ -34,12 +36,16 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
     if not config.toy_world or is_made(config):
         yield locate(config)
         return
-    if config.toy_world == ALMANAC:
-        what, why = f"the toy world {ALMANAC} is not made yet", "its cold start holds what the model says"
-        raise UserError(what, why, "make it with `python -m grpo.train CONFIG`", PREFLIGHT)
     with tempfile.TemporaryDirectory() as folder:
-        write_world(Path(folder), invent(config))
+        write_world(Path(folder), _almanac(config) if config.toy_world == ALMANAC else invent(config))
         yield locate(replace(config, toy_dir=folder))
+
+
+def _almanac(config: TrainConfig) -> World:
+    """Return the almanac without its cold start, which holds what a model says."""
+    facts = almanac.read_facts()
+    asked, _ = almanac.split_facts(facts, config.seed)
+    return World(almanac.articles(facts), [], [fact.row() for fact in asked], [])
 
 
 def asked_form(config: TrainConfig) -> str:

@@ -175,9 +175,9 @@ class Audit:
     def findings(self) -> list[Finding]:
         """Return all findings; of the sum only those that no single reward has."""
         single = [found for one in self.tried if one.reward != TOGETHER for found in one.findings]
-        known = {found.attack for found in single if found.is_paid}
+        known = {(found.attack, found.is_paid) for found in single}
         together = [found for one in self.tried if one.reward == TOGETHER for found in one.findings]
-        return single + [found for found in together if found.attack not in known]
+        return single + [found for found in together if (found.attack, found.is_paid) not in known]
 
     def as_json(self) -> dict[str, Any]:
         rewards = []

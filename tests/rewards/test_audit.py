@@ -212,6 +212,20 @@ def test_a_reward_that_cannot_be_asked_is_not_tried_and_the_reason_is_told(world
     assert "NO_SUCH_VARIABLE" in capsys.readouterr().out
 
 
+def test_a_toy_world_that_is_not_made_yet_is_audited_and_leaves_nothing(tmp_path, capsys):
+    assert main([str(ROOT / "configs" / "tiny_math.yaml"), f"output_dir={tmp_path}"]) == 0
+    assert "What remains when" in capsys.readouterr().out and not list(tmp_path.iterdir())
+
+
+def test_a_reward_gets_messages_where_the_data_holds_conversations(world, tmp_path):
+    turns = [[{"role": "user", "content": f"{number} + 1?"}] for number in range(3)]
+    rows = [{"prompt": messages, "answer": str(number + 1)} for number, messages in enumerate(turns)]
+    code = "def last(prompts, completions, answer, **columns):\n    assert prompts[0][-1]['content'].endswith('?')\n"
+    code += "    return [float(text[0]['content'] == truth) for text, truth in zip(completions, answer)]\n"
+    found = audited(*world(code, ":last")[:1], f"dataset_id_or_path={write_rows(tmp_path / 'turns.jsonl', rows)}")
+    assert found.tried[0].sees == ["answer"] and not found.findings
+
+
 def test_data_without_answers_is_refused(world, tmp_path):
     data = write_rows(tmp_path / "none.jsonl", [{"question": "Who?", "answer": None}])
     with pytest.raises(UserError, match="no row of the data has an answer"):
