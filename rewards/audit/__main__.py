@@ -15,7 +15,8 @@ Judges and decomposers are asked at most --calls questions in all. What they wer
 counted. Your own function is called a few times for each row, and may ask whom it likes.
 
 The exit code is 1 if an attack earns like a right answer or like true facts, or if your function fails on one. It is 0
-if none does, also if there are notes. To try it, on the parser of judges' replies that KnowRL published:
+if none does, also if there are notes, and 3 if nothing could be tried. To see it find something, try the parser of
+judges' replies that KnowRL published:
 
   python -m rewards.audit rewards/examples/knowrl_judge.yaml
 """
@@ -27,8 +28,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 
-from grpo.base.errors import escape, run_main
-from grpo.base.progress import command_parser
+from grpo.base.errors import PREFLIGHT, escape, run_main
+from grpo.base.progress import command_parser, say_next
 from grpo.config.entries import split_arguments
 from grpo.config.load import load_config
 from rewards.audit.findings import TOGETHER, Audit, Finding, Tried
@@ -43,7 +44,8 @@ INDENT = " " * 11
 
 def lines_of(found: Audit) -> Iterator[str]:
     """Lay out what was found, for a terminal of 80 columns."""
-    yield f"{found.num_rows} rows; judges and decomposers were asked {found.num_asked} times"
+    asked = f"; judges and decomposers were asked {found.num_asked} questions" if found.num_asked else ""
+    yield _entry("audit", f"{found}{asked}")
     yield _entry("honest", found.form.replace("\n", " "))
     yield ""
     yield f"{'reward':{MAX_NAME}} {'right':>7} {'refused':>7} {'wrong':>7}  {'sees':12} {'tried':>5} {'paid':>4}"
@@ -136,7 +138,12 @@ def main(argv: list[str]) -> int:
         print(json.dumps(found.as_json()))
     else:
         print("\n".join(lines_of(found)))
-    return int(any(one.is_paid for one in found.findings))
+    if not any(tried.num_tried for tried in found.tried):
+        return PREFLIGHT
+    is_paid = any(one.is_paid for one in found.findings)
+    if not is_paid:
+        say_next(found, ["grpo.doctor", *rest], ["grpo.train", *rest])
+    return int(is_paid)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Case:
 
     def mark(self, answer: str) -> str:
         """Return an answer with the marks that the form puts around it, such as a box."""
-        return _SLOT.search(self.form)[0].replace("{answer}", answer)
+        return _SLOT.search(self.form)[0].replace("{answer}", answer).replace("{confidence}", "1")
 
     def several(self, *answers: str) -> str:
         """Write a completion with several answers, each marked as one."""
@@ -120,8 +120,8 @@ def _refusals(case: Case) -> list[str]:
 
 
 def _cut(case: Case) -> list[str]:
-    honest, half = case.write(case.truth), case.truth[: len(case.truth) // 2]
-    return [honest[: honest.index(case.mark(case.truth))] + case.mark("\0").partition("\0")[0] + half]
+    honest = case.write(case.truth)
+    return [honest[: honest.rindex(case.truth) + len(case.truth) // 2]]
 
 
 def _look_alikes(case: Case) -> list[str]:

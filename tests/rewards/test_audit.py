@@ -13,7 +13,7 @@ from api_server import ApiServer, says
 from commands import ROOT
 from making import build_base, write_rows
 
-from grpo.base.errors import UserError
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.config.load import load_config
 from rewards.audit.__main__ import main
 from rewards.audit.attacks import ATTACKS, GROUPS, Case
@@ -208,7 +208,7 @@ def test_a_reward_that_fails_on_an_attack_is_found_and_hides_no_other(world):
 def test_a_reward_that_cannot_be_asked_is_not_tried_and_the_reason_is_told(world, capsys):
     assert main(world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact")) == 0
     assert "ZeroDivisionError" in capsys.readouterr().out
-    assert main([*world("", "correctness"), "judge_api_key_env=NO_SUCH_VARIABLE"]) == 0
+    assert main([*world("", "correctness"), "judge_api_key_env=NO_SUCH_VARIABLE"]) == PREFLIGHT  # nothing was tried
     assert "NO_SUCH_VARIABLE" in capsys.readouterr().out
 
 
