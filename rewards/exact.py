@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from knowledge.text import compatible
-from rewards.format import parse
+from rewards.format import final_answer
 from rewards.registry import Columns
 
 ARTICLES = {"a", "an", "the"}
@@ -52,11 +52,11 @@ def after_solution(text: str) -> str:
 
 
 def grade(completion: str, columns: Columns) -> Score:
-    """Give 1 if the answer block equals a truth, else 0. Without such a block, compare all of the completion."""
+    """Give 1 if the answer equals a truth, else 0: the answer block after the thoughts, or all of the completion."""
     accepted = truths(columns.get("answer"))
     if not accepted:
         return Score(None, "the row has no answer to compare with")
-    block = parse(completion).answer
+    block = final_answer(completion)
     said = completion if block is None else block
     is_right = equals_one(said, accepted)
     verb = "equals" if is_right else "is not"

@@ -52,15 +52,20 @@ def thoughts(completion: str) -> tuple[str, int]:
 
 
 def final_text(completion: str) -> str:
-    """Return what a completion says in the end: its first answer block, else all that follows the thoughts.
+    """Return what a completion says in the end: what follows its thoughts, or the first answer block in that.
 
     "" if it ends within its thoughts.
     """
-    answer = parse(completion).answer
+    answer = final_answer(completion)
     if answer is not None:
         return answer
     _, has_thoughts, after = completion.rpartition("</think>")
     return "" if "<think>" in completion and not has_thoughts else after.strip()
+
+
+def final_answer(completion: str) -> str | None:
+    """Return the body of the first answer block after the thoughts, as Parsed.answer is that of all blocks."""
+    return _first_answer(completion.rpartition("</think>")[2])
 
 
 def stated_confidence(text: str) -> float | None:

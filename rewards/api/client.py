@@ -14,7 +14,7 @@ import logging
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
+SPENT = ChatReply(None, "no further question is allowed")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 SENT = {
@@ -80,6 +81,7 @@ class ApiClient:
     def __init__(self, endpoint: Endpoint, limits: Limits = DEFAULT_LIMITS, cache: ReplyCache | None = None):
         self.endpoint, self.limits, self.cache = endpoint, limits, cache
         self._key = read_key(endpoint.name, endpoint.api_key_env)
+        self.allowance: Iterator[int] = itertools.count()  # one for each question; where it ends, no more are asked
         self.counts: Counter[str] = Counter()
         self._num_unusable = 0  # questions in a row without a usable reply
         self._session: Session | None = None
@@ -172,6 +174,8 @@ class ApiClient:
     async def _ask_and_keep(
         self, key: str, messages: Messages, max_tokens: int, read: Callable[[str], Any]
     ) -> ChatReply:
+        if next(self.allowance, None) is None:
+            return SPENT
         reply = await self._ask(messages, max_tokens)
         is_usable = reply.text is not None and read(reply.text) is not None
         self.counts["unscorable"] += reply.text is None

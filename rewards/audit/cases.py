@@ -1,0 +1,132 @@
+"""Rows of the data with all that attacks are made of: the form of an honest answer, the truth, wrong answers, facts."""
+
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.config.options import ALMANAC, TrainConfig
+from grpo.data.rows import Row
+from grpo.data.toy import invent, is_made, locate, write_world
+from knowledge import almanac
+from knowledge.store.base import KnowledgeBase
+from knowledge.store.passages import sentences
+from knowledge.world import World
+from rewards.audit.attacks import Case
+from rewards.boxed import equivalent, gold_answer
+from rewards.exact import equals_one, truths
+from rewards.knowrl.fact_checker import joined_titles
+from rewards.registry import built_in, expand
+from rewards.services import knowledge_base_path
+
+NUM_FACTS = 3
+MIN_FACT_WORDS = 4
+MAX_OTHERS = 50  # rows that are looked at for wrong answers, and for another title
+OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+FALLBACKS = ("Zanzibar", "Ouagadougou", "Reykjavik")  # wrong answers, if there are no others
+
+
+@contextmanager
+def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
+    """Yield the configuration with the paths of its data. A toy world that is not made yet lasts as long as this."""
+    if not config.toy_world or is_made(config):
+        yield locate(config)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write_world(Path(folder), _almanac(config) if config.toy_world == ALMANAC else invent(config))
+        yield locate(replace(config, toy_dir=folder))
+
+
+def _almanac(config: TrainConfig) -> World:
+    """Return the almanac without its cold start, which holds what a model says."""
+    facts = almanac.read_facts()
+    asked, _ = almanac.split_facts(facts, config.seed)
+    return World(almanac.articles(facts), [], [fact.row() for fact in asked], [])
+
+
+def asked_form(config: TrainConfig) -> str:
+    r"""Return the form of an honest completion, as rewards and prompt ask for it: `{thought}\n\boxed{{answer}}`."""
+    names = expand(config.reward_funcs)
+    asked = "\n".join([config.system_prompt or "", config.prompt_template, *(built_in(name).prompt for name in names)])
+    form = "{answer}"
+    if "math" in names or "\\boxed" in asked:
+        form = "\\boxed{{answer}}"
+    elif "####" in asked:
+        form = "#### {answer}"
+    if {"format", "tag_count"} & set(names) or "<answer>" in asked:
+        form = f"<think>{{thought}}</think>\n<answer>{form}</answer>"
+    elif form != "{answer}":
+        form = f"{{thought}}\n{form}"
+    return form + "\n<confidence>{confidence}</confidence>" * ("<confidence>" in asked)
+
+
+def make_cases(config: TrainConfig, rows: Sequence[Row], num_rows: int, form: str) -> list[tuple[Row, Case]]:
+    """Choose rows that have an answer, spread over the data, and say of each what attacks are made of.
+
+    UserError (exit 3) if no row has an answer.
+    """
+    answered = [(row, accepted) for row in rows if (accepted := _accepted(row))]
+    if not answered:
+        why, fix = "an honest right answer is made from it", "set answer_field to the column with the answers"
+        raise UserError("no row of the data has an answer", why, fix, PREFLIGHT)
+    num_rows = min(num_rows, len(answered))
+    others = answered[:MAX_OTHERS]
+    cases = []
+    with _knowledge(config) as base:
+        for number in range(num_rows):
+            row, accepted = answered[number * len(answered) // num_rows]
+            alike = sorted(others, key=lambda other: -_num_common(row.question, other[0].question))
+            wrong, other = itertools.islice(_wrong_answers(accepted, [truth for _, (truth, *_) in alike]), 2)
+            title = row.columns.get("title")
+            stranger = next((one for one, _ in others if one.columns.get("title") != title), None)
+            facts, of_other = (_facts(base, one) for one in (row, stranger))
+            cases.append((row, Case(form, row.question, accepted[0], wrong, other, facts, of_other)))
+    return cases
+
+
+def _accepted(row: Row) -> list[str]:
+    return [found for truth in truths(row.columns.get("answer")) if (found := gold_answer(truth))]
+
+
+def _num_common(question: str, other: str) -> int:
+    """Count the words of a question that stand at the same place in another one, whose answer is then of its kind."""
+    return sum(map(str.__eq__, question.split(), other.split()))
+
+
+def _wrong_answers(accepted: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """Yield different answers that are wrong, the most likely ones first."""
+    truth = accepted[0]
+    candidates = [OPPOSITES[truth.lower()]] if truth.lower() in OPPOSITES else []
+    if re.fullmatch(r"[A-J]", truth):
+        candidates = sorted("ABCD")
+    elif re.fullmatch(r"-?\d{1,15}", truth):
+        candidates = [str(int(truth) + 1), str(int(truth) - 1)]
+    taken = list(accepted)
+    for candidate in (*candidates, *others, *FALLBACKS):
+        if not equals_one(candidate, taken) and not any(equivalent(candidate, one) for one in taken):
+            taken.append(candidate)
+            yield candidate
+
+
+def _knowledge(config: TrainConfig):
+    """Open the knowledge base if a reward uses one and it is there; nothing else tells facts."""
+    if any(built_in(name).checks_facts for name in expand(config.reward_funcs)):
+        try:
+            return KnowledgeBase(knowledge_base_path(asdict(config)))
+        except UserError:
+            pass  # the reward itself says what is wrong
+    return nullcontext()
+
+
+def _facts(base: KnowledgeBase | None, row: Row | None) -> tuple[str, ...]:
+    """Return the first sentences of the documents of a row's title; () if there are none."""
+    if base is None or row is None:
+        return ()
+    found = base.lookup(joined_titles(row.columns.get("title")))
+    passages = base.search(row.question, NUM_FACTS, found.titles) if found.how != "missing" else []
+    texts = [text.strip() for passage in passages for text in sentences(passage.text)]
+    return tuple(dict.fromkeys(text for text in texts if len(text.split()) >= MIN_FACT_WORDS))[:NUM_FACTS]

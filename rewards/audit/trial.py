@@ -1,0 +1,247 @@
+"""What rewards say to attacks: `audit` tries all of them on the rewards of a configuration, and finds what is paid.
+
+for finding in audit(config).findings:
+    print(finding.headline)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from grpo.algorithm.schema import Completion, Group, Prompt, Score
+from grpo.base.errors import UserError
+from grpo.config.options import TrainConfig
+from grpo.data.messages import with_system
+from grpo.data.questions import QuestionData, Questions
+from grpo.data.rows import Row
+from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Case, GroupAttack
+from rewards.audit.cases import asked_form, make_cases, with_data
+from rewards.audit.findings import FAILS, RIGHT, TOGETHER, Audit, Bars, Limit, Tried
+from rewards.custom import short_name
+from rewards.registry import build_rewards, expand
+from rewards.score import Encode, encoder
+from rewards.scorer import Scorer, combine
+
+NUM_ROWS, NUM_CALLS = 3, 80
+
+
+def audit(
+    config: TrainConfig,
+    num_rows: int = NUM_ROWS,
+    num_calls: int = NUM_CALLS,
+    form: str | None = None,
+    rows: Sequence[Row] | None = None,
+) -> Audit:
+    """Try all attacks on the rewards of a configuration.
+
+    num_calls: questions that judges and decomposers may be asked in all. form: of an honest completion, if it is not
+    the one that rewards and prompt ask for. rows: the data, if it was read. A reward that cannot be built or asked is
+    not tried, with the reason. UserError (exit 2 or 3) if the data cannot be read, or if no row has an answer.
+    """
+    with with_data(config) as config:
+        rows = rows or QuestionData(config).load(Questions.to_train(config))[0]
+        form = form or asked_form(config)
+        cases = make_cases(config, rows, num_rows, form)
+        trial = Trial(config, num_calls)
+        try:
+            for row, case in cases:
+                trial.try_row(row, case)
+        finally:
+            trial.close()
+    return Audit(form, len(cases), trial.num_asked, list(trial.tried.values()))
+
+
+class Trial:
+    """The rewards of a configuration at work, each by itself, so that one that fails hides no other."""
+
+    def __init__(self, config: TrainConfig, num_calls: int):
+        self.config, self.allowance = config, iter(range(num_calls))
+        self.at_work: dict[str, Scorer] = {}
+        self.tried: dict[str, Tried] = {}
+        self.clients: list[Any] = []
+        names = expand(config.reward_funcs)
+        for name in names:
+            shown = short_name(name) if short_name(name) not in self.tried else name
+            self.tried[shown] = Tried(shown, is_last_word=len(names) == 1)
+            self._start(name, shown)
+        weights = config.reward_weights or [1.0] * len(names)
+        self.weights = dict(zip(self.tried, weights, strict=True))
+        if len(names) > 1:
+            self.tried[TOGETHER] = Tried(TOGETHER, is_last_word=True)
+
+    @property
+    def num_asked(self) -> int:
+        return sum(client.counts["calls"] for client in self.clients)
+
+    def close(self) -> None:
+        for scorer in self.at_work.values():
+            scorer.close()
+
+    def try_row(self, row: Row, case: Case) -> None:
+        """Let all rewards grade all texts about a row, and note what earns too much."""
+        prompt, honest = _prompt(self.config, row), honest_texts(case)
+        attacks = [(attack, text) for attack in ATTACKS for text in dict.fromkeys(attack.write(case))]
+        texts = list(dict.fromkeys([*honest.values(), *(text for _, text in attacks)]))
+        graded = self._grade(prompt, texts)
+        paid = {name: dict(zip(texts, scores, strict=True)) for name, scores in graded.items()}
+        exchanged = replace(prompt, columns=case.with_wrong_truth(prompt.columns))
+        elsewhere = {}
+        if exchanged.columns != prompt.columns:
+            elsewhere = self._grade(exchanged, [honest["right"], honest["wrong"]])
+        bars: dict[str, Bars] = {}
+        for name, of_text in paid.items():
+            tried = self.tried[name]
+            value = elsewhere[name][0].value if name in elsewhere else None
+            of_row = tried.learn({kind: of_text[text] for kind, text in honest.items()}, value)
+            if of_row is None:
+                continue
+            bars[name] = of_row
+            for attack, text in attacks:
+                if attack.aim in ("answer", *of_row.sees):
+                    tried.note(row, attack, text, of_text[text], of_row.limits(attack, tried.is_last_word))
+        if any(map(_sees_groups, self.at_work.values())):
+            for attack in GROUPS:
+                self._try_group(row, case, attack, paid, bars)
+
+    def _try_group(
+        self, row: Row, case: Case, attack: GroupAttack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
+    ) -> None:
+        """Let the rewards that see a group grade one, and note what its dishonest text earns."""
+        text, texts = attack.texts(case)
+        for name, scores in self._grade(_prompt(self.config, row), texts, paid).items():
+            if name not in bars or (name in self.at_work and not _sees_groups(self.at_work[name])):
+                continue
+            of_row, tried = bars[name], self.tried[name]
+            values = [score.value for score, own in zip(scores, texts, strict=True) if own != text]
+            best = max((value for value in values if value is not None), default=of_row.right)
+            sees_answer = "answer" in of_row.sees
+            is_paid = (sees_answer or tried.is_last_word) and not attack.is_honest
+            limit = Limit(RIGHT, best, is_paid, may_equal=not sees_answer)
+            tried.note(row, attack, text, scores[texts.index(text)], [limit])
+
+    def _start(self, name: str, shown: str) -> None:
+        """Build a reward, and limit what it may ask; if that fails, note why."""
+        try:
+            reward = build_rewards([name], asdict(self.config))[-1]
+        except UserError as error:
+            self.tried[shown].untried[_one_line(error)] += 1
+            return
+        self.at_work[shown] = Scorer([reward])
+        clients = [client for resource in reward.resources if (client := getattr(resource, "client", None))]
+        for client in clients:
+            client.allowance = self.allowance
+        self.clients += clients
+
+    def _grade(
+        self, prompt: Prompt, texts: Sequence[str], known: Mapping[str, Mapping[str, Score]] | None = None
+    ) -> dict[str, list[Score]]:
+        """Return reward -> a score per text of a group, and their sum if all rewards are there.
+
+        known: what rewards have paid already; one that sees no group pays it again. A reward that fails on everything
+        is not tried any more.
+        """
+        graded: dict[str, list[Score]] = {}
+        for name, scorer in list(self.at_work.items()):
+            if known and name in known and not _sees_groups(scorer):
+                graded[name] = [known[name][text] for text in texts]
+                continue
+            try:
+                graded[name] = _scores_or_failures(scorer, self._group(prompt, texts))
+            except UserError as error:
+                self.tried[name].untried[_one_line(error)] += len(texts)
+                self.at_work.pop(name).close()
+        if TOGETHER in self.tried and graded.keys() == self.weights.keys():
+            weights = {name: weight for name, weight in self.weights.items() if graded[name][0].applies}
+            weights = weights if any(weights.values()) else self.weights
+            each = [{name: graded[name][place] for name in graded} for place in range(len(texts))]
+            graded[TOGETHER] = [_sum(scores, weights) for scores in each]
+        return graded
+
+    def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
+        return Group(prompt, [Completion(Tokens(text, self.config), [], [], "stop", text) for text in texts])
+
+
+class Tokens(Sequence):
+    """The token ids of a completion. The model's tokenizer is loaded only if a reward looks at them."""
+
+    def __init__(self, text: str, config: TrainConfig):
+        self.text, self.config = text, config
+
+    @cached_property
+    def ids(self) -> Sequence[int]:
+        return _encoder(self.config)(self.text)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.ids[index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def honest_texts(case: Case) -> dict[str, str]:
+    """Return the texts of which a reward's Bars are the values."""
+    wrong = case.write(case.wrong)
+    return {
+        "right": case.write(case.truth),
+        "refused": case.write(REFUSAL, confidence="0"),
+        "wrong": wrong,
+        "facts": case.write(case.wrong, " ".join(case.facts)) if case.facts else wrong,
+        "unformed": wrong if case.form == "{answer}" else f"{THOUGHT} {case.wrong}",
+    }
+
+
+def _prompt(config: TrainConfig, row: Row) -> Prompt:
+    """Return a row's prompt as far as rewards see it: it is not rendered, since that needs the model's tokenizer."""
+    question = {"role": "user", "content": config.prompt_template.replace("{question}", row.question)}
+    messages = with_system([*(row.before or ()), question], config.system_prompt)
+    text = "\n".join(message["content"] for message in messages)
+    return Prompt(row.index, text, (), row.columns, () if row.before is None else tuple(messages))
+
+
+def _sees_groups(scorer: Scorer) -> bool:
+    (reward,) = scorer.rewards
+    return reward.function is not None or reward.finish is not None
+
+
+def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:
+    """Grade a group; if a user's function fails, grade each completion by itself, and mark those on which it does.
+
+    UserError if it fails on the first one, which is honest, or if a service does.
+    """
+    try:
+        return _scores(scorer, group)
+    except UserError:
+        if scorer.rewards[0].function is None or len(group.completions) == 1:
+            raise
+    scores = []
+    for completion in group.completions:
+        try:
+            scores += _scores(scorer, Group(group.prompt, [completion]))
+        except UserError as error:
+            if not scores:
+                raise
+            scores.append(Score(None, error.why, details={FAILS: True}))
+    return scores
+
+
+def _scores(scorer: Scorer, group: Group) -> list[Score]:
+    scorer.grade([group])
+    return [completion.scores[scorer.rewards[0].name] for completion in group.completions]
+
+
+def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
+    """Return what a completion is paid in all; like the reward that cannot tell, if one cannot."""
+    value = combine(scores, weights)
+    if value is not None:
+        return Score(value)
+    return next(replace(score, details={}) for name, score in scores.items() if score.value is None and name in weights)
+
+
+def _one_line(error: UserError) -> str:
+    return ": ".join(filter(None, (error.what, error.why)))
+
+
+@lru_cache(1)
+def _encoder(config: TrainConfig) -> Encode:
+    return encoder(config)
