@@ -22,7 +22,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory_limit import MemoryLimit
 from grpo.engine.model.model_config import ModelConfig
@@ -54,9 +54,13 @@ def decoder(raw, rank, dtype, device="cpu"):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
-def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
-    model, layout = decoder(SMALL, 16, dtype), Layout.of((40, (60, 60, 60)))
+@pytest.mark.parametrize(("recompute", "targets"), [
+    *((recompute, ALL_PROJECTIONS) for recompute in ("none", "mlp", "all")),
+    *(("none", targets) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
+])  # fmt: skip
+def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
+    build = Build(LoraSpec(16, 16, targets=targets), False, dtype, "cpu")
+    model, layout = Decoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model)
@@ -78,7 +82,7 @@ from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):
