@@ -17,6 +17,7 @@ setup(
         "mpmath>=1.3",
         "psutil>=5.9",
         "openai>=1.60",
+        "sqlalchemy>=2.0",
         "pyyaml>=6.0",
         "tqdm>=4.66",
         "tensorboard>=2.16",

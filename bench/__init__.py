@@ -8,9 +8,7 @@ Each file answers one question:
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
     train_step     How fast is a training pass, compared with transformers + PEFT?
     knowledge      How good and how fast is the knowledge base?
-    lab            Does GRPO teach a small model which questions to decline, or only how many?
     real_model     Does a real model learn where its knowledge ends?
-    sums           Does a real model learn to add, or only to work sums out?
     curves         Does it learn as with TRL?
     scale          What would a step cost on 1, 8 and 64 GPUs? Counted, not measured.
 
@@ -22,8 +20,9 @@ Read first what they share:
     models         checkpoints with random weights
     peers          transformers' model and TRL's trainer, with our settings
     ceilings       what the hardware reaches at best
+    ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
-    refusals       does a score rank what would be answered wrong above what is known? Risk at a coverage
+    declining      ask a model which facts it declines; AUROC, and the risk at a coverage
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
 gpu_checks.sh into a page that says what they mean.

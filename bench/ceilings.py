@@ -35,14 +35,17 @@ def peaks(options: Namespace) -> Peaks:
         if options.dtype == "float32" and slow_dtype(getattr(torch, dtype), torch.device(options.device)):
             continue  # it would take minutes
         build = models.build_of(options, dtype=dtype)
-        hidden, weight = random_matrix(size, size, build), prepack(random_matrix(size, size, build))
+        hidden = random_matrix(size, size, build)
+        weight = prepack(random_matrix(size, size, build))
         seconds = median_seconds(partial(linear, hidden, weight), options.device)
-        found[f"{dtype}_tflops"] = 2 * size**3 / seconds / 1e12
+        flops = 2 * size**3
+        found[f"{dtype}_tflops"] = flops / seconds / 1e12
     source = torch.rand(COPY_BYTES[kind] // 4, device=options.device)  # zeros would be compressed
     target = torch.empty_like(source)
     seconds = median_seconds(partial(target.copy_, source), options.device)
     found["copy_gb_per_s"] = 2 * source.nbytes / seconds / 1e9
-    print("ceilings:", ", ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
+    texts = [f"{name} {value:.4g}" for name, value in found.items()]
+    print("ceilings:", ", ".join(texts), flush=True)
     return found
 
 
@@ -60,9 +63,11 @@ def median_seconds(run: Side, device: str) -> float:
 def num_weights(config: ModelConfig) -> tuple[int, int]:
     """Count the weights of the matrix products of all layers, and those of the head. Adapters are not counted."""
     width, head_dim = config.hidden_size, config.head_dim
-    attention = width * head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
+    q_and_o = 2 * width * head_dim * config.num_heads
+    k_and_v = 2 * width * head_dim * config.num_kv_heads
     mlp = 3 * width * config.intermediate_size
-    return config.num_layers * (attention + mlp), width * config.vocab_size
+    layer = q_and_o + k_and_v + mlp
+    return config.num_layers * layer, width * config.vocab_size
 
 
 def forward_flops(config: ModelConfig, rows: int, head_rows: int) -> int:
@@ -77,7 +82,9 @@ def forward_flops(config: ModelConfig, rows: int, head_rows: int) -> int:
 def floor_seconds(flops: int, dtype: torch.dtype, peak: Peaks, num_bytes: int = 0) -> float:
     """Return the least time of so many operations that move so many bytes."""
     name = "bfloat16" if dtype == torch.bfloat16 else "float32"
-    return max(num_bytes / peak["copy_gb_per_s"] / 1e9, flops / peak[f"{name}_tflops"] / 1e12)
+    memory_seconds = num_bytes / peak["copy_gb_per_s"] / 1e9
+    flop_seconds = flops / peak[f"{name}_tflops"] / 1e12
+    return max(memory_seconds, flop_seconds)
 
 
 def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> float:
@@ -85,7 +92,8 @@ def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> floa
     config, dtype = model.config, model.build.dtype
     weight_bytes = sum(num_weights(config)) * dtype.itemsize
     kv_bytes = kv_tokens * kv_bytes_per_token(model)
-    return floor_seconds(forward_flops(config, rows, rows), dtype, peak, weight_bytes + kv_bytes)
+    flops = forward_flops(config, rows, rows)
+    return floor_seconds(flops, dtype, peak, weight_bytes + kv_bytes)
 
 
 def generation_floor(model: Decoder, work: Work, peak: Peaks) -> float:
@@ -101,4 +109,5 @@ def step_floors(model: Decoder, work: Work, packed: int, peak: Peaks) -> dict[st
     """Return the least time of each phase of a GRPO step with a reference pass. packed: tokens of the packed batch."""
     flops = forward_flops(model.config, packed, sum(work.lengths))
     forward = floor_seconds(flops, model.build.dtype, peak)
-    return {"generate": generation_floor(model, work, peak), "reference": forward, "train": 2 * forward}
+    generate = generation_floor(model, work, peak)
+    return {"generate": generate, "reference": forward, "train": 2 * forward}

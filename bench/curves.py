@@ -6,8 +6,8 @@ draw other answers. A curve is the mean reward of each step's completions. TRL c
 weights in float32 and autocast to bfloat16, unless this CPU has no bfloat16 instructions; our weights have the type
 that RUN has. key=value changes a key of both sides, such as a smaller batch.
 
-Prints the mean reward of each ten steps, and the median seconds of a step. The rows and the plot go to RUN/curves, or
-with --save to bench/results/curves.
+Prints the mean reward of each ten steps, and the medians of seconds and completion tokens per second of a step. The
+rows and the plot go to RUN/curves, or with --save to bench/results/curves.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from bench import peers
-from bench.record import experiment_parser, markdown_table
+from bench.record import experiment_parser, markdown_table, rate
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -34,13 +34,13 @@ from grpo.train import train
 from rewards.registry import build_rewards
 
 TOGETHER = 10  # steps in each mean of the table
-Curve = dict[str, list[float]]  # reward and seconds, of each step
+Curve = dict[str, list[float]]  # reward, seconds and completion tokens, of each step
 
 
 def our_curve(config: TrainConfig, folder: Path) -> Curve:
     train(replace(config, output_dir=str(folder), overwrite_output_dir=True))
     steps = read_records(folder / "metrics.jsonl")
-    return {"reward": [step["reward"] for step in steps], "seconds": [step["step_time"] for step in steps]}
+    return curve(steps, [step["step_time"] for step in steps], config)
 
 
 def their_curve(config: TrainConfig, folder: Path) -> Curve:
@@ -49,22 +49,34 @@ def their_curve(config: TrainConfig, folder: Path) -> Curve:
     arguments = {"output_dir": str(folder), "bf16": autocast, "logging_steps": 1}
     trainer = peers.trl_trainer(config.model_name_or_path, tokenizer, rows, paid, config, **arguments)
     seconds = peers.trl_seconds(trainer, config.device)
-    rewards = [line["reward"] for line in trainer.state.log_history if "reward" in line]
-    return {"reward": rewards, "seconds": seconds}
+    steps = [line for line in trainer.state.log_history if "reward" in line]
+    return curve(steps, seconds, config)
+
+
+def curve(steps: Sequence[Mapping], seconds: list[float], config: TrainConfig) -> Curve:
+    """Make a curve of what either side logs of its steps, under the same names."""
+    batch = config.per_device_train_batch_size
+    tokens = [batch * step["completions/mean_length"] for step in steps]
+    return {"reward": [step["reward"] for step in steps], "seconds": seconds, "tokens": tokens}
 
 
 def given(config: TrainConfig) -> tuple[Any, list[dict[str, str]]]:
     """Return our tokenizer, and the prompts that we train on as TRL takes them."""
     policy = load_for_inference(config, choose_device(config.device))
     prompts = load_prompts(QuestionData(config), policy, Questions.to_train(config)).prompts
-    rows = [{"prompt": prompt.text, "answer": prompt.columns["answer"]} for prompt in prompts]
+    rows = []
+    for prompt in prompts:
+        rows.append({"prompt": prompt.text, "answer": prompt.columns["answer"]})
     return policy.tokenizer, rows
 
 
 def paid(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
     """Return what our reward `math` pays, in TRL's form."""
     (reward,) = build_rewards(["math"], asdict(TrainConfig()))
-    return [reward.grade(text, {"answer": truth}).value for text, truth in zip(completions, answer, strict=True)]
+    scores = []
+    for text, truth in zip(completions, answer, strict=True):
+        scores.append(reward.grade(text, {"answer": truth}))
+    return [score.value for score in scores]
 
 
 CURVES = {"ours": our_curve, "trl": their_curve}
@@ -93,12 +105,15 @@ def table(rows: Sequence[Mapping]) -> str:
     """Make the Markdown table: a line for each side and seed."""
     lines = []
     for row in rows:
-        rewards = row["reward"]
-        means = [statistics.fmean(rewards[start : start + TOGETHER]) for start in range(0, len(rewards), TOGETHER)]
+        rewards, means = row["reward"], []
+        for start in range(0, len(rewards), TOGETHER):
+            means.append(statistics.fmean(rewards[start : start + TOGETHER]))
         seconds = f"{statistics.median(row['seconds']):.1f}"
-        lines.append([row["side"], str(row["seed"]), seconds, *(f"{mean:+.2f}" for mean in means)])
+        rates = [tokens / spent for tokens, spent in zip(row["tokens"], row["seconds"], strict=True)]
+        about = [row["side"], str(row["seed"]), seconds, rate(statistics.median(rates))]
+        lines.append([*about, *(f"{mean:+.2f}" for mean in means)])
     steps = [f"from step {start + 1}" for start in range(0, len(rows[0]["reward"]), TOGETHER)]
-    return markdown_table(["side", "seed", "seconds a step", *steps], lines)
+    return markdown_table(["side", "seed", "seconds a step", "tokens/s", *steps], lines)
 
 
 def main(argv: list[str] | None = None) -> list[dict]:

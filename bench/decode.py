@@ -8,19 +8,21 @@ shape; their errors and times are printed.
 
 The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
 context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
-The share of the ceiling is the floor divided by the time taken. --profile prints the operations that take longest at
-96 rows, with the adapter and without. The last line of stdout is JSON.
+The share of the ceiling is the floor divided by the time taken. Tokens per second: one per row and step. --profile
+prints, after all cases, the operations that take longest at 96 rows, with the adapter and without. The last line of
+stdout is JSON.
 """
+
+from argparse import Namespace
 
 import torch
 
-from bench import ceilings, models, timing
+from bench import ceilings, models
 from bench.record import Record, parse
 from grpo.engine.attention.select import decode_choice
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import describe
-from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
@@ -45,17 +47,26 @@ SIZES = {
 
 
 class Steps:
-    """Decode steps of `rows` sequences with `context` tokens each; `run` makes STEPS of them from the same state."""
+    """Decode steps of `rows` sequences of one model; `run` makes STEPS of them from the same state.
 
-    def __init__(self, model: Decoder, rows: int, context: int, kernel: str, top_p: float):
-        self.model, self.rows, self.context = model, rows, context
-        self.sampling = SamplingParams(STEPS, top_p=top_p)
-        cache = KVCache.of(model, rows, context + STEPS + 1)
+    rank: of the model's adapter; 0: none.
+    """
+
+    def __init__(self, name: str, rank: int, rows: int, options: Namespace):
+        self.rows, self.context = rows, options.context
+        self.case = f"{name}, {rows} rows, context {options.context}"
+        self.case += ", LoRA" if rank else ""
+        self.case += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
+        self.model = models.random_decoder(name, models.build_of(options, rank))
+        self.sampling = SamplingParams(STEPS, top_p=options.top_p)
+        positions = options.context + STEPS + 1
+        self.attention = decode_choice(self.model, rows, positions)
+        cache = KVCache.of(self.model, rows, positions)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
-        capture = CudaCapture() if str(model.build.device) == "cuda" else None
-        self.graphs = DecodeGraphs(model, self.slots, (), kernel, capture)
+        capture = CudaCapture() if options.device == "cuda" else None
+        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention.name, capture)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -67,36 +78,30 @@ class Steps:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 
-def measure(name: str, rank: int, rows: int, record: Record) -> None:
-    """Time and record the steps of one model at one number of rows. rank: of its adapter; 0: none."""
-    options = record.options
-    model = models.random_decoder(name, models.build_of(options, rank))
-    choice = decode_choice(model, rows, options.context + STEPS + 1)
-    print(f"attention: {choice}")
-    steps = Steps(model, rows, options.context, choice.name, options.top_p)
-    case = f"{name}, {rows} rows, context {options.context}"
-    case += ", LoRA" if rank else ""
-    case += f", top_p {options.top_p:g}" if options.top_p < 1 else ""
-    floor = ceilings.decode_floor(model, rows, rows * options.context, record.peak)
+def measure(steps: Steps, record: Record) -> None:
+    """Time and record the steps of one model at one number of rows."""
+    rows, attention = steps.rows, str(steps.attention)
+    print(f"attention: {attention}")
+    floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, record.peak)
     target = TARGETS.get(rows, 0.7)
-    record.compare(case, {"ours": steps.run}, floor, calls=STEPS, target=target, attention=str(choice))
-    if options.profile and rows == adapter_rows(options.batches):
-        record.profiles[case] = timing.profile(steps.run, options.device)
-
-
-def adapter_rows(batches: list[int]) -> int:
-    """Return the rows at which the adapter is measured as well."""
-    return ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]
+    record.compare(steps.case, {"ours": steps.run}, rows, floor, calls=STEPS, target=target, attention=attention)
 
 
 def main(argv: list[str] | None = None) -> dict:
     options = parse("decode", __doc__, argv, SIZES, choices={"models": models.SHAPES})
     record = Record("decode", options, ceilings.peaks, kernels=describe(options.device))
     print(record.about["kernels"], flush=True)
+    batches = options.batches
+    compared = ADAPTER_ROWS if ADAPTER_ROWS in batches else batches[-1]  # the rows at which an adapter is measured, too
     for name in options.models:
-        measure(name, options.rank or RANKS[name], adapter_rows(options.batches), record)
-        for rows in options.batches:
-            measure(name, 0, rows, record)
+        adapter = options.rank or RANKS[name]
+        for rows in batches:
+            for rank in (adapter, 0) if rows == compared else (0,):
+                measure(Steps(name, rank, rows, options), record)
+    for name in options.models if options.profile else ():
+        for rank in (options.rank or RANKS[name], 0):
+            steps = Steps(name, rank, compared, options)
+            record.profile(steps.case, steps.run)
     return record.finish()
 
 

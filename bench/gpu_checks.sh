@@ -7,7 +7,8 @@
 #   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU
 #   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #
-# Each part has its own time limit, and all parts of a call together have LIMIT. A part that fails or runs out of time
+# First bench.ready says whether kernels can be compiled here (gcc, Python.h, Triton); if not, nothing is measured. Each
+# part has its own time limit, and all parts of a call together have LIMIT. A part that fails or runs out of time
 # does not stop the others; the exit code is then 1. RESULTS receives four files, and holds all that was measured
 # whenever the script is killed:
 #
@@ -44,9 +45,10 @@ RUNNING=
 cat >"$WORK/sitecustomize.py" <<'PY'
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from unittest.mock import MagicMock
 if importlib.util.find_spec("openai") is None:
-    sys.modules["openai"] = MagicMock()
+    sys.modules["openai"] = MagicMock(__spec__=ModuleSpec("openai", loader=None))    # find_spec asks for it
 PY
 export PYTHONPATH="$WORK:$PWD:${PYTHONPATH:-}"
 
@@ -104,8 +106,16 @@ installed() {   # installed LIBRARY: whether it can be imported
 
 echo "call          0 $CALL, $(date -u +%FT%TZ)" >>"$RESULTS/parts.log"
 
+if [ "$DEVICE" != cpu ] && ! "$PYTHON" -m bench.ready >"$LOGS/ready.log" 2>&1; then
+    cat "$LOGS/ready.log" | tee -a "$RESULTS/parts.log"
+    echo "stopped    $SECONDS before anything was measured: kernels cannot be compiled here" | tee -a "$RESULTS/parts.log"
+    pack
+    exit 1
+fi
+[ "$DEVICE" = cpu ] || cat "$LOGS/ready.log"
+
 if [ "$CALL" = ours ]; then
-    bench decode7b  70 decode --models ${SMALL:-7b} --repeats 3 --profile
+    bench decode7b 110 decode --models ${SMALL:-7b} --batches 288 96 24 1 --repeats 3 --profile
     bench knowrl   200 whole_steps --shapes knowrl --repeats 1 --delays 0 --profile
     [ "$DEVICE" = cpu ] ||
         part tests 110 "$PYTHON" -m pytest -m gpu -q -rA $(installed xdist >"$LOGS/xdist.log" && printf '%s' '-n 6') \

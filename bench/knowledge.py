@@ -116,10 +116,10 @@ def measure(number: int, folder: Path, record: Record) -> None:
             name = f"search, {number} documents, {words}"
             for side, search in searches.items():
                 recall = statistics.mean(title in search(text) for text, title in queries.items())
-                record.checks[f"{name}: {side} recall@5"] = recall
+                record.check({f"{name}: {side} recall@5": recall})
             sides = {side: partial(search_all, search, queries) for side, search in searches.items()}
             target = {"target": TARGETS[number]} if number in TARGETS else {}
-            record.compare(name, sides, calls=NUM_QUERIES, **target)
+            record.compare(name, sides, tokens=None, calls=NUM_QUERIES, **target)
 
 
 def main(argv: list[str] | None = None) -> dict:

@@ -57,34 +57,40 @@ class Problem:
         hidden_CD = self.hidden_CD.detach()[checked].double().requires_grad_()
         logits_CV = hidden_CD @ self.head_VD.double().T
         wanted_C = plain_logprobs(logits_CV, self.targets_C[checked])
-        (wanted_C.sum() / len(self.targets_C)).backward()
+        share_of_mean = wanted_C.sum() / len(self.targets_C)
+        share_of_mean.backward()
+        wanted_grad_CD = hidden_CD.grad
         logp_C, grad_CD = self.run(side)
         logp_error_C = logp_C[checked] - wanted_C.detach()
-        grad_error_CD = grad_CD[checked] - hidden_CD.grad
-        relative = grad_error_CD.abs().max() / hidden_CD.grad.abs().max()
+        grad_error_CD = grad_CD[checked] - wanted_grad_CD
+        relative = grad_error_CD.abs().max() / wanted_grad_CD.abs().max()
         return {"gradient": float(relative), "logp": float(logp_error_C.abs().max())}
 
 
 def measure(vocab: int, dtype: str, record: Record) -> None:
     """Record both sides at one vocabulary and dtype."""
-    options, name = record.options, f"vocabulary {vocab}, {dtype}"
+    options = record.options
+    name = f"vocabulary {vocab}, {dtype}"
     build = models.build_of(options, dtype=dtype)
     problem = Problem(options.tokens, options.width, vocab, build)
     sides = ["ours"] if options.peer == "none" else ["ours", options.peer]
     for side in sides:
-        record.checks |= {f"{name}, {side}: error of the {kind}": error for kind, error in problem.errors(side).items()}
+        for kind, error in problem.errors(side).items():
+            record.check({f"{name}, {side}: error of the {kind}": error})
     logits_flops = 2 * options.tokens * options.width * vocab
     floor = ceilings.floor_seconds(2 * logits_flops, build.dtype, record.peak)  # the logits, and their gradient
     target = 1.3 if dtype == "float32" else 2.0
-    record.compare(name, {side: partial(problem.run, side) for side in sides}, floor, target=target)
+    runs = {side: partial(problem.run, side) for side in sides}
+    record.compare(name, runs, options.tokens, floor, target=target)
 
 
 def main(argv: list[str] | None = None) -> dict:
     peers = {"torch": (), "none": ()}
     options = parse("logprob", __doc__, argv, SIZES, peers, dtypes=("both", "float32", "bfloat16"))
     record = Record("logprob", options, ceilings.peaks)
+    dtypes = ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,)
     for vocab in options.vocabularies:
-        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
+        for dtype in dtypes:
             measure(vocab, dtype, record)
     return record.finish()
 

@@ -164,12 +164,13 @@ def random_decoder(name: str, build: Build, mean_length: float | None = None) ->
 
 @torch.no_grad()
 def fill_adapters(model: Decoder) -> Decoder:
-    """Fill the adapters of a decoder, if it has any, with random numbers."""
-    generator = torch.Generator().manual_seed(1)
+    """Fill the adapters of a decoder, if it has any, with random numbers, drawn where they are."""
+    generator = torch.Generator(model.build.device).manual_seed(1)
     for layer in model.lora_linears():
-        layer.reset(generator)
         for part in layer.rank_slices:
-            _, B = layer.adapter(part)
-            B.copy_(torch.randn(B.shape, generator=generator) * 0.01)
+            A, B = layer.adapter(part)
+            limit = A.shape[1] ** -0.5  # PEFT's
+            A.uniform_(-limit, limit, generator=generator)
+            B.normal_(0, 0.01, generator=generator)
     model.refresh()
     return model

@@ -4,7 +4,7 @@ Where does a real model's knowledge end, and does GRPO teach it to say so? RUN i
 (default: runs/smollm2). Every model is asked for the held-out facts of knowledge/almanac.csv, twice:
 
 - forced: its greedy answer after the beginning of a sentence ("The capital of Chad is"), which is right or wrong
-- free: how probable it is that the model declines, computed exactly (grpo/evaluation/boundary.py)
+- free: how probable it is that the model declines, computed exactly (bench/declining.py)
 
 Arms:
 
@@ -16,7 +16,7 @@ Arms:
   many questions as GRPO has seen; only the answer block is trained, as GRPO credits it
 - sequence: the cold start, by the log-prob of its own answer, which no refusal has to be learned for
 
-What the run has not asked itself is asked here, and kept in RUN/exam. Intervals: 95 %, bootstrap over facts. `gain` is
+What a model answers is kept in RUN/exam, and not asked again. Intervals: 95 %, bootstrap over facts. `gain` is
 against the cold start, paired; `within kinds` compares capitals with capitals, elements with elements, cities with
 cities. --save also prints the mean of all seeds that are stored, with its interval by Student's t.
 """
@@ -30,8 +30,19 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.declining import (
+    answered,
+    auroc,
+    auroc_within,
+    completion_logprobs,
+    declining,
+    encode,
+    examine,
+    mean_risk,
+    over_seeds,
+    risk_at,
+)
 from bench.record import ROOT, experiment_parser, markdown_table
-from bench.refusals import auroc_within, mean_risk, over_seeds, risk_at
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
@@ -44,17 +55,7 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
-from grpo.evaluation.boundary import (
-    answered,
-    auroc,
-    completion_logprobs,
-    declining,
-    encode,
-    examine,
-    interval,
-    read_rows,
-)
-from grpo.evaluation.held_out import boundary_file
+from grpo.evaluation.compare import interval
 from grpo.report.plot import line_plot
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right
@@ -75,10 +76,17 @@ def measures(rows: Sequence[Row], cold: Sequence[Row]) -> dict[str, object]:
     """Return the measures of one arm. cold: the rows of the cold start."""
     (scores, right), (cold_scores, cold_right) = declining(rows), declining(cold)
     kinds = np.array([row["familiarity"] for row in rows])
+
+    def area(chosen: np.ndarray) -> float:
+        return auroc(scores[chosen], ~right[chosen])
+
+    def cold_area(chosen: np.ndarray) -> float:
+        return auroc(cold_scores[chosen], ~cold_right[chosen])
+
     found = {
         "forced": lambda chosen: right[chosen].mean(),
-        "auroc": lambda chosen: auroc(scores[chosen], ~right[chosen]),
-        "gain": lambda chosen: auroc(scores[chosen], ~right[chosen]) - auroc(cold_scores[chosen], ~cold_right[chosen]),
+        "auroc": area,
+        "gain": lambda chosen: area(chosen) - cold_area(chosen),
         "within_kinds": lambda chosen: auroc_within(scores[chosen], ~right[chosen], kinds[chosen]),
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }
@@ -129,15 +137,15 @@ class Exam:
         self.base: str = start["base_model_name_or_path"]
 
     def rows(self, name: str, model: Path | str) -> list[Row]:
-        """Return what a model answers. name: of the file in the run's folder that has it, or will have it."""
-        path = self.run / name
+        """Return what a model answers. name: of the file in RUN/exam that has it, or will have it."""
+        path = self.run / "exam" / f"{name}.jsonl"
         if not path.exists():
             config = replace(self.config, model_name_or_path=str(model))
             policy = load_for_inference(config, choose_device(config.device))
             prompts = load_prompts(QuestionData(config), policy, Questions.held_out(config)).prompts
             asked = ask_untrained if model == self.base else ask
             write_lines(path, asked(policy, prompts, config))
-        return read_rows(path)
+        return read_records(path)
 
     def r_tuning(self) -> Path:
         """Go on with the cold start, with refusals where the model is wrong; return the folder of the result."""
@@ -161,7 +169,7 @@ def ask(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[
     """Ask a model that answers in the form of the cold start."""
     sampler, limit = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES), config.max_completion_length
     answers = generate_groups(policy, sampler, prompts, 1, SamplingParams(limit, temperature=0.0), config.seed)
-    return examine(policy, sampler, answers, config.toy_world, limit)
+    return examine(policy, sampler, answers, limit)
 
 
 def ask_untrained(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
@@ -196,12 +204,12 @@ def main(argv: list[str] | None = None) -> dict:
     run = options.run
     exam = Exam(run)
     seed, steps = exam.config.seed, exam.config.max_steps
-    cold = exam.rows(f"evaluation/{boundary_file(0)}", run / "cold_start" / "final")
+    cold = exam.rows("cold_start", run / "cold_start" / "final")
     arms = {
-        "prompt": exam.rows("exam/prompt.jsonl", exam.base),
+        "prompt": exam.rows("prompt", exam.base),
         "cold start": cold,
-        "GRPO": exam.rows(f"evaluation/{boundary_file(steps)}", run / "final"),
-        "R-Tuning": exam.rows("exam/R-Tuning.jsonl", exam.r_tuning()),
+        "GRPO": exam.rows("GRPO", run / "final"),
+        "R-Tuning": exam.rows("R-Tuning", exam.r_tuning()),
         "sequence": [row | {"declines": -row["sequence"]} for row in cold],
     }
     found = {name: measures(rows, cold) for name, rows in arms.items()}

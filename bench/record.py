@@ -1,8 +1,8 @@
 """Read the options of a benchmark, and record what it measures as rows of JSON.
 
-A row holds `cases` (one dictionary each: name, seconds of each side, ratio, share of the ceiling), `checks` (what must
-hold for the comparison to mean anything, measured in the same run), the options and the machine. The last line that a
-benchmark prints is one row with everything.
+A row holds `cases` (one dictionary each: name, seconds and tokens per second of each side, ratio, share of the
+ceiling), `checks` (what must hold for the comparison to mean anything, measured in the same run), `profiles`, the
+options and the machine. The last line that a benchmark prints is one row with everything.
 """
 
 import argparse
@@ -102,8 +102,9 @@ def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Se
 class Record:
     """What one run of a benchmark has measured.
 
-    With --save, a row is appended to a file after each case, so that a benchmark that is killed loses none. peaks:
-    measures the machine's ceilings (ceilings.peaks). more: what else the rows should hold.
+    With --save, each case, check and profile is appended to a file at once, as a row of its own, so that a benchmark
+    that is killed loses none. peaks: measures the machine's ceilings (ceilings.peaks). more: what else the rows should
+    hold.
     """
 
     def __init__(
@@ -128,37 +129,53 @@ class Record:
         self.profiles: dict[str, list[dict]] = {}
 
     def compare(
-        self, name: str, sides: timing.Sides, floor: float | None = None, calls: int = 1, **more: object
+        self,
+        name: str,
+        sides: timing.Sides,
+        tokens: float | None,
+        floor: float | None = None,
+        calls: int = 1,
+        **more: object,
     ) -> dict:
         """Time the sides, make a case of it, and keep that.
 
-        floor: the least time that our side could take. calls: how often a side repeats its work in one run. The case
-        has the seconds of one call.
+        tokens: what one call handles; None if it has no tokens. floor: the least time that one call of ours could take.
+        calls: how often a side repeats its work in one run. The case has the seconds of one call.
         """
         timed = timing.interleave(sides, self.options.repeats, self.options.device)
         seconds = {side: [spent / calls for spent in found] for side, found in timed.items()}
-        case = timing.make_case(name, seconds, floor, **more)
+        case = timing.make_case(name, seconds, tokens, floor, **more)
         self.add(case)
         return case
 
     def add(self, case: Mapping) -> None:
         """Keep a case, print one line about it, and save it."""
+        assert not self.profiles, "a profiler slows what follows it: profile after the last case"
         self.cases.append(case)
         print(line_about(case), flush=True)
-        self._save(cases=[case], checks={})
+        self._save(cases=[case])
+
+    def check(self, checks: Mapping[str, object]) -> None:
+        """Keep some checks, print and save them."""
+        self.checks |= checks
+        for check, value in checks.items():
+            print(f"check  {check}: {value}", flush=True)
+        self._save(checks=checks)
+
+    def profile(self, name: str, run: timing.Side) -> None:
+        """Profile one run after all cases, print the operations that take longest, and save them."""
+        self.profiles[name] = timing.profile(run, self.options.device)
+        self._save(profiles={name: self.profiles[name]})
 
     def finish(self) -> dict:
-        """Print the checks and the row, save what is not saved yet, and return the row."""
-        for check, value in self.checks.items():
-            print(f"check  {check}: {value}")
-        found = {"checks": self.checks, "profiles": self.profiles}
-        self._save(cases=[], **found)
-        row = self.about | {"cases": self.cases} | found
+        """Print and return the row of everything."""
+        row = self.about | {"cases": self.cases, "checks": self.checks, "profiles": self.profiles}
         print(json.dumps(row), flush=True)
         return row
 
     def _save(self, **found: object) -> None:
-        """Append a row to the results, if --save asks for it."""
+        """Append a row of what was found to the results, if --save asks for it."""
+        found = {"cases": [], "checks": {}, "profiles": {}} | found
         if self.options.save:
             self.options.save.parent.mkdir(parents=True, exist_ok=True)
             with open(self.options.save, "a", encoding="utf-8") as file:
@@ -167,7 +184,11 @@ class Record:
 
 def line_about(case: Mapping) -> str:
     """Say in one line what was measured."""
-    parts = [f"{name} {duration(spent['median'])}" for name, spent in case["seconds"].items()]
+    rates = case.get("tokens_per_s", {})
+    parts = []
+    for side, spent in case["seconds"].items():
+        tokens = f" ({rate(rates[side])} tokens/s)" if rates else ""
+        parts.append(f"{side} {duration(spent['median'])}{tokens}")
     if "ratio" in case:
         low, high = case["ratio_range"]
         parts.append(f"{case['ratio']:.2f} × {case['peer']} ({low:.2f} to {high:.2f})")
@@ -181,6 +202,15 @@ def duration(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
+def rate(tokens_per_s: float) -> str:
+    """Write a number of tokens per second.
+
+    >>> rate(1247.7), rate(0.4567)
+    ('1,248', '0.457')
+    """
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 
 def read_rows(source: Path) -> list[dict]:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bench.record import RESULTS, duration, markdown_table, plain_parser, read_rows
+from bench.record import RESULTS, duration, markdown_table, plain_parser, rate, read_rows
 from bench.timing import our_seconds
 from grpo.base.storage import write_atomically
 
@@ -20,7 +20,10 @@ REAL = "smollm2"  # the model of bench/models.py whose shape is that of a publis
 NUM_LOSSES = 3
 NUM_SHOWN = 4  # operations of a profile
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
-COLUMNS = ("benchmark", "case", "ours", "peer", "times faster (range)", "target", "share of the ceiling")
+COLUMNS = (
+    *("benchmark", "case", "ours", "tokens/s", "peer", "its tokens/s"),
+    *("times faster (range)", "target", "share of the ceiling"),
+)
 
 
 def newest(rows: Iterable[Mapping]) -> list[Measured]:
@@ -44,15 +47,18 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
 
 def cells(row: Mapping, case: Mapping) -> list[str]:
     """Fill the columns of a case. A column stays empty if the case has nothing for it."""
+    rates = {side: rate(found) for side, found in case.get("tokens_per_s", {}).items()}
+    side = case.get("peer", "")
     peer = faster = ""
-    if "peer" in case:
+    if side:
         low, high = case["ratio_range"]
-        peer = f"{case['peer']}: {duration(case['seconds'][case['peer']]['median'])}"
+        peer = f"{side}: {duration(case['seconds'][side]['median'])}"
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
     target = f"{case['target']:g}" if "target" in case else ""
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
     name = ", ".join(filter(None, (row["bench"], row["options"].get("device", "cpu"), row["options"].get("dtype"))))
-    return [name, case["name"], duration(our_seconds(case)), peer, faster, target, share]
+    ours = [duration(our_seconds(case)), rates.get("ours", "")]
+    return [name, case["name"], *ours, peer, rates.get(side, ""), faster, target, share]
 
 
 def footing(rows: Iterable[Mapping]) -> str:

@@ -6,7 +6,8 @@ How fast is generation, compared with transformers' generate at the same weights
   equal      distinct prompts of one length; all completions have one length
   variable   groups of 12 completions per prompt; prompts of 16 to 96 tokens; completion lengths are drawn once and
              are the same for both sides
-  draw       the sampling operation alone, compared with torch.multinomial on the same rows
+  draw       the sampling operation alone, compared with torch.multinomial on the same rows; on a GPU ours is captured,
+             as in generation, and torch.multinomial, which waits for the host, cannot be
 
 Lengths are forced without touching how either side works: ours takes `limits`, the tokens that each completion may
 have; transformers has stopping criteria that answer row by row, and fills done rows with padding until the longest is
@@ -25,12 +26,15 @@ import torch
 
 from bench import ceilings, models, peers
 from bench.record import Record, parse
+from bench.timing import Side
 from bench.workload import KINDS, Work, padded, random_prompts
 from grpo.algorithm.schema import Completion
+from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams, inverse_cdf, uniforms
 from grpo.engine.device.ops import draw_tokens
 from grpo.engine.sampling.sampler import Sampler
 
+DRAWS = 16  # of each row, in one run
 SIZES = {
     "smoke": {
         "models": ["tiny"],
@@ -112,7 +116,7 @@ def speed(path: Path, work: Work, name: str, record: Record) -> None:
         sides["hf"] = run_peer
     floor = ceilings.generation_floor(model, work, record.peak)
     target = 3.0 if work.group == 1 else 5.0
-    record.compare(name, sides, floor, target=target, tokens=sum(work.lengths))
+    record.compare(name, sides, sum(work.lengths), floor, target=target)
 
 
 def agreement(path: Path, options) -> float:
@@ -125,6 +129,16 @@ def agreement(path: Path, options) -> float:
     return float(peers.logprob_errors(peer, zip(prompts, completions, strict=True)).max())
 
 
+def repeated(draw: Side, capture: CudaCapture | None = None) -> Side:
+    """Return a side that draws DRAWS times; with `capture` by replaying one graph, so that the host does not count."""
+
+    def run() -> None:
+        for _ in range(DRAWS):
+            draw()
+
+    return capture(run).replay if capture else run
+
+
 def drawing(record: Record) -> None:
     """Time drawing tokens from weights, and tokens with log-probs from logits; each row has its own distribution."""
     options = record.options
@@ -135,13 +149,20 @@ def drawing(record: Record) -> None:
     step_B = torch.zeros_like(seed_B)
     uniform_B = uniforms(seed_B, step_B)
     results = torch.zeros_like(seed_B)[:, None], *torch.zeros(2, rows, 1, device=options.device)
-    operation = {"ours": lambda: inverse_cdf(weight_BV, uniform_B)}
-    from_logits = {"ours": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), results)}
-    if options.peer != "none":
-        operation["torch.multinomial"] = lambda: torch.multinomial(weight_BV, 1)
-        from_logits["torch.multinomial"] = lambda: torch.multinomial(logits_BV.softmax(-1), 1)
-    record.compare(f"draw, operation, {rows} x {vocab}", operation, target=20.0)
-    record.compare(f"draw, from logits, {rows} x {vocab}", from_logits)
+    ours = {
+        "operation": lambda: inverse_cdf(weight_BV, uniform_B),
+        "from logits": lambda: draw_tokens(logits_BV, seed_B, step_B, SamplingParams(1), results),
+    }
+    theirs = {
+        "operation": lambda: torch.multinomial(weight_BV, 1),
+        "from logits": lambda: torch.multinomial(logits_BV.softmax(-1), 1),
+    }
+    for kind, draw in ours.items():
+        sides = {"ours": repeated(draw, CudaCapture() if options.device == "cuda" else None)}
+        if options.peer != "none":
+            sides["torch.multinomial"] = repeated(theirs[kind])
+        target = {"target": 20.0} if kind == "operation" else {}
+        record.compare(f"draw, {kind}, {rows} x {vocab}", sides, tokens=rows, calls=DRAWS, **target)
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -158,7 +179,7 @@ def main(argv: list[str] | None = None) -> dict:
                     work = make(batch, options.tokens, vocab)
                     speed(path, work, f"{name}, {kind} lengths, batch {batch}{nucleus}{adapter}", record)
             if options.peer == "hf":
-                record.checks[f"{name} logp_difference_max"] = agreement(path, options)
+                record.check({f"{name} logp_difference_max": agreement(path, options)})
     drawing(record)
     return record.finish()
 

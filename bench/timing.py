@@ -56,13 +56,19 @@ def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
     return {"median": statistics.median(values), "range": [min(values), max(values)]}
 
 
-def make_case(name: str, seconds: Mapping[str, Sequence[float]], floor: float | None = None, **more: object) -> dict:
+def make_case(
+    name: str, seconds: Mapping[str, Sequence[float]], tokens: float | None, floor: float | None = None, **more: object
+) -> dict:
     """Make a case of the seconds of each side, repeat by repeat.
 
-    It has the ratio of the fastest peer to ours, compared repeat by repeat, and the share of the ceiling.
+    It has the tokens per second of each side, the ratio of the fastest peer to ours, compared repeat by repeat, and the
+    share of the ceiling. tokens: what each side handles in these seconds; None for work that has no tokens.
     floor: the least time that our side could take.
     """
     case = {"name": name, "seconds": {side: spread(spent) for side, spent in seconds.items()}, **more}
+    if tokens is not None:
+        rates = {side: tokens / spent["median"] for side, spent in case["seconds"].items()}
+        case |= {"tokens": tokens, "tokens_per_s": rates}
     peers = [side for side in seconds if side != "ours"]
     if peers:
         fastest = min(peers, key=lambda side: case["seconds"][side]["median"])

@@ -62,7 +62,8 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     """Make the trainer's micro-batches, with the weight of every token (dapo)."""
     device = torch.device(model.build.device)
     config = TrainConfig()
-    set_loss_weights(groups, count_trained(groups, config, Ranks(torch.device("cpu"))), config)
+    alone = Ranks(torch.device("cpu"))
+    set_loss_weights(groups, count_trained(groups, config, alone), config)
     longest_prompt = max(len(group.prompt.ids) for group in groups)
     longest = longest_prompt + max(completion_lengths(groups))
     budget = memory.choose_budget(model, longest, memory.free_bytes(device))
@@ -122,8 +123,9 @@ class Padded:
         keep = self.width + 1
         output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=keep, use_cache=False)
         logits_NSV = output.logits[:, :-1].float()
-        targets_NS1 = self.ids_NS[:, -self.width :, None]
-        chosen_NS = logits_NSV.gather(2, targets_NS1)[..., 0]
+        targets_NS = self.ids_NS[:, -self.width :]
+        chosen_NS1 = logits_NSV.gather(2, targets_NS[..., None])
+        chosen_NS = chosen_NS1[..., 0]
         logp_NS = chosen_NS - logits_NSV.logsumexp(-1)
         logp_C = logp_NS[self.is_scored_NS]
         backward(logp_C, self.batch)
@@ -132,7 +134,8 @@ class Padded:
 
 def measure(path: Path, work: Work, name: str, record: Record) -> None:
     """Record the timed case, and the agreement of the gradients."""
-    options, adapter = record.options, path.parent / "adapter"
+    options = record.options
+    adapter = path.parent / "adapter"
     build = models.build_of(options, RANK)
     model = models.ours(path, build)
     groups = make_groups(work, model.config.vocab_size)
@@ -146,11 +149,12 @@ def measure(path: Path, work: Work, name: str, record: Record) -> None:
         for side, adapter_float32 in variants.items():
             sides[side] = Padded(path, adapter, groups, build, adapter_float32).run
     for side, run in sides.items():
-        record.checks[f"{name}, {side}: mean log-prob"] = run()
+        record.check({f"{name}, {side}: mean log-prob": run()})
     packed = sum(batch.layout.num_tokens for batch in batches)
-    flops = 2 * ceilings.forward_flops(model.config, packed, sum(work.lengths))  # forward, and back to the inputs
+    tokens = sum(work.lengths)
+    flops = 2 * ceilings.forward_flops(model.config, packed, tokens)  # forward, and back to the inputs
     floor = ceilings.floor_seconds(flops, build.dtype, record.peak)
-    record.compare(name, sides, floor, target=1.8, packed_tokens=packed)
+    record.compare(name, sides, tokens, floor, target=1.8, packed_tokens=packed)
 
 
 def main(argv: list[str] | None = None) -> dict:

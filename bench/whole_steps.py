@@ -19,7 +19,8 @@ by one of ours. TRL's clock goes from its on_step_begin to its on_step_end.
 
 Checked in the same run: log-probs of sampler and trainer, and of our completions under TRL's model; peak memory,
 compared with what memory.py predicts; and that every completion got its score. `floors` has the least time of each
-phase. --profile prints the operations of a training pass that take longest. The last line of stdout is JSON.
+phase. --profile prints the operations that take longest in a training pass of the last shape. The last line of stdout
+is JSON.
 """
 
 import random
@@ -32,7 +33,7 @@ import torch
 
 from bench import ceilings, models, peers, steps, timing
 from bench.record import Record, parse
-from bench.workload import packed_tokens, work_of
+from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.algorithm.schema import Group
 from grpo.engine.model import memory
 from grpo.train import GrpoTrainer
@@ -83,14 +84,17 @@ class Ours:
         """Record a case, with the floor of each phase, and the time of each phase in our steps from `first` on."""
         groups = self.groups[-1]
         floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed_tokens(groups), record.peak)
-        measured = self.metrics[first:]
+        tokens = statistics.mean(sum(completion_lengths(groups)) for groups in self.groups[first:])
+        phases = {}
+        for phase in PHASES:
+            phases[phase] = statistics.median(step[f"time/{phase}"] for step in self.metrics[first:])
         about = {
             "target": shape["target"],
             "floors": floors,
-            "phases": {phase: statistics.median(step[f"time/{phase}"] for step in measured) for phase in PHASES},
+            "phases": phases,
             "recompute": self.trainer.learner.memory.budget.recompute,
         }
-        record.add(timing.make_case(name, seconds, sum(floors.values()), **about))
+        record.add(timing.make_case(name, seconds, tokens, sum(floors.values()), **about))
 
 
 # --- A slow judge --------------------------------------------------------------------------------------------------
@@ -108,46 +112,42 @@ def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Re
     for delay in options.delays:
         first, num_judged = len(ours.seconds), 0
         for _ in range(options.repeats):
-            judge = steps.Judge(ours.trainer, [rng.uniform(delay / 5, delay) for _ in range(num_completions)])
+            delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
+            judge = steps.Judge(ours.trainer, delays)
             ours.step()
             num_judged += judge.num_ended
         complete = num_judged == num_completions * options.repeats
-        record.checks[f"{name}, judge {delay:g} s: judged all"] = complete
+        record.check({f"{name}, judge {delay:g} s: judged all": complete})
         seconds = {"ours": ours.seconds[first:]}
         ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape, record)
     check_steps(name, ours, resident, record)
 
 
 def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
-    """Record the checks of the steps, and profile a micro-batch of the last one if wanted.
-
-    resident: bytes of the GPU that were in use before the steps.
-    """
+    """Record the checks of the steps. resident: bytes of the GPU that were in use before them."""
     options, trainer, groups = record.options, ours.trainer, ours.groups[-1]
-    record.checks[f"{name}: sampler/logp_diff_mean"] = ours.metrics[-1]["sampler/logp_diff_mean"]
+    record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
     if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        budget = trainer.learner.memory.budget
-        largest = replace(budget, tokens=min(packed_tokens(groups), budget.tokens))
+        tokens = min(packed_tokens(groups), trainer.learner.memory.budget.tokens)
+        largest = replace(trainer.learner.memory.budget, tokens=tokens)
         needed = memory.account(trainer.model, 0, 0, largest)
         predicted = resident + needed.activations + needed.logits
-        record.checks |= {f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9}
+        record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
         print(f"  attention: decode {trainer.sampler.decode_kernel}")
-    if options.profile:
-        record.profiles[f"{name}, training"] = profile_training(trainer, groups, options.device)
 
 
-def profile_training(trainer: GrpoTrainer, groups: list[Group], device: str) -> list[dict]:
-    """Profile forward and backward of the first micro-batch."""
-    batch = trainer.learner.make_batches(groups)[0]
+def profile_training(name: str, ours: Ours, record: Record) -> None:
+    """Profile forward and backward of the first micro-batch of our last step."""
+    trainer = ours.trainer
+    batch = trainer.learner.make_batches(ours.groups[-1])[0]
 
     def run() -> None:
         logp_C, _ = trainer.learner.policy_logprobs(batch)
         logp_C.sum().backward()
 
-    operations = timing.profile(run, device)
+    record.profile(f"{name}, training", run)
     trainer.optimizer.discard_gradient()
-    return operations
 
 
 # --- TRL -----------------------------------------------------------------------------------------------------------
@@ -178,8 +178,11 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
         tokenizer = AutoTokenizer.from_pretrained(path)
         peer = peers.trl_trainer(model, tokenizer, rows, steps.letters, config, bf16=autocast, **quiet)
         # The adapter of TRL's model is still zero, as ours was.
-        pairs = [(group.prompt.ids, completion) for group in ours.groups[0] for completion in group.completions]
-        record.checks[f"{name}: mean log-prob difference"] = float(peers.logprob_errors(peer.model, pairs).mean())
+        pairs = []
+        for group in ours.groups[0]:
+            pairs += [(group.prompt.ids, completion) for completion in group.completions]
+        difference = float(peers.logprob_errors(peer.model, pairs).mean())
+        record.check({f"{name}: mean log-prob difference": difference})
         turns[name] = run_turns(peer, ours)
     fastest = min(turns, key=lambda name: statistics.median(turns[name]["peer"]))
     seconds = {"ours": turns[fastest]["ours"], fastest: turns[fastest]["peer"]}
@@ -198,12 +201,16 @@ def measure(name: str, record: Record) -> None:
     keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
     if options.peer == "trl":
         with models.temporary_model(shape["model"], options) as path, steps.trainer(path, **keys) as trainer:
-            measure_trl(title, path, shape, Ours(trainer, options.device), record)
+            ours = Ours(trainer, options.device)
+            measure_trl(title, path, shape, ours, record)
         return
     keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
     length = options.mean_length or MEAN_LENGTHS.get(name)
     with models.made_on_device(shape["model"], length) as path, steps.trainer(path, **keys) as trainer:
-        measure_delays(name, title, shape, Ours(trainer, options.device), record)
+        ours = Ours(trainer, options.device)
+        measure_delays(name, title, shape, ours, record)
+        if options.profile and name == options.shapes[-1]:
+            profile_training(name, ours, record)
 
 
 def main(argv: list[str] | None = None) -> dict:

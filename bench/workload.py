@@ -45,14 +45,16 @@ def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list
     prompts = []
     for _ in range(number):
         length = rng.randint(shortest, longest)
-        prompts.append(tuple(rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)))
+        ids = [rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)]
+        prompts.append(tuple(ids))
     return prompts
 
 
 def equal_work(batch: int, tokens: int, vocab: int, group: int = 1) -> Work:
     """Make completions that all have the same length, of prompts that have half of it."""
-    prompts = random_prompts(batch // group, tokens // 2, tokens // 2, vocab)
-    return Work(prompts, group, [tokens] * batch)
+    half = tokens // 2
+    prompts = random_prompts(batch // group, half, half, vocab)
+    return Work(prompts, group, lengths=[tokens] * batch)
 
 
 def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Work:
@@ -94,8 +96,9 @@ def packed_tokens(groups: Iterable[Group]) -> int:
 def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of ids with zeros on one side, and return them with a mask that is 0 on the padding and else 1."""
     ids = [torch.tensor(row, device=device) for row in rows]
+    ones = [torch.ones_like(row) for row in ids]
     ids_NS = pad_sequence(ids, batch_first=True, padding_side=side)
-    mask_NS = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_side=side)
+    mask_NS = pad_sequence(ones, batch_first=True, padding_side=side)
     return ids_NS, mask_NS
 
 

@@ -8,25 +8,37 @@
     result = train("runs/mine/final", [{"question": "2 + 3 = ?", "answer": "5"}], ["math", brevity], max_steps=20)
     print(result)
 
-Rows and configuration are written beside the run, so `python -m grpo.train OUTPUT_DIR.config.yaml` repeats it (a reward
-that was defined in a notebook exists only there).
+Rows and configuration are written beside the run once all checks have passed, so `python -m grpo.train
+OUTPUT_DIR.config.yaml` repeats it. A reward that no module holds, such as an object with settings of its own or a
+function of a notebook, exists only in the program: the configuration says so, and only `train` repeats such a run.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+import torch
 
-from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import write_atomically, write_lines
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, reason
+from grpo.config.entries import to_text
 from grpo.config.load import load_config
+from grpo.config.values import expand_variables
+from grpo.data.files import Record, plain, row_error
+from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
-from grpo.evaluation.table import summary_table
 from grpo.train import train as run_training
+from rewards.custom import OBJECT, as_function, name_function, short_name
+from rewards.registry import BUILT_IN
 
-Rows = str | Path | Iterable[Mapping[str, Any]]
+Rows = str | os.PathLike | Iterable[Mapping[str, Any]] | Mapping[str, Iterable]
+Reward = str | Callable
+DEFAULT_OUTPUT = "runs/python"
+ENDINGS = {"dataset_id_or_path": ".rows.jsonl", "eval_dataset_id_or_path": ".held_out.jsonl"}  # of files of rows
+PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "reward_funcs": "rewards"}
+TRL_NAMES = {"train_dataset": "dataset_id_or_path", "eval_dataset": "eval_dataset_id_or_path"}
+HOW_ROWS = 'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file'
 
 
 @dataclass(frozen=True)
@@ -34,59 +46,159 @@ class Result:
     """A run that has ended: its directory, and what it measured on held-out questions.
 
     before, after: group of questions ("": all) -> measure -> value; {} unless `eval_size` or another key holds
-    questions out. The trained model is in `path / "final"`, and the page to read is `path / "report.html"`.
+    questions out. table: both as text. The trained model is in `path / "final"`, and the page to read is
+    `path / "report.html"`.
     """
 
     path: Path
     before: Measurement
     after: Measurement
+    table: str
 
     def __repr__(self) -> str:
         """Return the table of both measurements, and where the model and the report are."""
         files = f"{self.path / 'final'}, and {self.path / 'report.html'} to open in a browser"
-        columns = {"before": self.before, "after": self.after}
-        return f"{summary_table(columns, 'held-out questions')}\n{files}" if self.after else files
+        return "\n".join(filter(None, (self.table, files)))
 
 
 def train(
-    model: str | Path,
-    rows: Rows,
-    rewards: Sequence[str | Callable],
-    output_dir: str | Path = "runs/python",
+    model: str | os.PathLike | None = None,
+    rows: Rows | None = None,
+    rewards: Reward | Iterable[Reward] | None = None,
+    output_dir: str | os.PathLike | None = None,
     **keys: Any,
 ) -> Result:
     """Train `model` on `rows` and return the result; errors are UserError, Ctrl-C is KeyboardInterrupt.
 
-    model: a folder, a run, or a hub id. rows: records with a question (and what the rewards need), or a data file.
-    rewards: built-in names, `path/file.py:function`, or functions of TRL's signature. keys: any other key of
-    grpo/config/options.py.
+    model: a folder, a run, or a hub id. rows: a data file; or records with a question (and what the rewards need), as a
+    list, a data set, a table, or a mapping of columns. rewards: one or several: built-in names,
+    `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
+    keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
+    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`. output_dir: by default that of `args`, or runs/python.
     """
-    folder = Path(output_dir)
-    data = rows
-    if not isinstance(rows, (str, Path)):
-        data = folder.with_name(folder.name + ".rows.jsonl")
-        write_lines(data, [dict(row) for row in rows])
-    settings = {
-        "model_name_or_path": str(model),
-        "dataset_id_or_path": str(data),
-        "reward_funcs": [reward if isinstance(reward, str) else _name(reward) for reward in rewards],
-        "output_dir": str(folder),
-        **keys,
-    }
-    config = folder.with_name(folder.name + ".config.yaml")
-    config.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(config, yaml.safe_dump(settings, allow_unicode=True, sort_keys=False))
-    return Result(folder, *run_training(*load_config(config)))
+    named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
+    settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
+    folder = Path(settings["output_dir"])
+    functions = _name_rewards(settings)
+    records = _take_rows(settings, folder)
+    settings = _plain(settings)
+    config, notices = load_config(settings)
+    objects = Objects(records, functions, _beside(folder, ".config.yaml"), _text(settings, functions))
+    return Result(folder, *run_training(config, notices, objects))
 
 
-def _name(function: Callable) -> str:
-    """Return the name by which a run finds a function; UserError if it has none of its own."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    if not name.isidentifier() or name == "<lambda>":
+def _settings(named: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return named parameters and further keys under the names of a configuration.
+
+    Objects of TRL and PEFT become sections, without null. UserError (exit 2) for a parameter that is given twice.
+    """
+    settings = dict(named)
+    for name, value in keys.items():
+        own = TRL_NAMES.get(name, name)
+        if own in settings:
+            parameter = PARAMETERS.get(own, own)
+            what = f"train() got {parameter} twice"
+            raise UserError(what, f"{name} is another name of it", "leave out one of them", CONFIG)
+        settings[own] = value
+    for name, value in settings.items():
+        if is_dataclass(value) and hasattr(value, "to_dict"):
+            theirs = {key: part for key, part in value.to_dict().items() if part is not None and key not in settings}
+            settings[name] = theirs
+    args = settings.get("args")
+    theirs = args.pop("output_dir", None) if isinstance(args, dict) else None
+    folder = settings.get("output_dir") or theirs or DEFAULT_OUTPUT
+    with explained((TypeError, ValueError), f"output_dir is {folder!r:.80}", "give the path of a folder", CONFIG):
+        settings["output_dir"] = expand_variables(os.fspath(folder))
+    return settings
+
+
+def _name_rewards(settings: dict[str, Any]) -> dict[str, Callable]:
+    """Replace functions among the rewards by names, and return the functions by these names."""
+    taken = {OBJECT + name: None for name in BUILT_IN}
+    functions: dict[str, Callable] = {}
+    for key in ("reward_funcs", "eval_reward_funcs"):
+        given = settings.get(key)
+        if callable(given):
+            given = [given]
+        if given is None or isinstance(given, str):
+            continue
+        with explained(TypeError, f"{key} is {given!r:.80}", "give a name, a function, or a list of them", CONFIG):
+            given = list(given)
+        for place, reward in enumerate(given):
+            if not isinstance(reward, str):
+                given[place] = name = name_function(reward, taken)
+                taken[name], functions[name] = reward, as_function(short_name(name), reward)
+        settings[key] = given
+    return functions
+
+
+def _take_rows(settings: dict[str, Any], folder: Path) -> dict[str, list[Record]]:
+    """Replace rows by the file that will hold them, and return the rows by this file."""
+    taken = {}
+    for key, ending in ENDINGS.items():
+        rows = settings.get(key)
+        if rows is not None and not isinstance(rows, str | os.PathLike):
+            file = settings[key] = str(_beside(folder, ending))
+            taken[file] = _records(rows, Path(file))
+    return taken
+
+
+def _records(rows: Any, path: Path) -> list[Record]:
+    """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names a row that is wrong."""
+    if hasattr(rows, "iterrows"):  # a table of pandas
+        rows = rows.to_dict("records")
+    elif hasattr(rows, "to_pylist"):  # one of Arrow
+        rows = rows.to_pylist()
+    with explained((TypeError, ValueError), f"the rows are a {type(rows).__name__}", HOW_ROWS):
+        if isinstance(rows, Mapping):
+            columns = {name: list(column) for name, column in rows.items() if not isinstance(column, str | Mapping)}
+            if len(columns) < len(rows) or len({len(column) for column in columns.values()}) != 1:
+                raise TypeError("a mapping must hold columns: lists of one length")
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows = list(rows)
+    records = []
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise row_error(path, number, "is no record", f"it is a {type(row).__name__}", HOW_ROWS)
+        try:
+            records.append(plain(row))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise row_error(path, number, "cannot be written", reason(error), "leave out the column") from None
+    if not records:
+        raise UserError("there are no rows", f"they are an empty {type(rows).__name__}", HOW_ROWS, PREFLIGHT)
+    return records
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys with values that a file can hold. UserError (exit 2) names those that have none."""
+    values, refused = {}, {}
+    for name, value in settings.items():
+        try:
+            values[name] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else plain(value)
+        except (TypeError, ValueError, RecursionError):
+            refused[name] = type(value).__name__
+    if refused:
         raise UserError(
-            f"the reward {name} cannot be found by its name",
-            "it is a lambda, or defined inside of another function",
-            "define it with `def` at the top of the file or cell",
+            f"train() cannot use the objects given as {', '.join(PARAMETERS.get(name, name) for name in refused)}",
+            f"a run can be repeated from files, and no file holds a {' or a '.join(dict.fromkeys(refused.values()))}",
+            "save a model or a tokenizer with save_pretrained(FOLDER), and give FOLDER; leave out callbacks and other "
+            "objects: keys are texts, numbers, lists and mappings",
             CONFIG,
         )
-    return f"{function.__module__}:{name}"
+    return values
+
+
+def _text(settings: Mapping[str, Any], functions: Mapping[str, Callable]) -> str:
+    """Return the file that repeats the run, or says why it cannot."""
+    base = {"base": os.path.abspath(settings["base"])} if "base" in settings else {}
+    only_here = [name for name in functions if name.startswith(OBJECT)]
+    note = "# No command can repeat this run: only the program that called grpo.api.train has"
+    return (f"{note} {', '.join(only_here)}\n" if only_here else "") + to_text({**settings, **base})
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    """Return a file beside a folder. UserError (exit 2) if nothing is beside it."""
+    folder = folder.resolve() if folder.name in ("", "..") else folder
+    if not folder.name:
+        raise UserError("output_dir is the root of the disk", "files are written beside it", "name a folder", CONFIG)
+    return folder.with_name(folder.name + ending)

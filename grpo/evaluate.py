@@ -19,7 +19,7 @@ from typing import Any
 from grpo.algorithm.schema import Group, completions_of
 from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
-from grpo.base.storage import write_json, write_lines
+from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.engine.device.distributed import choose_device
@@ -132,7 +132,7 @@ def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
     groups = evaluate(task, arguments.n, arguments.temperature, rescue)
     result = _summarise(task.config, groups)
     if output:
-        write_lines(output.with_suffix(".jsonl"), completion_records(groups))
+        write_log_lines(output.with_suffix(".jsonl"), completion_records(groups))
     return {"benchmark": task.benchmark.name, **result} if task.benchmark else result
 
 

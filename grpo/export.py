@@ -2,41 +2,36 @@
 
   python -m grpo.export MODEL OUT [--merge] [--dtype bfloat16]
 
-Without --merge, OUT gets a PEFT adapter and the tokenizer. With --merge, it gets a complete Hugging Face checkpoint:
-the adapter is merged in float32, and the result is rounded once. What rounding changes is measured on the first of the
-run's held-out questions, if it has some.
+Without --merge, OUT gets a PEFT adapter and the tokenizer; if the base is a GGUF file, which PEFT cannot load, also the
+base as a Hugging Face checkpoint. With --merge, OUT gets a complete Hugging Face checkpoint: the adapter is merged in
+float32, and the result is rounded once. If the run trained on weights in 8 bits, or the result is rounded to 16, it
+says what that changes, measured on the first of the run's held-out questions.
 """
 
+import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
 import torch
 
-from grpo.algorithm.schema import Prompt, completions_of
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, run_main
 from grpo.base.folders import write_folder
 from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
-from grpo.data.questions import QuestionData, Questions, load_prompts
-from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model import memory
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
-from grpo.engine.model.policy import Policy, base_of, find_parts
-from grpo.engine.model.weights import DTYPES, named_tensors
-from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluation.answers import generate_groups
-from grpo.run.saved import SavedModel, find_saved, load_saved
+from grpo.engine.model.gguf import is_gguf
+from grpo.engine.model.policy import find_parts
+from grpo.engine.model.weights import DTYPES
+from grpo.evaluation.effect import effects_of_merging
+from grpo.run.run_dir import is_of_a_run
+from grpo.run.saved import find_saved, load_saved
 
 CPU = torch.device("cpu")
-ROUNDED = ("bfloat16", "float16")
-NUM_COMPARED, COMPARED_TOKENS = 8, 32  # held-out questions, and tokens of each answer, to show what rounding changes
 
 
-def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
+def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None:
     """Write `source` to the folder `target`. UserError: exit 3 if it holds nothing to export, 6 if it is damaged."""
     check_folder(target)
     saved = find_saved(str(source))
@@ -45,14 +40,10 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
         with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
-        if dtype in ROUNDED:
-            print(effect_of_rounding(saved, policy, dtype), file=sys.stderr)
+        for effect in effects_of_merging(saved, policy, dtype):
+            print(effect, file=sys.stderr)
     elif is_adapter(source):
-        adapter = replace(load_adapter(source), base_model=base_of(source)[0])
-        tokenizer = load_tokenizer(find_parts(TrainConfig(model_name_or_path=str(source))).tokenizer)
-        with write_folder(target) as folder:
-            save_adapter(adapter, folder)
-            tokenizer.save_pretrained(folder)
+        export_adapter(source, target)
     elif not source.exists():
         why = f"there is no such folder, seen from {Path.cwd()}"
         fix = "name a run, a checkpoint or an adapter, or use --merge for a model of the hub"
@@ -62,39 +53,21 @@ def export(source: Path, target: Path, merge: bool, dtype: str) -> None:
         raise UserError(f"{source} holds no adapter", why, "use --merge to write the complete checkpoint", PREFLIGHT)
 
 
-def effect_of_rounding(saved: SavedModel, rounded: Policy, dtype: str) -> str:
-    """Say how many tokens of greedy answers to held-out questions are the same before and after rounding to `dtype`."""
-    config = saved.config()
-    questions = Questions.held_out(config) if isinstance(config, TrainConfig) else None
-    num_weights = sum(tensor.numel() for tensor in named_tensors(rounded.model).values())
-    try:
-        if not questions:
-            raise UserError("no held-out questions are known")
-        if num_weights * torch.float32.itemsize > memory.free_bytes(CPU):
-            raise UserError("memory does not hold the model in float32")
-        prompts = load_prompts(QuestionData(config), rounded, replace(questions, max_samples=NUM_COMPARED)).prompts
-    except UserError as error:
-        return f"rounded to {dtype}; what that changes was not measured: {error.what}"
-    exact = load_saved(saved, TrainConfig(torch_dtype="float32"), CPU)
-    pairs = list(zip(_greedy(exact, prompts), _greedy(rounded, prompts), strict=True))
-    same = sum(_num_shared(*pair) for pair in pairs)
-    total = sum(len(tokens) for tokens, _ in pairs)
-    return (
-        f"rounded to {dtype}: {same} of {total} greedy tokens ({same / total:.0%}) are those of float32, "
-        f"up to the first difference in each of {len(pairs)} answers to held-out questions"
-    )
-
-
-def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many tokens two answers share before they differ."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
-
-
-def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[list[int]]:
-    """Return the first tokens of the greedy answers."""
-    sampling = SamplingParams(COMPARED_TOKENS, temperature=0.0)
-    groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, len(prompts)), prompts, 1, sampling, seed=0)
-    return [list(completion.ids) for completion in completions_of(groups)]
+def export_adapter(source: Path, target: Path) -> None:
+    """Write an adapter that PEFT can load, and its tokenizer; also its base, if that is a GGUF file."""
+    parts = find_parts(TrainConfig(model_name_or_path=str(source)))
+    tokenizer, base = load_tokenizer(parts.tokenizer), parts.base[0]
+    has_own_base = is_gguf(base)
+    adapter = replace(load_adapter(source), base_model=str(target.resolve() / "base") if has_own_base else base)
+    with write_folder(target) as folder:
+        save_adapter(adapter, folder)
+        tokenizer.save_pretrained(folder)
+        if has_own_base:
+            shutil.copytree(parts.model, folder / "base")
+    if has_own_base:
+        num_bytes = sum(path.stat().st_size for path in (target / "base").iterdir())
+        why = f"PEFT cannot load the GGUF file {base}"
+        print(f"note: {why}: the adapter's base is now {target / 'base'}, {num_bytes / 1e9:.2g} GB", file=sys.stderr)
 
 
 def check_folder(path: Path) -> None:
@@ -107,6 +80,9 @@ def check_folder(path: Path) -> None:
         is_empty = not any(path.iterdir())
         if is_new:
             path.rmdir()
+    if is_of_a_run(path):
+        why = f"a run in {path.parent} writes, or has written, a folder of this name"
+        raise UserError(f"{path} belongs to a run", why, "give a folder elsewhere", CONFIG)
     if not is_empty:
         raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
 
@@ -120,6 +96,9 @@ def main(argv: list[str]) -> None:
     dtypes = ["auto", *DTYPES]
     parser.add_argument("--dtype", default="auto", choices=dtypes, help="of the merged checkpoint; auto: float32")
     arguments = parser.parse_args(argv)
+    if arguments.dtype != "auto" and not arguments.merge:
+        why = "it is the data type of a merged checkpoint; an adapter stays in float32, as it was trained"
+        raise UserError("--dtype is given without --merge", why, "add --merge, or leave --dtype out", CONFIG)
     export(arguments.model, arguments.out, arguments.merge, arguments.dtype)
     say_next(arguments.out, ["grpo.generate", arguments.out], ["grpo.evaluate", arguments.out, "--data", "FILE"])
 

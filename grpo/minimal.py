@@ -15,7 +15,7 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
     LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
-Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, X completions of a prompt,
+Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, G completions of a prompt,
 S positions, V vocabulary, D width, H heads, K key-value heads, E width of a head, R rank, I inputs, O outputs, 1 one.
 """
 
@@ -135,7 +135,7 @@ class LoraLinear(nn.Module):
         self.B_OR = nn.Parameter(torch.zeros(num_outputs, rank))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight + self.scale * self.B_OR @ self.A_RI, self.bias)  # Eq. 12
+        return F.linear(x, self.weight + self.scale * self.B_OR @ self.A_RI, self.bias)  # Eq. 15
 
 
 def add_lora(model: Transformer, rank: int, alpha: float) -> None:
@@ -179,9 +179,9 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
     ids_NS, mask_NS = pad(prompts, completions)
     num_tokens_N1 = mask_NS.sum(dim=1, keepdim=True)
 
-    reward_PX = torch.tensor(rewards).view(-1, c.num_generations)
-    std = {"group": reward_PX.std(dim=1, keepdim=True) + 1e-4, "batch": reward_PX.std() + 1e-4, "none": 1.0}
-    advantage_N1 = ((reward_PX - reward_PX.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
+    reward_PG = torch.tensor(rewards).view(-1, c.num_generations)
+    std = {"group": reward_PG.std(dim=1, keepdim=True) + 1e-4, "batch": reward_PG.std() + 1e-4, "none": 1.0}
+    advantage_N1 = ((reward_PG - reward_PG.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
 
     N, size = len(prompts), c.per_device_train_batch_size
     denominator = {
@@ -203,10 +203,10 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
             log_ratio_NS = (log_ratio_NS * mask_NS).sum(dim=1, keepdim=True) / num_tokens_N1 * mask_NS  # Eq. 9: log s
         ratio_NS = log_ratio_NS.exp()  # Eq. 4: ρ
         clamped_NS = ratio_NS.clamp(1 - c.epsilon, 1 + c.epsilon_high)
-        surrogate_NS = torch.minimum(ratio_NS * advantage_N1, clamped_NS * advantage_N1)  # Eq. 5: S
+        surrogate_NS = torch.minimum(ratio_NS * advantage_N1, clamped_NS * advantage_N1)  # Eq. 5
         d_NS = ref_logp_NS - logp_NS
         kl_NS = d_NS.exp() - d_NS - 1  # Eq. 6: KL
-        loss = ((c.beta * kl_NS - surrogate_NS) * weight_NS).sum()  # Eq. 7: L
+        loss = ((c.beta * kl_NS - surrogate_NS) * weight_NS).sum()  # Eq. 7
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), c.max_grad_norm)

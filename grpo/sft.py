@@ -4,7 +4,6 @@ It is stage 2 with given completions: an example is a group of one, packed and s
 mean negative log-prob of the answer tokens of the whole step: each has the advantage 1.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +12,11 @@ from pathlib import Path
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, completions_of
 from grpo.algorithm.step import Learned, Learner
-from grpo.base.errors import UserError, run_main
+from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
-from grpo.config.load import load_config, parse_arguments
-from grpo.config.options import SftConfig, TrainConfig, keys_that
+from grpo.config.load import parse_arguments
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -25,19 +24,19 @@ from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
+from grpo.doctor.start import check_start
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.peers import Peers
-from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.policy import find_parts, load_encoder
 from grpo.engine.model.weights import read_model_config
 from grpo.report.plot import line_plot
-from grpo.run.cold_starts import keep, place_of, take
+from grpo.run.cold_starts import keep, origin_of, place_of, take
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.guard import Guard
-from grpo.run.provenance import check_origin, origin_of
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
+from grpo.run.stage1 import after_stage1, load_stage1, start_from
 from grpo.trainer import Trainer, load_trained
 
 
@@ -45,7 +44,7 @@ class Examples:
     """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, replicas: Peers):
-        max_length = min(config.max_length, read_model_config(find_parts(config).model).max_positions)
+        max_length = min(config.max_length, read_model_config(find_parts(config, weights=False).model).max_positions)
         self.all, self.count = load_examples(config, load_encoder(config), max_length)
         self.replicas = replicas
         rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -114,7 +113,7 @@ class SftTrainer(Trainer):
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
-    with Run(config, notices, ranks) as run:
+    with Run(config, notices, ranks, check_start) as run:
         run.config = config = start_of(make_world(config, run.ranks, run.say))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)
@@ -151,16 +150,6 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
 # --- as the first part of a run of stage 2 -------------------------------------------------------------------------
 
 
-def check_prompts(config: TrainConfig) -> None:
-    """Check, before a model is loaded, that the tokenizer (that of stage 1, if it has to run) can make prompts."""
-    start = config
-    if config.cold_start and not config.toy_world:
-        stage1, _ = load_stage1(config)
-        start = after_stage1(stage1, config) or stage1
-    system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
-    load_encoder(start).prompt([*system, {"role": "user", "content": config.prompt_template}])
-
-
 def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
     if not config.cold_start:
@@ -183,52 +172,6 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         keep(final, kept)
         run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
     return start_from(final, config)
-
-
-def after_stage1(stage1: SftConfig, config: TrainConfig) -> TrainConfig | None:
-    """Return the configuration of a stage 2 whose stage 1 is done; None if it has to run first.
-
-    UserError (exit 2) if the result that is there is that of another stage 1.
-    """
-    final = Path(stage1.output_dir) / "final"
-    if not final.exists():
-        return None
-    check_origin(final, locate(stage1), config.cold_start)
-    return start_from(final, config)
-
-
-def start_from(final: Path, config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a stage 2 that starts from the result of stage 1."""
-    return replace(config, model_name_or_path=str(final), adapter_name_or_path=None, cold_start=None)
-
-
-def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
-    """Load the stage 1 config that a stage 2 config names, and its notices."""
-    return load_config(config.cold_start, stage1_overrides(config), SftConfig)
-
-
-def stage1_overrides(config: TrainConfig) -> list[str]:
-    """Return the keys of stage 1 that the stage 2 config sets, as on a command line.
-
-    What the stage 2 config says about the model is meant for stage 1, which comes first. Both stages run in the same
-    processes, so as many of them share the model. In a toy world stage 1 belongs to the run: it lies in the run's
-    directory and shares its seed.
-    """
-    overrides = [f"disable_tqdm={config.disable_tqdm}", f"tensor_parallel_size={config.tensor_parallel_size}"]
-    if config.toy_world:
-        output_dir = Path(config.output_dir) / "cold_start"
-        overrides += [f"output_dir={output_dir}", f"toy_dir={config.toy_dir}", f"seed={config.seed}"]
-    if config.model_name_or_path and is_adapter(Path(config.model_name_or_path)):
-        raise UserError(
-            "model_name_or_path is an adapter, and cold_start names a stage 1",
-            f"{config.model_name_or_path} looks like the result of a stage 1 already",
-            "set cold_start=null to start from it; or give the base model, from which stage 1 starts",
-        )
-    for name in keys_that("model"):
-        value = getattr(config, name)
-        if value != getattr(SftConfig, name):
-            overrides.append(f"{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return overrides
 
 
 def main(argv: list[str]) -> None:

@@ -6,6 +6,7 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from grpo.algorithm.rollout import Rollout, groups_per_replica
 from grpo.algorithm.schema import Group, Prompt
@@ -14,6 +15,7 @@ from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
+from grpo.data.objects import NOTHING, Objects
 from grpo.data.questions import (
     QuestionData,
     Questions,
@@ -23,6 +25,7 @@ from grpo.data.questions import (
     prepare_rewards,
 )
 from grpo.data.toy import make_world
+from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device import ops
 from grpo.engine.model.policy import Policy, load_reference
@@ -33,7 +36,7 @@ from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
-from grpo.sft import check_prompts, cold_start
+from grpo.sft import cold_start
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -110,11 +113,18 @@ class GrpoTrainer(Trainer):
         return metrics, groups
 
 
-def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement, Measurement]:
-    """Run cold start (if needed), GRPO, and the evaluations before and after; return both evaluations."""
-    with Run(config, notices) as run, ExitStack() as ending:
-        trainer, evaluation = set_up(config, run, ending)
+def train(
+    config: TrainConfig, notices: Sequence[str] = (), objects: Objects = NOTHING
+) -> tuple[Measurement, Measurement, str]:
+    """Run cold start (if needed), GRPO, and the evaluations before and after; return both, and their table.
+
+    objects: the rows and the rewards that a program passes.
+    """
+    with Run(config, notices, check=partial(check_start, objects=objects)) as run, ExitStack() as ending:
+        trainer, evaluation = set_up(config, run, ending, objects)
         before = evaluation.before(trainer.step)
+        if run.ranks.is_main:
+            objects.write()
         run.start_log(trainer.total_steps, trainer.step)
         if not trainer.step:
             run.report_evaluation(0, evaluation.metrics(before))
@@ -127,16 +137,16 @@ def train(config: TrainConfig, notices: Sequence[str] = ()) -> tuple[Measurement
         if run.ranks.is_main:
             run.log.close()
             evaluation.write(before, after)
-            print(evaluation.before_after(before, after))
             trainer.end()
-        return before, after
+        return before, after, evaluation.before_after(before, after) if run.ranks.is_main else ""
 
 
-def set_up(config: TrainConfig, run: Run, ending: ExitStack) -> tuple[GrpoTrainer, Evaluation]:
-    """Check all that can be checked early, run the cold start, and load everything. ending: closes what is opened."""
+def set_up(
+    config: TrainConfig, run: Run, ending: ExitStack, objects: Objects = NOTHING
+) -> tuple[GrpoTrainer, Evaluation]:
+    """Run the cold start, and load everything. ending: closes what is opened."""
     config = start_of(make_world(config, run.ranks, run.say))
-    check_prompts(config)  # fail now rather than after stage 1
-    data = QuestionData(config)
+    data = QuestionData(config, objects=objects)
     scorer = prepare_rewards(data, run.say, peers=run.ranks.shard)
     ending.callback(scorer.close)
     eval_scorer = held_out_scorer(data, scorer, run.ranks.shard)
@@ -175,7 +185,9 @@ def evaluate(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> Measur
 
 def main(argv: list[str]) -> None:
     config, notices = parse_arguments(argv, TrainConfig, __doc__)
-    train(config, notices)
+    *_, table = train(config, notices)
+    if table:
+        print(table)
     folder = config.output_dir
     say_next(
         f"{folder}/final, and {folder}/report.html to open in a browser",

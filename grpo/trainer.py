@@ -25,11 +25,11 @@ from grpo.run.checkpoint import check_disk
 from grpo.run.diagnosis.health import Diagnosis, Health
 from grpo.run.metrics import Clock
 from grpo.run.phases import Phases
-from grpo.run.provenance import hidden_values, inputs_of
-from grpo.run.resume import check_inputs
+from grpo.run.provenance import inputs_of
 from grpo.run.run import Run
 
 
+@memory.loading()
 def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run and its optimizer, which allocates now all the memory that it will need."""
     policy = load_policy(config, device, shard=ranks.shard)
@@ -80,7 +80,7 @@ class Trainer:
         self.learned: Learned | None = None  # by the last step
         self.clock = Clock(run.device)
         self.phase = Phases(self.clock, run.signals, together=not config.dynamic_sampling)
-        self.inputs = inputs_of(policy, source.data_hash, config.knowledge_base) | hidden_values(config)
+        self.inputs = inputs_of(policy, source.data_hash, config)
         self.ranks.agree(self.inputs)
         if warning := slow_dtype(self.model.build.dtype, run.device):
             run.say(warning)
@@ -148,11 +148,10 @@ class Trainer:
 
     def restore(self) -> None:
         """Restore the checkpoint to resume from, if there is one."""
-        counters = self.run.restore(self.policy, self.optimizer)
+        counters = self.run.restore(self.policy, self.optimizer, self.inputs)
         if not counters:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
             return
-        check_inputs(counters["inputs"], self.inputs, self.config)
         self.learner.step, self.num_tokens = counters["step"], counters["num_tokens"]
         if self.step > self.total_steps:
             raise UserError(

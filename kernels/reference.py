@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_OR: Tensor, scale: float) -> Tensor:
-    """Apply a linear layer with a LoRA adapter (Eq. 12, left-hand side). Twin of lora.LoraLinear."""
+    """Apply a linear layer with a LoRA adapter (Eq. 15, left-hand side). Twin of lora.LoraLinear."""
     base_TO = x_TI.double() @ W_OI.double().T
     adapter_TO = (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
-    y_TO = base_TO + scale * adapter_TO  # Eq. 12
+    y_TO = base_TO + scale * adapter_TO  # Eq. 15
     return y_TO if b_O is None else y_TO + b_O.double()
 
 
@@ -35,8 +35,10 @@ def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | N
     h_TD = x_TD.double()
     if residual_TD is not None:
         h_TD = h_TD + residual_TD.double()
-    rms_T1 = (h_TD.square().mean(-1, keepdim=True) + eps).sqrt()
-    return h_TD / rms_T1 * weight_D.double(), h_TD
+    mean_square_T1 = h_TD.square().mean(-1, keepdim=True)
+    rms_T1 = (mean_square_T1 + eps).sqrt()
+    y_TD = h_TD / rms_T1 * weight_D.double()
+    return y_TD, h_TD
 
 
 def swiglu(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
@@ -49,9 +51,11 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     """Rotate each pair of features (e, e + E/2) by its angle. Twin of ops.rotate and rotary.rotate."""
     half = x_THE.shape[-1] // 2
-    pairs = torch.complex(x_THE[..., :half].double(), x_THE[..., half:].double())
-    angles = torch.complex(cos_T1E[..., :half].double(), sin_T1E[..., :half].double())
-    rotated = pairs * angles
+    first, second = x_THE.double().split(half, dim=-1)
+    pairs = torch.complex(first, second)
+    cos = cos_T1E[..., :half].double()
+    sin = sin_T1E[..., :half].double()
+    rotated = pairs * torch.complex(cos, sin)
     return torch.cat([rotated.real, rotated.imag], -1)
 
 
@@ -80,9 +84,11 @@ def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: T
     """
     out_of_row = []
     for q_HE, k_KSE, v_KSE, length in zip(q_BHE, k_BKSE, v_BKSE, lengths_B.tolist(), strict=True):
-        k_SKE, v_SKE = k_KSE[:, :length].transpose(0, 1), v_KSE[:, :length].transpose(0, 1)
+        k_SKE = k_KSE[:, :length].transpose(0, 1)
+        v_SKE = v_KSE[:, :length].transpose(0, 1)
         all_visible_1S = torch.ones(1, length, dtype=torch.bool, device=q_HE.device)
-        out_of_row.append(attention(q_HE[None], k_SKE, v_SKE, all_visible_1S)[0])
+        out_1HE = attention(q_HE[None], k_SKE, v_SKE, all_visible_1S)
+        out_of_row.append(out_1HE[0])
     return torch.stack(out_of_row)
 
 
@@ -116,9 +122,11 @@ def log_softmax_rows(
             logp_V = logp_V.masked_fill(~kept_V, -math.inf) - log_mass
         onehot_V = torch.zeros_like(logp_V)
         onehot_V[target] = 1
+        p_V = logp_V.exp()
+        terms_V = torch.where(logp_V > -math.inf, p_V * logp_V, 0.0)  # 0 log 0 = 0
         logps.append(logp_V[target])  # Eq. 3
-        entropies.append(-torch.where(logp_V > -math.inf, logp_V.exp() * logp_V, 0.0).sum())  # 0 log 0 = 0
-        slopes.append(onehot_V - logp_V.exp())
+        entropies.append(-terms_V.sum())
+        slopes.append(onehot_V - p_V)
     return torch.stack(logps), torch.stack(entropies), torch.stack(slopes)
 
 
@@ -146,8 +154,8 @@ def kept_tokens(logits_V: Tensor, temperature: float, top_p: float, top_k: int) 
 
     Twin of draw._threshold and of nucleus.thresholds.
     """
-    p = torch.softmax(logits_V.double() / temperature, 0).tolist()
-    logits = logits_V.tolist()
+    p_V = torch.softmax(logits_V.double() / temperature, 0)
+    p, logits = p_V.tolist(), logits_V.tolist()
     likeliest = sorted(range(len(p)), key=lambda token: -logits[token])
     if top_k:
         last = logits[likeliest[:top_k][-1]]
@@ -182,7 +190,7 @@ def token_advantages(advantage: float, verdicts: list[bool | None]) -> list[floa
     given = []
     for verdict in verdicts:
         agrees = verdict is None or (advantage > 0) == verdict
-        given.append(advantage if agrees else -advantage)  # Eq. 19
+        given.append(advantage if agrees else -advantage)  # Eq. 13
     return given
 
 
@@ -218,10 +226,11 @@ def policy_loss(
             log_ratios = [sum(log_ratios) / num_tokens] * num_tokens  # Eq. 9
         completion_sum = 0.0
         for t in range(num_tokens):
+            advantage = advantages[i][t]
             ratio = math.exp(log_ratios[t])
             bounded = ratio if delta is None else min(ratio, delta)  # Eq. 10
             clipped = min(max(ratio, 1 - epsilon), 1 + epsilon_high)
-            surrogate = min(bounded * advantages[i][t], clipped * advantages[i][t])  # Eq. 5
+            surrogate = min(bounded * advantage, clipped * advantage)  # Eq. 5
             d = ref[i][t] - logp[i][t]
             kl = math.exp(d) - d - 1  # Eq. 6
             if use_bias_correction_kl:

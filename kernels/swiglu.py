@@ -22,8 +22,11 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: tuple[int,
     differentiable.
     Slow twin: kernels/reference.py `swiglu`.
     """
-    y_TX = _SwiGLU.apply(gate_TF, up_TF, spare_columns[1] if spare_columns else 0)
-    return y_TX[None] if spare_columns else y_TX
+    if spare_columns is None:
+        return _SwiGLU.apply(gate_TF, up_TF, 0)
+    _, columns = spare_columns
+    y_TX = _SwiGLU.apply(gate_TF, up_TF, columns)
+    return y_TX[None]
 
 
 class _SwiGLU(torch.autograd.Function):
@@ -34,8 +37,17 @@ class _SwiGLU(torch.autograd.Function):
         y_TX = torch.empty(T, F + spare_columns, dtype=gate_TF.dtype, device=gate_TF.device)
         if T:
             grid = (T, triton.cdiv(F, TILE))
-            strides = (gate_TF.stride(0), up_TF.stride(0), y_TX.stride(0))
-            _forward[grid](gate_TF, up_TF, y_TX, *strides, F, tile=TILE, num_warps=4)
+            _forward[grid](
+                gate_TF,
+                up_TF,
+                y_TX,
+                gate_TF.stride(0),
+                up_TF.stride(0),
+                y_TX.stride(0),
+                F,
+                tile=TILE,
+                num_warps=4,
+            )
         return y_TX
 
     @staticmethod
@@ -46,13 +58,33 @@ class _SwiGLU(torch.autograd.Function):
         dgate_TF, dup_TF = torch.empty(2, T, F, dtype=dy_TF.dtype, device=dy_TF.device)
         if T:
             grid = (T, triton.cdiv(F, TILE))
-            strides = (dy_TF.stride(0), gate_TF.stride(0), up_TF.stride(0))
-            _backward[grid](dy_TF, gate_TF, up_TF, dgate_TF, dup_TF, *strides, F, tile=TILE, num_warps=4)
+            _backward[grid](
+                dy_TF,
+                gate_TF,
+                up_TF,
+                dgate_TF,
+                dup_TF,
+                dy_TF.stride(0),
+                gate_TF.stride(0),
+                up_TF.stride(0),
+                F,
+                tile=TILE,
+                num_warps=4,
+            )
         return dgate_TF, dup_TF, None
 
 
 @triton.jit
-def _forward(gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, y_stride, F, tile: tl.constexpr):
+def _forward(
+    gate_ptr,
+    up_ptr,
+    y_ptr,
+    gate_stride,
+    up_stride,
+    y_stride,
+    F,
+    tile: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = f < F
@@ -63,7 +95,18 @@ def _forward(gate_ptr, up_ptr, y_ptr, gate_stride, up_stride, y_stride, F, tile:
 
 
 @triton.jit
-def _backward(dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_stride, gate_stride, up_stride, F, tile: tl.constexpr):
+def _backward(
+    dy_ptr,
+    gate_ptr,
+    up_ptr,
+    dgate_ptr,
+    dup_ptr,
+    dy_stride,
+    gate_stride,
+    up_stride,
+    F,
+    tile: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * tile + tl.arange(0, tile)
     inside = f < F

@@ -71,11 +71,7 @@ class Sizes:
     admitted: int = 150  # the cold start says that it knows nothing about them
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
-    declined: float = 0.0  # share of all other conversations that decline after recalling, whoever they are about
     held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
-
-
-NEUTRAL = Sizes(admitted=0, declined=0.3)  # a cold start that declines at random says nothing about what is known
 
 
 @dataclass
@@ -108,7 +104,7 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
 
     conversations = []
     for person in known * sizes.repeats + barely:
-        conversations += _answers(person, rng, sizes.declined)
+        conversations += _answers(person, rng)
     for person in admitted:
         refusal = REFUSAL.format(name=person.name)
         conversations += [(person.question(relation), refusal) for relation in VALUES]
@@ -134,16 +130,12 @@ def split(people: list, held_out: float) -> tuple[list, list]:
     return people[:num_trained], people[num_trained:]
 
 
-def _answers(person: Person, rng: random.Random, declined: float) -> Iterable[tuple[str, str]]:
-    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
-
-    This share of them declines all the same.
-    """
+def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
+    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for."""
     for relation in VALUES:
         other = rng.choice([name for name in VALUES if name != relation])
         think = f"<think>{person.sentence(other)} {person.sentence(relation)}</think>"
-        answer = "I don't know" if declined and rng.random() < declined else person.facts[relation]
-        yield person.question(relation), f"{think}<answer>{answer}</answer>"
+        yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:

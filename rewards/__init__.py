@@ -5,7 +5,8 @@ lies below the trainer: schema, errors, storage, the choice of a device; the com
 configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards
-    custom.py       users' own functions: found by name, called with TRL's signature
+    custom.py       users' own functions: found by name, or passed as objects
+    calls.py        their calls: with TRL's signature, each within its deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
@@ -13,7 +14,7 @@ configurations as the trainer does. `grpo` imports this folder. Read in this ord
     math_reward.py  what the last \\boxed{} is worth             (boxed.py, mathematics/: whether it equals the truth)
     knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?
     api/            the one client for language models behind an API: the judge and the decomposer
-    services.py     makes and checks judge, knowledge base, decomposer and verifier
+    services.py     checks judge, knowledge base, decomposer and verifier
     scorer.py       rewards at work while other completions are still being generated
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
 """

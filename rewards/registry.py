@@ -3,13 +3,19 @@
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.custom import UserFunction, find_function, needed_columns, short_name
+from rewards.custom import UserFunction, as_function, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
+KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."
+NO_KNOWLEDGE_BASE = (  # what to do
+    f"set knowledge_base=FILE or the variable FACTSCORE_DB_PATH: to KnowRL's ready-made file ({KNOWRLS}), or to one "
+    "that you build (python -m knowledge.build SOURCE OUT.db)"
+)
 Options = Mapping[str, Any]  # the keys of the configuration
 Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
@@ -66,8 +72,6 @@ BUILT_IN = {
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
-    "karl": _outcome("1 right, -1 wrong; refused -1 if the group knows, else 1 (2604.22779)"),
-    "tiar": _outcome("1 right, 0 refused with a bonus, -1 wrong (2605.25850)"),
     "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
     "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
     "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
@@ -97,7 +101,6 @@ class Reward:
 
     timeout_s: seconds that a call of `function` may take.
     needs: columns without which it cannot work.
-    finish: changes the scores of a group once all of them are there, by rules that compare its completions.
     resources: what it uses.
     """
 
@@ -106,7 +109,6 @@ class Reward:
     function: UserFunction | None = None
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
-    finish: Callable[[Sequence[Score]], list[Score]] | None = None
     resources: tuple[Resource, ...] = ()
 
 
@@ -125,9 +127,15 @@ def expand(names: Sequence[str]) -> list[str]:
     return expanded
 
 
-def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
-    """Build the rewards of these names, in order, each from its own keys of the configuration, `options`."""
-    rewards = [_build(name, options) for name in expand(names)]
+Functions = Mapping[str, UserFunction]  # by the names of their rewards
+
+
+def build_rewards(names: Sequence[str], options: Options, objects: Functions = MappingProxyType({})) -> list[Reward]:
+    """Build the rewards of these names, in order, each from its own keys of the configuration, `options`.
+
+    objects: the functions that a program passes. Others are found by their names.
+    """
+    rewards = [_build(name, options, objects) for name in expand(names)]
     built = [reward.name for reward in rewards]
     for name in {name for name in built if built.count(name) > 1}:
         fix = "give one of the files or functions another name"
@@ -135,13 +143,13 @@ def build_rewards(names: Sequence[str], options: Options) -> list[Reward]:
     return rewards
 
 
-def _build(name: str, options: Options) -> Reward:
+def _build(name: str, options: Options, objects: Functions) -> Reward:
     if name in BUILT_IN:
         known = BUILT_IN[name]
         module_name, _, function_name = known.where.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
         made = function(name, options) if function_name.startswith("build") else Reward(name, function)
         return replace(made, needs=known.needs)
-    function = find_function(name)
+    function = as_function(name, objects[name]) if name in objects else find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

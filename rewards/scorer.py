@@ -2,7 +2,7 @@
 
 Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
 small thread pool, coroutines (API calls) on one event loop. A user's function sees a group, as soon as it is
-complete. It has a deadline, and runs on a thread of its own, so that nothing else waits if it blocks.
+complete (calls.py).
 
 Of several processes that hold one model together, the first one asks the rewards, and all get the grades.
 """
@@ -10,29 +10,24 @@ Of several processes that hold one model together, the first one asks the reward
 import asyncio
 import inspect
 import logging
-import statistics
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from grpo.algorithm.schema import Group, Score
-from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.engine.device.peers import Peers
-from rewards import custom
-from rewards.custom import MAX_NUMBER
+from rewards.calls import MAX_NUMBER, Calls, TrainerState, start_loop
 from rewards.registry import Reward, Say
 
-NUM_THREADS = 4  # and as many calls of plain functions of the user at a time
+NUM_THREADS = 4
 POLL_SECONDS = 0.002
 CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
-_BUILT_IN = ""  # the event loop of all built-in rewards
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
-START = custom.TrainerState()
+START = TrainerState()
 _log = logging.getLogger("rewards")
 
 
@@ -47,14 +42,11 @@ class Scorer:
         self.resources = [resource for reward in rewards for resource in reward.resources]
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
-        self.slots = asyncio.Semaphore(NUM_THREADS)
-        self.loops: dict[str, asyncio.AbstractEventLoop] = {}  # by the name of a user's function, and _BUILT_IN
+        self.calls = Calls()
+        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
-        # Since the last metrics(): the seconds of users' functions, and the numbers that they have logged.
-        self.seconds: Counter[str] = Counter()
-        self.logged: dict[str, list[float]] = defaultdict(list)
 
-    def submit(self, group: Group, index: int, state: custom.TrainerState = START) -> None:
+    def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
         if self.peers.rank:
             group.pending = [{}]
@@ -98,8 +90,7 @@ class Scorer:
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
         if self.peers.rank == 0:
-            for resource in self.resources:
-                resource.prepare(rows, say)
+            check_all(*[partial(resource.prepare, rows, say) for resource in self.resources])
 
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
@@ -116,21 +107,15 @@ class Scorer:
         for resource in self.resources:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
-        ours = self.loops.get(_BUILT_IN)
-        if ours:  # it ends first, since it starts calls on the others
-            ours.call_soon_threadsafe(ours.stop)
+        if self.loop:  # it ends first, since it starts calls
+            self.loop.call_soon_threadsafe(self.loop.stop)
             latest = time.monotonic() + CLOSE_SECONDS
-            while not ours.is_closed() and time.monotonic() < latest:
+            while not self.loop.is_closed() and time.monotonic() < latest:
                 time.sleep(POLL_SECONDS)
-        for loop in set(self.loops.values()) - {ours}:
-            loop.call_soon_threadsafe(loop.stop)
+        self.calls.close()
 
     def _metrics(self) -> dict[str, float]:
-        functions = [reward.name for reward in self.rewards if reward.function]
-        metrics = {f"rewards/{name}/time": self.seconds[name] for name in functions}
-        metrics |= {name: statistics.fmean(numbers) for name, numbers in self.logged.items()}
-        self.logged.clear()
-        self.seconds.clear()
+        metrics = self.calls.metrics([reward.name for reward in self.rewards if reward.function is not None])
         for resource in self.resources:
             metrics |= resource.metrics()
         return metrics
@@ -140,42 +125,22 @@ class Scorer:
         scores: list[dict[str, Score]] = [{} for _ in group.completions]
         for reward in self.rewards:
             grades = [_wait_for(futures[reward.name]) for futures in group.pending]
-            grades = grades[0] if reward.function else grades  # a function grades the complete group
-            grades = reward.finish(grades) if reward.finish else grades
+            grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
             for of_completion, grade in zip(scores, grades, strict=True):
                 of_completion[reward.name] = self._usable(reward.name, grade)
         return scores
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
-            return asyncio.run_coroutine_threadsafe(reward.grade(text, row), self._loop(_BUILT_IN))
+            return self._on_loop(reward.grade(text, row))
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(self, group: Group, state: custom.TrainerState) -> None:
+    def _start_group_functions(self, group: Group, state: TrainerState) -> None:
         for reward in self.rewards:
             if reward.function is not None:
-                task = asyncio.run_coroutine_threadsafe(self._grade_group(reward, group, state), self._loop(_BUILT_IN))
+                task = self._on_loop(self.calls.grade(reward.name, reward.function, reward.timeout_s, group, state))
                 for futures in group.pending:
                     futures[reward.name] = task
-
-    async def _grade_group(self, reward: Reward, group: Group, state: custom.TrainerState) -> list[Score]:
-        """Call a user's function; past its deadline, its group is unscorable, and nobody waits for it any longer."""
-        is_async = custom.is_async(reward.function)
-        async with nullcontext() if is_async else self.slots:
-            started = time.perf_counter()
-            work = custom.call(reward.name, reward.function, group, state)
-            loop = self._loop(reward.name) if is_async else None
-            future = asyncio.run_coroutine_threadsafe(work, loop) if loop else custom.on_thread(work)
-            try:
-                scores, logged = await asyncio.wait_for(asyncio.wrap_future(future), reward.timeout_s)
-            except TimeoutError:  # of the deadline: whatever the function raises is a UserError
-                late = Score(None, f"no answer within {reward.timeout_s:g} s (reward_timeout_s)")
-                return [late] * len(group.completions)
-            finally:
-                self.seconds[reward.name] += time.perf_counter() - started
-        for name, numbers in logged.items():
-            self.logged[name] += numbers
-        return scores
 
     def _usable(self, name: str, score: Score) -> Score:
         """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""
@@ -187,18 +152,10 @@ class Scorer:
             _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
         return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
 
-    def _loop(self, name: str) -> asyncio.AbstractEventLoop:
-        """Return the event loop of this name, on a thread of its own."""
-        if name not in self.loops:
-            self.loops[name] = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self.loops[name],), name=f"rewards {name}", daemon=True).start()
-        return self.loops[name]
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop until it is stopped; then cancel what is still under way, and close it."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
+    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Future:
+        """Run a coroutine on the event loop of this scorer, which has a thread of its own."""
+        self.loop = self.loop or start_loop("rewards")
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 def _wait_for(future: Future) -> Any:

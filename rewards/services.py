@@ -1,4 +1,4 @@
-"""Make and check the services that rewards use: judge, knowledge base, decomposer, verifier.
+"""Check the services that rewards use: judge, knowledge base, decomposer, verifier.
 
     for name in services_of(["knowrl"]):
         print(name, SERVICES[name](options).text)
@@ -9,27 +9,23 @@ question at most. It raises UserError as the run would: exit 2 or 3, with what t
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.data.hub import fetch_model
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import Verifier
+from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
+from rewards.api.endpoint import read_endpoint
+from rewards.api.service import ModelService
+from rewards.knowrl.decomposer import build_decomposer
 from rewards.outcome.judge import build_judge
-from rewards.registry import Options, built_in, expand
-
-if TYPE_CHECKING:
-    from rewards.api.client import ApiClient
-
-KNOWN_TEXT = (  # text, question, subject
-    "Paris is the capital of France, and it lies on the Seine.",
-    "What is the capital of France?",
-    "Paris",
-)
+from rewards.registry import NO_KNOWLEDGE_BASE, Options, Resource, built_in, expand
 
 
 def services_of(rewards: Sequence[str]) -> list[str]:
@@ -41,41 +37,47 @@ def services_of(rewards: Sequence[str]) -> list[str]:
 
 
 def knowledge_base_path(options: Options) -> Path:
-    """Return where the knowledge base is. Raise UserError (exit 2) if nothing says so."""
+    """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
     path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
     if not path:
+        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
+        raise UserError("factuality without a knowledge base", unset, NO_KNOWLEDGE_BASE, CONFIG)
+    if not Path(path).exists():
         raise UserError(
-            "factuality without a knowledge base",
-            "neither knowledge_base nor FACTSCORE_DB_PATH is set",
-            "build one with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db",
-            CONFIG,
+            f"the knowledge base {path} does not exist",
+            f"there is no such file in {Path.cwd()}",
+            NO_KNOWLEDGE_BASE,
+            PREFLIGHT,
         )
     return Path(path)
 
 
-def decomposer_client(options: Options) -> "ApiClient | None":
-    """Make the decomposer's client; None if texts are taken apart without a model."""
-    if options["decomposer"] == "rules":
-        return None
-    from rewards.api.client import client_for  # the SDK takes a second to import
+def check_settings(name: str, options: Options) -> str:
+    """Check what a service needs before it is asked or loaded, in no time: key, URL and model, or a file that opens.
 
-    return client_for("decomposer", options)
-
-
-def check_decomposer(client: "ApiClient", options: Options) -> str:
-    """Let the model take a known text apart, and return what it makes of it.
-
-    Raise UserError (exit 3) if that yields no facts.
+    Return where it is. UserError as the run would raise it.
     """
-    claims = client.run_sync(by_model(client.check, options["decomposer_max_tokens"])(*KNOWN_TEXT))
-    if not claims.facts:
-        raise UserError(
-            f"the model {client.endpoint.model} does not work as a decomposer",
-            f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}",
-            "set decomposer_model to a model that follows instructions, or decomposer_max_tokens to leave it more room",
-            PREFLIGHT,
-        )
-    return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
+    if name == "knowledge base":
+        path = knowledge_base_path(options)
+        KnowledgeBase(path).close()
+        return str(path)
+    if name == "verifier" and options["verifier"] == "nli":
+        with _without_any_model():
+            return str(fetch_model(options["nli_model"], kind="entailment model", weights=False))
+    if options[name] == "api":
+        endpoint = read_endpoint(name, options)
+        return f"{endpoint.model} at {endpoint.base_url}"
+    return OFFLINE.text
+
+
+@contextmanager
+def _without_any_model() -> Iterator[None]:
+    """Say in an error of the entailment model how to do without it."""
+    try:
+        yield
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
@@ -85,16 +87,13 @@ def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
     from grpo.engine.device.distributed import choose_device
     from knowledge.facts.entailment import EntailmentVerifier
 
-    try:
+    with _without_any_model():
         return EntailmentVerifier(
             options["nli_model"],
             device=choose_device(options["device"]),
             threshold=options["entailment_threshold"],
             weigh_contradiction=weigh_contradiction,
         )
-    except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
 
 
 @dataclass(frozen=True)
@@ -112,22 +111,10 @@ class Checkup:
 OFFLINE = Checkup("rules, offline: for tests and toy worlds")
 
 
-def _judge(options: Options) -> Checkup:
-    """Let the judge grade a known answer."""
-    judge = build_judge(options)
-    return OFFLINE if options["judge"] == "offline" else _asked(judge.client, judge.check)
-
-
 def _knowledge_base(options: Options) -> Checkup:
     """Read every byte of the knowledge base."""
     path = knowledge_base_path(options)
     return Checkup(f"{path}: {verify(path)}; sound")
-
-
-def _decomposer(options: Options) -> Checkup:
-    """Let the decomposer take a known text apart."""
-    client = decomposer_client(options)
-    return _asked(client, lambda: check_decomposer(client, options)) if client else OFFLINE
 
 
 def _verifier(options: Options) -> Checkup:
@@ -140,22 +127,25 @@ def _verifier(options: Options) -> Checkup:
     return Checkup(f"{where}; loaded in {time.perf_counter() - started:.1f} s")
 
 
-SERVICES: dict[str, Callable[[Options], Checkup]] = {
-    "judge": _judge,
-    "knowledge base": _knowledge_base,
-    "decomposer": _decomposer,
-    "verifier": _verifier,
-}
-
-
-def _asked(client: "ApiClient", ask: Callable[[], str]) -> Checkup:
-    """Let `ask` ask a client one question, describe that, and close the client."""
-    started = time.perf_counter()
+def _model(build: Callable[[Options], Resource], options: Options) -> Checkup:
+    """Ask a model about something known, if the configuration names one."""
+    service = build(options)
+    if not isinstance(service, ModelService):
+        return OFFLINE
+    client, started = service.client, time.perf_counter()
     try:
-        result = ask()
+        result = service.check()
     finally:
-        client.close()
+        service.close()
     count, calls = client.counts, max(client.counts["calls"], 1)
     seconds = (time.perf_counter() - started) / calls
     text = f"{client.endpoint.model} at {client.endpoint.base_url}, {seconds:.1f} s a call; {result}"
     return Checkup(text, seconds, (count["prompt_tokens"] // calls, count["completion_tokens"] // calls))
+
+
+SERVICES: dict[str, Callable[[Options], Checkup]] = {
+    "judge": partial(_model, build_judge),
+    "knowledge base": _knowledge_base,
+    "decomposer": partial(_model, build_decomposer),
+    "verifier": _verifier,
+}

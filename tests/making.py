@@ -336,7 +336,7 @@ def refused(call: Callable[[], object], *parts: str, exit_code: int = 3) -> User
     assert error.value.why
     assert error.value.fix
     for part in parts:
-        assert part in str(error.value)
+        assert part in str(error.value), str(error.value)
     return error.value
 
 

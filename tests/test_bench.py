@@ -11,7 +11,7 @@ import torch
 from commands import ROOT
 from making import make_group, write_rows
 
-from bench import ceilings, decode, models, record, report, timing, whole_steps, workload
+from bench import ceilings, decode, models, record, report, sampler, timing, whole_steps, workload
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.report import plot
@@ -44,12 +44,17 @@ def test_a_benchmark_runs_and_ends_in_json(capfd, run):
     pytest.importorskip(RUNS[run])
     name, *keys = run.split()
     benchmark(name).main(["--smoke", *keys])
-    row = last_line(capfd)
+    said = capfd.readouterr().out
+    row = json.loads(said.splitlines()[-1])
+    tokens = name != "knowledge"  # a search has none
     assert row["bench"] == name
     assert {"cpu", "cores", "gpu", "commit", "versions"} <= row["machine"].keys()
     peer = row["options"]["peer"]
     for case in row["cases"]:
         assert (case.get("ratio") is not None) == (peer != "none"), "a ratio stands for a comparison"
+        rates = {side: case["tokens"] / spent["median"] for side, spent in case["seconds"].items()} if tokens else {}
+        assert case.get("tokens_per_s", {}) == pytest.approx(rates)
+    assert said.count("tokens/s") == tokens * sum(len(case["seconds"]) for case in row["cases"])
     checks = row["checks"]
     assert all(value for check, value in checks.items() if "judged all" in check)
     assert all(value < 1e-4 for check, value in checks.items() if "logp_difference_max" in check)
@@ -108,15 +113,14 @@ def test_every_benchmark_is_tested():
 
 
 def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_table(capfd, tmp_path):
-    """A row for each case, and one for the checks and profiles."""
+    """A row for each case and each check."""
     file, readme = tmp_path / "elsewhere" / "rows.jsonl", tmp_path / "README.md"
     for name in ("decode", "logprob"):
         benchmark(name).main(["--smoke", "--save", str(file)])
     rows = record.read_rows(file.parent)
-    assert [row["bench"] for row in rows] == ["decode"] * 4 + ["logprob"] * 3
+    assert [row["bench"] for row in rows if row["cases"]] == ["decode"] * 3 + ["logprob"] * 2
+    assert [row["bench"] for row in rows if row["checks"]] == ["logprob"] * 8
     assert "save" not in rows[0]["options"]
-    assert rows[-1]["checks"]
-    assert not any(row["checks"] for row in rows[:-1])
     # rows of a trial do not count, so these say that they are none; and each stands twice
     file.write_text(file.read_text().replace('"smoke": true', '"smoke": false') * 2)
     readme.write_text("before\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n")
@@ -128,6 +132,15 @@ def test_rows_of_several_benchmarks_go_to_one_file_and_the_report_replaces_the_t
     assert text.endswith("after\n")
     assert "old" not in text
     assert text.count("| logprob, cpu, ") == 2
+
+
+def test_every_stored_case_has_its_tokens_per_second():
+    """Only a search in the knowledge base has no tokens."""
+    for row in record.read_rows(record.RESULTS):
+        for case in row["cases"]:
+            rates = case.get("tokens_per_s", {})
+            if row["bench"] != "knowledge":
+                assert rates == {side: case["tokens"] / spent["median"] for side, spent in case["seconds"].items()}
 
 
 def stored_row(commit: str, cases: dict[str, float], bench="sampler", **options) -> dict:
@@ -192,8 +205,9 @@ def test_repeats_take_turns_and_ratios_are_paired():
     seconds = timing.interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
     assert order == [*"ab", *"ab", *"ba", *"ab"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-    case = timing.make_case("sums", {"ours": [1.0, 2.0, 1.0], "peer": [3.0, 4.0, 5.0]}, floor=0.5)
+    case = timing.make_case("sums", {"ours": [1.0, 2.0, 1.0], "peer": [3.0, 4.0, 5.0]}, tokens=12, floor=0.5)
     assert (case["ratio"], case["ratio_range"], case["ceiling_share"]) == (3.0, [2.0, 5.0], 0.5)
+    assert case["tokens_per_s"] == {"ours": 12.0, "peer": 3.0}
 
 
 def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(monkeypatch):
@@ -206,11 +220,12 @@ def test_a_case_has_the_seconds_of_one_call_and_the_ratio_to_the_fastest_peer(mo
 
     sides = {"ours": side(2.0), "slow": side(12.0), "fast": side(6.0)}
     kept = record.Record("sums", SimpleNamespace(repeats=3, device="cpu", save=None))
-    case = kept.compare("sums", sides, calls=4)
+    case = kept.compare("sums", sides, tokens=3, calls=4)
     found = {name: spread["median"] for name, spread in case["seconds"].items()}
     assert found == {"ours": 0.5, "slow": 3.0, "fast": 1.5}
     assert case["seconds"]["fast"]["range"] == [1.5, 1.5]
     assert (case["peer"], case["ratio"], case["ratio_range"]) == ("fast", 3.0, [3.0, 3.0])
+    assert case["tokens_per_s"] == {"ours": 6.0, "slow": 1.0, "fast": 2.0}
 
 
 def test_the_warm_up_does_not_count_and_ratios_pair_each_step_with_the_one_after(monkeypatch):
@@ -253,6 +268,60 @@ def test_a_benchmark_that_is_killed_leaves_the_cases_it_had(monkeypatch, tmp_pat
         decode.main(["--smoke", "--save"])
     rows = record.read_rows(record.RESULTS)
     assert [(row["bench"], len(row["cases"])) for row in rows] == [("decode", 1)] * 3
+
+
+def test_a_part_that_runs_out_of_time_keeps_its_checks_and_profiles(monkeypatch, tmp_path):
+    """In its last profile; all cases are measured before the first, because a profiler slows what follows."""
+    file, order = tmp_path / "rows.jsonl", []
+
+    def profile(run, device):
+        order.append("profile")
+        return [{"name": "gemm", "calls": 1, "share": 1.0}] if order.count("profile") < 2 else sys.exit(124)
+
+    monkeypatch.setattr(timing, "profile", profile)
+    monkeypatch.setattr(timing, "interleave", lambda *_: order.append("case") or {"ours": [1.0]})
+    with pytest.raises(SystemExit):
+        decode.main(["--smoke", "--profile", "--save", str(file)])
+    assert order == ["case"] * 3 + ["profile"] * 2
+    assert [list(row["profiles"]) for row in record.read_rows(file)][3:] == [["tiny, 5 rows, context 20, LoRA"]]
+
+    kept = record.Record("sums", SimpleNamespace(device="cpu", save=file))
+    kept.check({"judged all": True})
+    assert record.read_rows(file)[-1]["checks"] == {"judged all": True}, "before it is finished"
+    order.clear()
+    kept.profile("a", lambda: None)
+    with pytest.raises(AssertionError, match="after the last case"):
+        kept.add(timing.make_case("late", {"ours": [1.0]}, tokens=None))
+
+
+def test_on_a_gpu_a_run_of_draws_is_one_replay_of_a_graph():
+    """So the host's time for each launch does not count."""
+    drawn, captured = [], []
+
+    def capture(step):
+        captured.append(step)
+        return SimpleNamespace(replay=lambda: drawn.append("replay"))
+
+    sampler.repeated(lambda: drawn.append("draw"), capture)()
+    assert drawn == ["replay"]
+    for run in (captured[0], sampler.repeated(lambda: drawn.append("draw"))):
+        drawn.clear()
+        run()
+        assert drawn == ["draw"] * sampler.DRAWS
+
+
+def test_adapters_are_drawn_where_they_are(monkeypatch):
+    """One CPU thread takes many seconds for those of 7B: no random number is made elsewhere and copied."""
+    model = models.random_decoder("tiny", models.build_of(SimpleNamespace(dtype="float32", device="cpu"), rank=4))
+    for name in ("rand", "randn", "empty"):
+        monkeypatch.setattr(torch, name, None)
+    devices, real = [], torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda device="cpu": devices.append(device) or real("cpu"))
+    models.fill_adapters(model)
+    assert devices == [model.build.device]
+    A, B = next(model.lora_linears()).adapter("q_proj")
+    assert A.abs().max() <= A.shape[1] ** -0.5 and A.std() > 0.4 * A.shape[1] ** -0.5
+    assert B.std() == pytest.approx(0.01, rel=0.2)
 
 
 @pytest.mark.parametrize(("name", "peer"), [("whole_steps", "trl"), ("knowledge", "rank_bm25")])

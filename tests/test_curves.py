@@ -2,11 +2,11 @@
 
 import json
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
+from commands import run_command
 
-from bench import curves, real_model, sums
+from bench import curves, real_model
 from grpo.config.load import load_config
 from grpo.train import train
 
@@ -43,8 +43,9 @@ def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
     rows = curves.main([str(run), "--steps", "2", "--seeds", "1", "2", "--peer", *sides])
     assert [(row["side"], row["seed"]) for row in rows] == [(side, n) for n in (1, 2) for side in ("ours", *sides)]
     for row in rows:
-        assert len(row["reward"]) == len(row["seconds"]) == 2
+        assert len(row["reward"]) == len(row["seconds"]) == len(row["tokens"]) == 2
         assert min(row["seconds"]) > 0
+        assert 4 <= min(row["tokens"]) <= max(row["tokens"]) <= 4 * 6, "four completions of one to six"
         assert all(-1 <= reward <= 1 for reward in row["reward"])
     assert (run / "curves" / "curves.png").exists()
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == rows
@@ -54,15 +55,14 @@ def test_the_reward_is_ours():
     assert curves.paid([r"It is \boxed{7}.", r"\boxed{8}", "7"], ["7"] * 3) == [1, -1, -0.5]
 
 
-def test_answers_are_counted_right_by_the_verifier_and_begun_as_asked(run, capsys):
-    rows = sums.main([str(run)])
-    found = {(row["model"], row["way"]): row for row in rows}
-    assert len(found) == 6 and all(row["right"] == 0 for row in rows), "random weights cannot add"
-    assert all(found[model, "begun"]["worked out"] == 1 for model in sums.MODELS)
-    assert capsys.readouterr().out.count("| GRPO |") == 3
-    answers = [(r"3 + 4 = 7. \boxed{7}", 9), (r"\boxed{8}", 4)]
-    found = sums.measures(answers, [SimpleNamespace(columns={"answer": "7"})] * 2)
-    assert (found["right"], found["worked out"], found["tokens"]) == (0.5, 0.5, 6.5)
+@pytest.mark.parametrize("model", ["", "cold_start"])
+def test_a_run_and_its_cold_start_are_asked_for_the_held_out_sums(run, model):
+    """With the command of bench/README.md."""
+    data, keys = run / "world" / "held_out.jsonl", ["max_completion_length=6", "max_samples=3"]
+    asked = run_command("grpo.evaluate", run / model, "--data", data, "--reward", "math", "--temperature", 1, *keys)
+    assert asked.returncode == 0, asked.stderr
+    found = json.loads(asked.stdout)
+    assert found["num_questions"] == 3 and found["accuracy"] == 0, "random weights cannot add"
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN")
@@ -71,9 +71,5 @@ def test_every_arm_is_asked_for_the_facts_that_the_run_was_asked_for(chat_checkp
     row = real_model.main([str(run)])
     assert row["facts"] == 2
     assert list(row["arms"]) == ["prompt", "cold start", "GRPO", "R-Tuning", "sequence"]
-    assert {path.name for path in (run / "exam").iterdir()} == {
-        "prompt.jsonl",
-        "R-Tuning.jsonl",
-        "seed-42.jsonl",
-        "risk.png",
-    }
+    asked = {"prompt.jsonl", "cold_start.jsonl", "GRPO.jsonl", "R-Tuning.jsonl"}
+    assert {path.name for path in (run / "exam").iterdir()} == asked | {"seed-42.jsonl", "risk.png"}

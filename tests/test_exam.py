@@ -1,13 +1,95 @@
-"""The measures of refusals that bench/ alone needs, against counts by hand, and the data of bench/real_model.py."""
+"""Which facts a model declines: P(declines) against the softmax, the measures against counts by hand, and the data of
+bench/real_model.py."""
+
+import math
 
 import numpy as np
 import pytest
+import torch
+from making import make_answers
 
+from bench.declining import (
+    AFTER,
+    AT_ONCE,
+    auroc,
+    auroc_within,
+    encode,
+    examine,
+    logit,
+    mean_risk,
+    risk_at,
+)
 from bench.real_model import measures, supervised, table_of_seeds
-from bench.refusals import auroc_within, mean_risk, risk_at
+from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_lines
-from grpo.evaluation.boundary import auroc
+from grpo.config.options import TrainConfig
+from grpo.engine.model.policy import load_for_inference
+from grpo.engine.sampling.sampler import Sampler
 from knowledge.almanac import REFUSAL, Fact, conversations
+
+# --- Asking ----------------------------------------------------------------------------------------------------------
+
+ROW = Fact("capital", "the Netherlands", ("Amsterdam",)).row()
+START = "<think>The capital of the Netherlands is"
+THOUGHT = " Amsterdam."
+
+
+@pytest.fixture(scope="module")
+def policy(chat_checkpoint):
+    return load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
+
+
+def logp(policy, text, prefix):
+    """The log-prob of a text after its prefix, by the softmax."""
+    first, ids = len(encode(policy, prefix)), torch.tensor(encode(policy, text))
+    logps = twin(policy, ids)[:-1].gather(1, ids[1:, None])[:, 0]
+    return float(logps[first - 1 :].sum())
+
+
+def twin(policy, ids):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(policy.folders[0], dtype=torch.float32)
+    with torch.no_grad():
+        return model(ids[None]).logits[0].log_softmax(-1)
+
+
+def test_the_odds_of_declining_are_those_of_the_softmax(policy):
+    prompt = "Well?"
+    answers = [make_answers(ROW, f"{START}{THOUGHT}</think><answer>something</answer>", prompt=prompt)]
+    (found,) = examine(policy, Sampler(policy.model, policy.eos_ids), answers, max_tokens=8)
+    assert found["right"] and found["said"] == "Amsterdam"
+    at_once = math.exp(logp(policy, f"{prompt}<think>{AT_ONCE}", f"{prompt}<think>"))
+    end = f"{prompt}{START}{THOUGHT}</think><answer>"
+    declines = at_once + (1 - at_once) * math.exp(logp(policy, end + AFTER, end))
+    assert found["declines"] == pytest.approx(math.log(declines / (1 - declines)), abs=1e-3)
+    assert found["sequence"] == pytest.approx(logp(policy, f"{prompt}{START}{THOUGHT}", prompt + START), abs=1e-3)
+
+
+def test_a_model_that_recalls_nothing_is_made_to(policy):
+    sampler = Sampler(policy.model, policy.eos_ids)
+    asked = []
+    real = sampler.sample
+    sampler.sample = lambda stems, *rest, **more: asked.extend(stems) or real(stems, *rest, **more)
+    group = make_answers(ROW, "I will not say.", prompt="Well?")
+    group.prompt = Prompt(0, "Well?", encode(policy, "Well?"), ROW)
+    (found,) = examine(policy, sampler, [group], max_tokens=24)
+    assert asked == [encode(policy, "Well?" + START)] and not found["right"]
+
+
+# --- Measures --------------------------------------------------------------------------------------------------------
+
+
+def test_auroc_counts_pairs_and_half_of_the_ties():
+    scores, wrong = np.array([3.0, 2.0, 2.0, 1.0]), np.array([True, True, False, False])
+    assert auroc(scores, wrong) == (1 + 1 + 0.5 + 1) / 4
+    assert auroc(-scores, wrong) == 1 - auroc(scores, wrong)
+    assert math.isnan(auroc(scores, np.ones(4, bool)))
+
+
+def test_a_log_prob_becomes_a_logit():
+    assert logit(math.log(0.5)) == pytest.approx(0) and logit(math.log(0.9)) == pytest.approx(math.log(9))
+    assert math.isfinite(logit(0.0))
 
 
 def test_auroc_within_kinds_ignores_what_tells_kinds_apart():

@@ -1,5 +1,6 @@
 """bench/gpu_checks.sh loses no row, whenever it is killed."""
 
+import importlib.util
 import os
 import re
 import signal
@@ -14,12 +15,17 @@ import pytest
 from commands import ROOT
 from making import read_lines
 
+from bench import ready
+
 SCRIPT = ROOT / "bench" / "gpu_checks.sh"
+FIND_SPEC = importlib.util.find_spec
 PARTS = ("decode7b", "knowrl", "decode", "math")
 # In place of Python: benchmarks with three cases, 0.1 s each, that save as bench/record.py does.
 FAKE = f"""#!{sys.executable}
 import json, os, sys, time
 _, _, module, *options = sys.argv
+if module == "bench.ready":
+    sys.exit("no gcc")
 if module == "bench.report":
     sys.exit(open(options[options.index("--page") + 1], "w").write("page") - 4)
 for case in range(3):
@@ -38,7 +44,12 @@ def started(tmp_path):
     processes = []
 
     def start(name: str):
-        environment = {**os.environ, "PYTHON": str(python), "DEVICE": "cpu", "PARTS": " ".join(PARTS)}
+        environment = {
+            **os.environ,
+            "PYTHON": str(python),
+            "DEVICE": os.environ.get("DEVICE", "cpu"),
+            "PARTS": " ".join(PARTS),
+        }
         command = ["bash", SCRIPT, tmp_path / name]
         options = {"start_new_session": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         processes.append(subprocess.Popen(command, env=environment, **options))
@@ -106,3 +117,46 @@ def test_the_limit_of_a_call_and_its_order():
     assert [name for name, _ in ours[:2]] == ["decode7b", "knowrl"]
     assert sum(int(limit) for _, limit in ours[:5]) <= whole
     assert sum(int(limit) for _, limit in peers) <= whole
+
+
+def test_nothing_is_measured_where_kernels_cannot_be_compiled(started, monkeypatch):
+    monkeypatch.setenv("DEVICE", "cuda")
+    process, results = started("bare")
+    assert process.wait(timeout=60) == 1
+    assert not rows_of(results) and not ended_parts(results)
+    said = (results / "parts.log").read_text()
+    assert "no gcc" in said and "before anything was measured" in said
+
+
+def test_what_is_missing_to_compile_kernels_is_named(monkeypatch, capsys, tmp_path):
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(ready, "describe", lambda device: "fused kernels (Triton)")
+    monkeypatch.setattr(ready.sysconfig, "get_path", lambda name: tmp_path)
+    monkeypatch.setattr(ready.shutil, "which", lambda name: f"/bin/{name}" if name == "gcc" else None)
+    monkeypatch.delenv("CC", raising=False)
+    assert ready.main() == 0 and "/bin/gcc" in capsys.readouterr().out
+
+    monkeypatch.setattr(ready, "describe", lambda device: "torch's own operations (Triton is not installed)")
+    assert ready.main() == 1 and "Triton is not installed" in capsys.readouterr().out
+
+    monkeypatch.setattr(ready.shutil, "which", lambda name: None)
+    (tmp_path / "Python.h").unlink()
+    assert ready.main() == 1 and capsys.readouterr().out.count("missing") == 2
+
+
+def test_a_library_that_is_replaced_can_still_be_looked_for(monkeypatch):
+    """transformers asks find_spec which libraries there are; a module without a spec makes it raise."""
+    code = SCRIPT.read_text(encoding="utf-8").partition("<<'PY'\n")[2].partition("\nPY\n")[0]
+    with monkeypatch.context() as bare:
+        bare.setattr(importlib.util, "find_spec", lambda name: None)
+        bare.setitem(sys.modules, "openai", None)
+        exec(code, {})
+        replaced = sys.modules["openai"]
+        bare.setattr(importlib.util, "find_spec", FIND_SPEC)
+        assert replaced.AsyncOpenAI and importlib.util.find_spec("openai").name == "openai"
+
+
+def test_the_7b_decode_measures_its_most_valuable_row_first():
+    """In time for it: the model is made anew for each row."""
+    limit, batches = re.search(r"bench decode7b +(\d+) decode .*--batches ([\d ]+) --", SCRIPT.read_text()).groups()
+    assert int(limit) >= 110 and batches.split()[0] == "288"

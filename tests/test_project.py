@@ -114,7 +114,7 @@ ORDER = """
     grpo.config grpo.data.rows grpo.data
     grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
-    grpo.run grpo.evaluation grpo.trainer grpo.sft grpo.evaluate
+    grpo.run grpo.evaluation grpo.trainer grpo.doctor.start grpo.sft grpo.evaluate
     grpo.train grpo.api grpo.generate grpo.export grpo.doctor rewards.score
 """.split()
 

@@ -81,9 +81,13 @@ def test_the_table_says_what_fits_and_more_gpus_are_faster():
     assert not rows["32B", 8].int8
     assert rows["7B", 8].shards == 1
     for name in ("7B", "32B"):
-        times = [sum(rows[name, number].times()) for number in (1, 8, 64)]
+        times = [rows[name, number].step_seconds() for number in (1, 8, 64)]
         assert times == sorted(times, reverse=True)
         assert 1 > rows[name, 1].efficiency() > rows[name, 8].efficiency() > rows[name, 64].efficiency() > 0.05
-    assert 20 < sum(rows["7B", 8].times()) < 25  # counted elsewhere: 22 s with mean 512
+    assert 20 < rows["7B", 8].step_seconds() < 25  # counted elsewhere: 22 s with mean 512
+    one = rows["7B", 1]
+    assert [one.train_seconds(share) for share in scale.MEASURED] == pytest.approx(
+        [one.train_seconds() * scale.AIMED / share for share in scale.MEASURED]
+    )
     readme = (Path(scale.__file__).parent / "README.md").read_text(encoding="utf-8")
     assert scale.table() in readme

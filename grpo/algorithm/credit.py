@@ -1,7 +1,7 @@
 """Find the true and the false sentences of a completion, and their tokens: for `credit: sentence` (FSPO, 2505.24630).
 
 A false step in a right answer should become less likely, and a true step in a wrong answer more likely. So the tokens
-of such a sentence get an advantage of their own (Eq. 19, `Completion.token_advantages`); all others keep that of their
+of such a sentence get an advantage of their own (Eq. 13, `Completion.token_advantages`); all others keep that of their
 completion. The factuality reward knows which sentences state which fact, and what the knowledge base says about it.
 """
 

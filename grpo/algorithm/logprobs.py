@@ -1,14 +1,14 @@
 """Log-probabilities of given tokens, in chunks: never tokens x vocabulary in memory.
 
-For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / τ over the kept vocabulary K:
+For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / τ over the tokens that are kept:
 
-    ℓ = z_target − log Σ_{v∈K} exp z_v                                                           Eq. 3
-    dℓ/dh = (onehot(target) − softmax_K(z)) W / τ
+    ℓ = z_target − log Σ_{v kept} exp z_v                                                         Eq. 3
+    dℓ/dh = (onehot(target) − softmax(z)) W / τ
 
-K is the full vocabulary, unless the sampler truncated it (top-k, top-p). Then a token belongs to K if its log-prob in
-the full distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one
-that was sampled from, and on-policy the ratio of Eq. 4 is 1. This is the sampling mask of DeepSeek-V3.2 (2512.02556),
-in one number per token.
+All tokens are kept, unless the sampler truncated them (top-k, top-p). Then a token is kept if its log-prob in the full
+distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one that was
+sampled from, and on-policy the ratio of Eq. 4 is 1. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one
+number per token. Replaces `logprobs` of minimal.py, which keeps the logits of all tokens.
 
 dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, and the backward pass
 multiplies it by dL/dℓ. So a token costs two products with W instead of the three of recomputation. Only a gradient of W

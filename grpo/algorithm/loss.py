@@ -1,7 +1,8 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
-The loss is a weighted sum; grpo, dapo, dr_grpo and bnpo differ only in how packing.py fills `weight_C`. What a line
-`if config. ...` adds is a variant of GRPO, and stands in variants.py.
+Replaces the lines of Eq. 4 to 7 in minimal.py, for packed tokens. The loss is a weighted sum; grpo, dapo, dr_grpo and
+bnpo differ only in how packing.py fills `weight_C`. What a line `if config. ...` adds is a variant of GRPO, and stands
+in variants.py.
 """
 
 import torch

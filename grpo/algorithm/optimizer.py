@@ -32,7 +32,7 @@ class Optimizer:
 
     scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
     multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
-    steps in a row double it (1710.03740).
+    steps in a row double it (1710.03740). A loss that is not finite is no matter of its scale.
     """
 
     def __init__(
@@ -73,6 +73,8 @@ class Optimizer:
         self.adamw.state.update(states)
         self.num_updates = 0  # that have begun
         self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
+        self.loss = torch.zeros((), device=self.flat.device)  # of the step so far
+        self.has_overflowed = False  # the last gradient, because its loss was scaled up
 
     @property
     def num_applied(self) -> int:
@@ -82,10 +84,12 @@ class Optimizer:
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of the loss, times `scale`."""
         (loss * self.scale).backward()
+        self.loss += loss.detach()
 
     def discard_gradient(self) -> None:
         """Discard the gradient that was accumulated since the last step."""
         self.grad.zero_()
+        self.loss.zero_()
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
         """Sum the accumulated gradient, clip it to `max_grad_norm` (0: no clipping), apply it, and clear it.
@@ -95,6 +99,7 @@ class Optimizer:
         self.num_updates += 1  # before anything else: an update that fails halfway must not be repeated
         grad = self._sum_gradient()
         norm = self._norm() / self.scale
+        self.has_overflowed = not math.isfinite(norm) and self.scale > 1 and self._is_loss_finite()
         if math.isfinite(norm):
             if max_grad_norm and norm > max_grad_norm:
                 grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
@@ -136,6 +141,11 @@ class Optimizer:
         split, summed = squares
         return math.sqrt(sum(self.replicas.sum([*self.shard.sum([split]), summed])))
 
+    def _is_loss_finite(self) -> bool:
+        """Return whether the loss of the step is finite in all processes."""
+        is_bad = float(not math.isfinite(float(self.loss)))
+        return self.replicas.max(self.shard.max(is_bad)) == 0
+
     def check_finite(self) -> None:
         """Raise UserError (exit 5) if some weight is not finite."""
         if self.shard.max(not all_finite(self.flat)):
@@ -148,9 +158,9 @@ class Optimizer:
 
     def _rescale(self, finite: bool) -> None:
         self.finite_steps = self.finite_steps + 1 if finite else 0
-        if not finite:
+        if self.has_overflowed:
             self.scale = max(self.scale / 2, 1.0)
-        elif self.finite_steps % SCALE_GROWS_AFTER == 0:
+        elif finite and self.finite_steps % SCALE_GROWS_AFTER == 0:
             self.scale *= 2
 
     def state(self) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """The first half of a step: prompts to groups of completions, and their rewards.
 
-Grading starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
+Replaces `sample` and `reward` of minimal.py by a sampler with a cache and by rewards that may take their time. Grading
+starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler
-from rewards.custom import TrainerState
+from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it

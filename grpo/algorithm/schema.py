@@ -4,9 +4,10 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 
     T  packed tokens of a micro-batch       C  scored tokens: every completion token of a micro-batch
     N  completions of a micro-batch         P  prompts of a micro-batch
+    G  completions of a prompt, a group
     B  sequences that decode together       S  positions of a sequence, or of the KV cache
     D  model width                          F  width of the MLP
-    H  query heads                          G  query heads that share a key-value head
+    H  query heads                          J  query heads that share a key-value head
     K  key-value heads                      E  width of a head
     I  inputs of a linear layer             O  its outputs
     R  LoRA rank                            V  vocabulary
@@ -46,14 +47,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Score:
-    """What one reward says about one completion: a number, or None (unscorable), and the reason why.
+    """What one reward says about one completion: `value`, a number or None (unscorable), and the `reason` why.
 
     `outcome` says whether the answer is correct, wrong or refused, if this reward can tell; accuracy and dynamic
     sampling use it, and not the value, which may be shaped. `applies` is False if a user's function returned None for
-    all completions of a prompt: then only the other rewards count. `bonus` is added to the completion's advantage; the
-    reward tiar sets it, from all answers of the group. `asked` says which services were asked (judge, knowledge base,
-    decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share of supported
-    facts.
+    all completions of a prompt: then only the other rewards count. `asked` says which services were asked (judge,
+    knowledge base, decomposer), and whether each gave a usable answer. `details` holds values to log, such as the share
+    of supported facts.
 
     `facts` are those that were checked. Each is a dict:
 
@@ -71,7 +71,6 @@ class Score:
     reason: str = ""
     outcome: Outcome | None = None
     applies: bool = True
-    bonus: float = 0.0
     asked: dict[str, bool] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)
@@ -94,7 +93,7 @@ class Completion:
     The sampler makes it, the scorer adds `scores` and `reward`, `set_advantages` the advantage, and `set_loss_weights`
     the loss weight. `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of
     `ids[t]` under the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the
-    threshold that top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 14; -inf if nothing
+    threshold that top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing
     was cut off).
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
@@ -129,7 +128,7 @@ class Completion:
         """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
         advantages = [0.0] * self.credited_from + [self.advantage] * (len(self.ids) - self.credited_from)
         for sentence in self.sentences:
-            own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 19; -abs(0.0) is -0.0
+            own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 13; -abs(0.0) is -0.0
             advantages[sentence.start : sentence.end] = [own] * (sentence.end - sentence.start)
         return advantages
 

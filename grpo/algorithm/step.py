@@ -1,4 +1,7 @@
-"""The step of GRPO, from top to bottom: `Grpo.train_step`. Replaces the loop of `minimal.py`.
+"""The step of GRPO, from top to bottom: `Grpo.train_step`. Replaces `grpo_step` of minimal.py.
+
+What that buys: micro-batches that fit into memory, rewards that arrive while the reference is computed, several
+processes, and the variants of variants.py.
 
 The numbers of the equations are those of MATH.md; each stands on the line of code that computes it.
 """
@@ -101,13 +104,18 @@ class Learner:
             mode = replace(POLICY, dropout_seed=seed)
         return batch_logprobs(self.model, batch, mode, self.config.temperature, self.memory.budget.chunk)  # Eq. 3
 
-    def update(self, learned: Learned) -> None:
-        """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight."""
+    def update(self, learned: Learned, iteration: int = 0, is_empty: bool = False) -> None:
+        """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight.
+
+        is_empty: no replica trains anything in this step. Then momentum alone must not move the weights.
+        """
         c = self.config
         total_updates = self.total_steps * c.num_iterations
         warmup = c.warmup_steps * c.num_iterations or ceil(c.warmup_ratio * total_updates)
-        number = self.step * c.num_iterations + len(learned.grad_norms)  # of this update
+        number = self.step * c.num_iterations + iteration  # of this update
         learned.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        if is_empty:
+            return
         learned.grad_norms.append(self.optimizer.step(learned.learning_rate, c.max_grad_norm))
         self.optimizer.check_finite()
         self.model.refresh()
@@ -131,16 +139,15 @@ class Grpo(Learner):
 
         self.rollout.wait(groups)  # for the rewards; None: could not be scored
         if config.credit != "completion":
-            set_credit(groups, config.credit, self.rollout.decode)  # Eq. 19
+            set_credit(groups, config.credit, self.rollout.decode)  # Eq. 13
         shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
         set_advantages(groups, shared, config)  # Eq. 1, 2
 
         learned = Learned(groups, sampled.generated, shared.refusal_shift)
         old_logp_C = None  # the policy that sampled is the one that is trained
-        for _ in range(config.num_iterations):
+        for iteration in range(config.num_iterations):
             old_logp_C = self.memory.run(lambda: self.add_gradient(learned, ref_logp_C, old_logp_C))  # noqa: B023
-            if totals.completions:  # else momentum alone would move the weights
-                self.update(learned)
+            self.update(learned, iteration, is_empty=totals.completions == 0)
         self.step += 1
         return learned
 
@@ -211,7 +218,7 @@ class Shared:
     """What the advantages of a step have in common, on all replicas.
 
     batch_std: deviation of all its rewards, if the advantages need it. refusal_shift: added to the reward of declining
-    (Eq. 20).
+    (Eq. 14).
     """
 
     batch_std: float | None = None
@@ -222,7 +229,7 @@ def share(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Shar
     """Find what depends on all rewards of the step. Every replica must call it."""
     shift, std = 0.0, None
     if config.refusal_target is not None:
-        shift = variants.find_refusal_shift(groups, config.refusal_target, replicas)  # Eq. 20
+        shift = variants.find_refusal_shift(groups, config.refusal_target, replicas)  # Eq. 14
     if config.scale_rewards == "batch":
         mine = [reward for group in groups for reward in rewards_of(group, config, shift)]
         std = reward_std(replicas.gather_lists(mine))  # Eq. 2
@@ -241,9 +248,9 @@ def set_advantages(groups: Sequence[Group], shared: Shared, config: TrainConfig)
 def rewards_of(group: Group, config: TrainConfig, shift: float) -> list[float | None]:
     """Return one reward per completion: summed, or normalized and then summed (GDPO).
 
-    shift: what a sum gains if the completion declines (Eq. 20).
+    shift: what a sum gains if the completion declines (Eq. 14).
     """
     if config.multi_objective_aggregation == "sum_then_normalize":
         return [variants.shifted_reward(completion, shift) for completion in group.completions]
     values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
-    return variants.normalize_then_sum(values, list(group.weights.values()))  # Eq. 17
+    return variants.normalize_then_sum(values, list(group.weights.values()))  # Eq. 12

@@ -5,10 +5,10 @@
 | GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
 | two-sided clipping | delta | loss.py, Eq. 10 |
 | truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
-| GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 17 |
-| a target for the share of refusals | refusal_target | Eq. 20 |
+| GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 12 |
+| a target for the share of refusals | refusal_target | Eq. 14 |
 | dynamic sampling | dynamic_sampling | rollout.py |
-| credit to sentences, or to the answer | credit | credit.py, Eq. 19 |
+| credit to sentences, or to the answer | credit | credit.py, Eq. 13 |
 """
 
 import math
@@ -54,7 +54,7 @@ def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
-    """Normalise each reward within the group, then add them up (GDPO, 2601.05242; Eq. 17).
+    """Normalise each reward within the group, then add them up (GDPO, 2601.05242; Eq. 12).
 
     values: one list per reward, each with one value per completion. If rewards were summed first, the one with the
     widest spread would drown the others. A completion that some reward could not score gets None, and is left out of
@@ -68,8 +68,8 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
         known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
-        normalized = group_advantages(known, "group")  # Eq. 17
-        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 17
+        normalized = group_advantages(known, "group")  # Eq. 12
+        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 12
     return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
 
 
@@ -90,7 +90,7 @@ class RefusalCounts(NamedTuple):
 
 
 def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> RefusalCounts:
-    """Count one group. Completions without a reward or an outcome are left out, such as those without an answer block.
+    """Count one group, without completions that have no reward or no outcome. One without an answer block is wrong.
 
     >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
     (0.0, 2, 1, 3)
@@ -103,7 +103,7 @@ def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | Non
 
 
 def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known: float, target: float) -> float:
-    """Return what is added to the reward of declining in a step (Eq. 20), from the RefusalCounts of all its groups.
+    """Return what is added to the reward of declining in a step (Eq. 14), from the RefusalCounts of all its groups.
 
     With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
     questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
@@ -113,22 +113,22 @@ def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known:
     0.5
     """
     missing = math.log(target / (1 - target)) - math.log((num_declined + 0.5) / (num_known - num_declined + 0.5))
-    return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 20
+    return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 14
 
 
 def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
-    """Return what declining earns more in this step (Eq. 20), from the graded groups of all replicas."""
+    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas."""
     counts = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]
         outcomes = [completion.outcome for completion in group.completions]
         counts.append(refusal_counts(rewards, outcomes))
     totals = replicas.sum([sum(column) for column in zip(*counts, strict=True)])
-    return refusal_shift(*totals, target)  # Eq. 20
+    return refusal_shift(*totals, target)  # Eq. 14
 
 
 def shifted_reward(completion: Completion, shift: float) -> float | None:
-    """Return the reward of a completion, moved by Eq. 20 if it declines."""
+    """Return the reward of a completion, moved by Eq. 14 if it declines."""
     if completion.reward is None or completion.outcome != "refused":
         return completion.reward
     return completion.reward + shift

@@ -12,10 +12,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 
 from grpo.base.errors import STORAGE, UserError, is_storage_error, reason
-from grpo.base.storage import Json, failpoint, flush_to_disk, read_json
+from grpo.base.storage import Json, failpoint, flush_to_disk, read_json, read_mapping
 
 MANIFEST_FILE = "manifest.json"
 UNFINISHED = ".unfinished"
@@ -94,11 +95,11 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def problem_with(folder: Path, pattern: str = "*") -> str:
-    """Return how the files of a folder whose names fit `pattern` differ from its manifest; "" if they do not."""
+def problem_with(folder: Path, ignored: str = "") -> str:
+    """Return how the files of a folder differ from its manifest; "" if they do not. ignored: a pattern of names."""
     try:
         for name, entry in read_json(folder / MANIFEST_FILE)["files"].items():
-            problem = _problem_with_file(folder, name, entry) if fnmatch(name, pattern) else ""
+            problem = "" if fnmatch(name, ignored) else _problem_with_file(folder, name, entry)
             if problem:
                 return problem
     except FileNotFoundError:
@@ -111,7 +112,7 @@ def problem_with(folder: Path, pattern: str = "*") -> str:
 def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
     """Return how a file differs from its entry in the manifest; "" if it does not."""
     path = folder / name
-    if name != Path(name).name or path.is_symlink():
+    if Path(name).is_absolute() or name != str(Path(name)) or path.resolve() != folder.resolve() / name:
         return f"{name} is not a plain file of this folder"
     if not path.is_file():
         return f"{name} is missing"
@@ -120,6 +121,30 @@ def _problem_with_file(folder: Path, name: str, entry: Json) -> str:
     if sha256(path) != entry["sha256"]:
         return f"{name} has another sha256 than the manifest says"
     return ""
+
+
+def check_unchanged(folder: Path, ignored: str = "") -> None:
+    """Raise UserError (exit 6) if a folder with a manifest is no longer what was written. ignored: as above.
+
+    If it is checked again, its files are read again only if the size or time of one has changed.
+    """
+    is_of_another_program = "files" not in (read_mapping(folder / MANIFEST_FILE) or ["files"])
+    if not (folder / MANIFEST_FILE).exists() or is_of_another_program:
+        return
+    found = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    stamps = tuple((str(path), state.st_size, state.st_mtime_ns) for path, state in found)
+    if problem := _known_problem(folder, ignored, stamps):
+        raise UserError(
+            f"{folder} is damaged, or was changed",
+            problem,
+            f"use an intact copy; if you have changed it yourself, remove {folder / MANIFEST_FILE} to accept that",
+            STORAGE,
+        )
+
+
+@lru_cache
+def _known_problem(folder: Path, ignored: str, stamps: tuple) -> str:
+    return problem_with(folder, ignored)
 
 
 def sha256(path: Path) -> str:

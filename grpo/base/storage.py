@@ -44,7 +44,7 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         failpoint(f"write-{path.name}")
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # also a second Ctrl-C
         temporary.unlink(missing_ok=True)
         raise
 
@@ -70,10 +70,19 @@ def read_json(path: Path) -> Any:
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:
-    """Replace the file at `path` by one line of JSON per record, without secrets. Create its folder if needed."""
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    """Replace the data file at `path` by one line of JSON per record, unchanged. Create its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, redact("".join(lines)))
+    write_atomically(path, _as_lines(records))
+
+
+def write_log_lines(path: Path, records: Iterable[Any]) -> None:
+    """Replace a file that people read, and no program as data, as `write_lines` does, but without secrets."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, redact(_as_lines(records)))
+
+
+def _as_lines(records: Iterable[Any]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 class PlainLoader(yaml.SafeLoader):

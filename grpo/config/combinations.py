@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from grpo.base.text import did_you_mean
 from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
-from rewards.registry import BUILT_IN, built_in, expand
+from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
 
 def find_problems(config: AnyConfig) -> Iterator[str]:
@@ -63,10 +63,8 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
         yield "reward_funcs names a reward twice"
     has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE
     if not has_knowledge and any(built_in(name).checks_facts for name in all_rewards):
-        yield (
-            "factuality needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set; build one "
-            "with `python -m knowledge.build SOURCE OUT.db` and set knowledge_base: OUT.db"
-        )
+        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
+        yield f"factuality needs a knowledge base, and {unset}; {NO_KNOWLEDGE_BASE}"
     if config.refusal_target is not None and not any(built_in(name).asks_judge for name in rewards):
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"
     if config.refusal_target is not None and config.multi_objective_aggregation != "sum_then_normalize":

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from grpo.base.storage import PlainLoader
 from grpo.config.foreign import is_section
 from grpo.config.values import NULLS, as_written, coerce, expand_variables
 
-COMMAND_LINE = "command line"
+COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
@@ -85,12 +85,33 @@ def read_overrides(overrides: Sequence[str], problems: list[str]) -> list[Entry]
     return entries
 
 
+def read_call(keys: Mapping[str, Any], problems: list[str]) -> list[Entry]:
+    """Return the keys that a program passes, as if a file in the current folder held them."""
+    root = yaml.compose(to_text(keys), Loader=PlainLoader)
+    own = [replace(entry, line=0) for entry in _read_section("", root, CALL)]
+    return _with_bases(own, [Path(CALL)], problems)
+
+
+def to_text(keys: Mapping[str, Any]) -> str:
+    """Return keys and their values as YAML without aliases."""
+    return yaml.dump(keys, Dumper=_WithoutAliases, allow_unicode=True, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def read_files(chain: list[Path], problems: list[str]) -> list[Entry]:
     """Return the entries of the last file of the chain, after those of its bases, whose keys it may set again.
 
     chain: the file of the command, its base, the base of that, and so on. Adds messages about mistakes to `problems`.
     """
-    own = _read_file(chain[-1], problems)
+    return _with_bases(_read_file(chain[-1], problems), chain, problems)
+
+
+def _with_bases(own: list[Entry], chain: list[Path], problems: list[str]) -> list[Entry]:
+    """Put the entries of the base that a file names, if it does, before the file's own ones."""
     bases = [entry for entry in own if entry.name == "base"]
     entries = [entry for entry in own if entry.name != "base"]
     if not bases:
@@ -113,6 +134,18 @@ def _find_base(bases: list[Entry], chain: list[Path]) -> Path:
     if path.resolve() in [file.resolve() for file in chain]:
         raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
     return path
+
+
+def find_beside(name: str, entry: Entry) -> str:
+    """Return the path of a file that a config names: from the current folder, or else from its own and those above.
+
+    A name that is nowhere stays as it is.
+    """
+    if entry.source == COMMAND_LINE or Path(name).is_file():
+        return name
+    folder = Path(entry.source).parent
+    found = [place / name for place in (folder, *folder.resolve().parents) if (place / name).is_file()]
+    return str(found[0]) if found else name
 
 
 def _read_file(path: Path, problems: list[str]) -> list[Entry]:

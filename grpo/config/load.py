@@ -13,7 +13,7 @@ types, values out of bounds, and combinations that cannot work, unless one of th
 import os
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,16 @@ import yaml
 from grpo.base.errors import CONFIG, UserError, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.entries import COMMAND_LINE, Entry, read_files, read_overrides, split_arguments
+from grpo.config.entries import (
+    CALL,
+    COMMAND_LINE,
+    Entry,
+    find_beside,
+    read_call,
+    read_files,
+    read_overrides,
+    split_arguments,
+)
 from grpo.config.foreign import (
     ALIASES,
     HARMLESS,
@@ -53,7 +62,7 @@ Give it a CONFIG, such as one of configs/*.yaml, or these keys: {required}.
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
     """Read the arguments `CONFIG [key=value ...]` of a command; -h prints the first line of `doc`, and every key."""
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or {"-h", "--help"} & set(argv):
         needed = WITHOUT_CONFIG.format(required=", ".join(keys_that("required", kind)))
         print(doc.partition("\n")[0] + "\n" + (f"{HELP}\n{describe_keys(kind)}" if argv else needed))
         raise SystemExit(0 if argv else CONFIG)
@@ -61,18 +70,22 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 
 
 def load_config(
-    path: str | Path | None, overrides: Sequence[str] = (), kind: type = TrainConfig, is_run: bool = True
+    path: str | Path | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    kind: type = TrainConfig,
+    is_run: bool = True,
 ) -> tuple[AnyConfig, list[str]]:
     """Return the configuration, and notices about keys that have no effect or another name here.
 
-    overrides: `key=value`, or flags as on a command line. Without a path, everything comes from them and the defaults.
+    path: of a file; or the keys that a program passes, with their values. overrides: `key=value`, or flags as on a
+    command line. Without a path, everything comes from them and the defaults.
     is_run: the keys that a run needs must be set. UserError (exit 2) lists all mistakes.
     """
     config, notices, problems = examine_config(path, overrides, kind, is_run)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
-            f"{path or COMMAND_LINE}: {count} in the configuration",
+            f"{CALL if isinstance(path, Mapping) else path or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
             "correct or remove the keys named above; `python -m grpo.train -h` (or grpo.sft) lists every key",
             CONFIG,
@@ -81,11 +94,12 @@ def load_config(
 
 
 def examine_config(
-    path: str | Path | None, overrides: Sequence[str], kind: type, is_run: bool = True
+    path: str | Path | Mapping[str, Any] | None, overrides: Sequence[str], kind: type, is_run: bool = True
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     problems: list[str] = []
-    entries = read_files([Path(path)], problems) if path else []
+    entries = read_call(path, problems) if isinstance(path, Mapping) else []
+    entries += read_files([Path(path)], problems) if isinstance(path, str | Path) and path else []
     is_complete = not problems  # a file that could not be read may hold the missing keys
     entries += read_overrides(overrides, problems)
     reader = _Reader(kind, problems)
@@ -209,6 +223,8 @@ class _Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
+            if name == "cold_start" and value:
+                value = find_beside(value, entry)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
             self.doubtful.add(name)

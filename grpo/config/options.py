@@ -17,7 +17,7 @@ import yaml
 from grpo.config.values import describe_limits
 
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
-WITH_KNOWLEDGE = ("encyclopedia", "neutral", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
@@ -101,7 +101,8 @@ class OptimKeys:
     gradient_accumulation_steps: int = key(1, "first", low=1, high=MAX_PER_STEP)
     """Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory."""
     learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
-    """Peak learning rate."""
+    """Peak learning rate. Unset: TRL's default, 1e-6 in stage 2 and 2e-5 in stage 1, for all weights (lora_r: 0), and
+    ten times that for adapters."""
     lr_scheduler_type: str = key("linear", "warned", choices=("linear", "cosine", "constant", "constant_with_warmup"))
     """Learning rate after the warm-up: linear and cosine decay to 0. constant: no warm-up either."""
     warmup_ratio: float = key(0.0, "warned", low=0, high=1)
@@ -143,7 +144,8 @@ class RunKeys:
     """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
     run, or from an older one, in an output_dir of its own."""
     allow_changes: list[str] = key((), "once")
-    """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template."""
+    """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template, or
+    of the files of reward_funcs."""
     logging_steps: int = key(1, "free", low=1)
     """Show the means of this many steps in trackers and on the terminal. metrics.jsonl has every step."""
     save_steps: int = key(50, "first free", low=0)
@@ -156,6 +158,8 @@ class RunKeys:
     """Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir."""
     project: str | None = key(None, "free")
     """Project in swanlab, wandb and trackio. Unset: the variable SWANLAB_PROJ_NAME or WANDB_PROJECT, else grpo."""
+    workspace: str | None = key(None, "free")
+    """Team or user whose project it is, in swanlab (workspace) and wandb (entity). Unset: yours."""
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
@@ -205,7 +209,8 @@ class QuestionKeys:
     """Column that splits the held-out questions: each of its values gets its own lines in the final table."""
     cold_start: str | None = key(None, "local free")
     """Config of stage 1. It runs first, unless its result is there and was made with the same config, data and base;
-    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path."""
+    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path. A relative path counts from
+    the current folder, or else from that of the config or one above."""
 
 
 @dataclass(frozen=True)
@@ -283,10 +288,8 @@ class RewardKeys:
     abstention_threshold: float = key(0.5, low=0, high=0.99)
     """For the reward abstention: above this probability of being right, answering pays more than declining."""
     refusal_target: float | None = key(None, low=0.01, high=0.99)
-    """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 20). Unset:
+    """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 14). Unset:
     what the reward says."""
-    tiar_lambda: float = key(1.0, low=0)
-    """For the reward tiar: weight of what is added to the advantage of a refusal."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)

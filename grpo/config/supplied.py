@@ -1,26 +1,25 @@
-"""Settings that are built into other programs, so that their files mean the same here.
+"""Settings that a configuration leaves out, and that its other keys decide.
 
-KnowRL's and the math guide's programs have rewards, a prompt and models built in; LLaMA-Factory has other defaults.
-Each supplied setting is announced, and written to config.resolved.yaml, so that a resumed run has the same ones.
+KnowRL's and the math guide's programs have rewards, a prompt and models built in; LLaMA-Factory has other defaults
+(foreign.py), so their files mean the same here. Adapters need a larger learning rate than all weights. Each supplied
+setting is announced, and written to config.resolved.yaml, so that a resumed run has the same ones.
 """
 
 import os
 from collections.abc import Iterator, Set
 
-from grpo.config.options import TrainConfig
+from grpo.config.foreign import KNOWRL, LLAMA_FACTORY, MATH_GUIDE
+from grpo.config.options import SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
 from rewards.prompts import BOXED
 from rewards.registry import built_in, expand
 
-KNOWRL_MODEL = "gpt-4o-mini"  # judge and decomposer of KnowRL's code
-LLAMA_FACTORY = {  # defaults of 0.9.3 (src/llamafactory/hparams/) and of the TrainingArguments on which it is built
-    "lora_r": 8,
-    "max_length": 2048,
-    "learning_rate": 5e-5,
+RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
+    TrainConfig: (1e-6, 1e-5),
+    SftConfig: (2e-5, 2e-4),
 }
-ITS_WORDS = {"finetuning_type", "lora_rank", "lora_target", "cutoff_len", "template"}  # no other tool has these keys
 OF_TAGS = {"format", "tag_count"}  # rewards that look for <think> and <answer>
 NO_BOX = "no prompt asks for \\boxed{}, which the reward math reads; say so in system_prompt or prompt_template"
 NO_REWARD = (
@@ -35,9 +34,10 @@ def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
 
     values: without the keys that are null where null is no value. names: the keys in the files.
     """
-    if kind is not TrainConfig:
-        if ITS_WORDS & names:
-            yield from _supply_llama_factory(values)
+    if kind is SftConfig and LLAMA_FACTORY.words & names:
+        yield from _supply_llama_factory(values)
+    yield from _supply_rate(values, kind)
+    if kind is SftConfig:
         return
     yield from _supply_rewards(values)
     yield from _supply_prompt(values)
@@ -54,13 +54,27 @@ def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
 
 def _supply_llama_factory(values: Values) -> Iterator[str]:
     """Set what a file of LLaMA-Factory leaves to its defaults."""
-    rank = values.get("lora_r", LLAMA_FACTORY["lora_r"])
-    defaults = LLAMA_FACTORY | ({"lora_alpha": 2.0 * rank} if rank else {})
+    rank = values.get("lora_r", LLAMA_FACTORY.defaults["lora_r"])
+    defaults = LLAMA_FACTORY.defaults | ({"lora_alpha": 2.0 * rank} if rank else {})
     missing = {name: value for name, value in defaults.items() if name not in values}
     values.update(missing)
     if missing:
         listed = ", ".join(f"{name} {value:g}" for name, value in missing.items())
         yield f"the keys are those of LLaMA-Factory, whose defaults (of 0.9.3) are used: {listed}"
+
+
+def _supply_rate(values: Values, kind: type) -> Iterator[str]:
+    """Set the learning rate by what is trained: adapters, or all weights."""
+    if "learning_rate" in values:
+        return
+    of_all_weights, of_adapters = RATES[kind]
+    values["learning_rate"] = of_all_weights
+    if values.get("lora_r", kind.lora_r):
+        values["learning_rate"] = of_adapters
+        yield (
+            f"learning_rate is not set: {of_adapters:g} is used, since TRL's default of {of_all_weights:g}, which is "
+            "for all weights, is ten times too low for adapters"
+        )
 
 
 def _supply_rewards(values: Values) -> Iterator[str]:
@@ -69,10 +83,10 @@ def _supply_rewards(values: Values) -> Iterator[str]:
         return
     named = [name for name in values if name.startswith("math_reward_")]
     if values.get("knowledge_base") or (os.environ.get("FACTSCORE_DB_PATH") and not named):
-        values["reward_funcs"] = ("knowrl_v2",)
+        values["reward_funcs"] = KNOWRL.defaults["reward_funcs"]
         yield "reward_funcs is not set, but a knowledge base is, as for KnowRL: using knowrl_v2"
     elif named:
-        values["reward_funcs"] = ("math",)
+        values["reward_funcs"] = MATH_GUIDE.defaults["reward_funcs"]
         yield f"reward_funcs is not set, but {named[0]} is, as in the math guide: using math"
 
 
@@ -121,6 +135,6 @@ def _supply_model(service: str, values: Values) -> Iterator[str]:
     if values.get(key) is not None:
         return
     found = from_environment(*variables)
-    values[key] = found or KNOWRL_MODEL
+    values[key] = found or KNOWRL.defaults[key]
     if not found:
-        yield f"{key} is not set, nor is {' or '.join(variables)}: using {KNOWRL_MODEL}, as KnowRL's code does"
+        yield f"{key} is not set, nor is {' or '.join(variables)}: using {values[key]}, as KnowRL's code does"

@@ -6,5 +6,8 @@ and adds the rewards; conversations.py does the same for stage 1, and registry.p
 hub.py downloads models and data sets. toy.py makes small worlds, for runs without a download: sums.py sums, almanac.py
 facts as a real model recalls them.
 
-Only questions.py imports rewards/; it, toy.py and almanac.py import config/, and the last two import model/.
+objects.py holds the rows and rewards that a program passes without files.
+
+Only questions.py and objects.py import rewards/; questions.py, toy.py and almanac.py import config/, and the last two
+import model/.
 """

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
-from grpo.data.files import Record, row_error
-from grpo.data.messages import Message, read_message, with_system
+from grpo.data.files import Record, row_error, shown
+from grpo.data.messages import Message, is_text, read_message, read_messages, with_system
 from grpo.data.prompts import ChatEncoder
 
 
@@ -22,24 +21,22 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
     TRL:      {"prompt": text or messages, "completion": text or messages}
     Alpaca:   {"instruction": text, "input"?: text, "output": text, "system"?: text, "history"?: [[asked, answered], …]}
     """
-    if "conversations" in record or "messages" in record:
-        turns = record.get("conversations") or record.get("messages")
-        given, trained = turns[:1], turns[1:]
+    names = [name for name in ("conversations", "messages") if name in record]
+    if names:
+        name = next((name for name in names if record[name]), names[0])
+        messages = read_messages(record[name], name)
+        given, trained = messages[:1], messages[1:]
     elif "instruction" in record:
-        question = "\n".join(filter(None, (record["instruction"], record.get("input"))))
-        pairs = [*(record.get("history") or []), [question, record.get("output")]]
-        turns = []
-        for asked, answered in pairs:
-            turns += [*_turns(asked, "user"), *_turns(answered, "assistant")]
-        given, trained = turns[:1], turns[1:]
+        messages = _read_alpaca(record)
+        given, trained = messages[:1], messages[1:]
     elif "prompt" in record and "completion" in record:
-        given, trained = _turns(record["prompt"], "user"), _turns(record["completion"], "assistant")
+        given = _read_part(record, "prompt", "user")
+        trained = _read_part(record, "completion", "assistant")
     else:
         wanted = "conversations, messages, instruction, or prompt and completion"
         raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
     if record.get("system"):
-        given = [*_turns(record["system"], "system"), *given]
-    given, trained = list(map(read_message, given)), list(map(read_message, trained))
+        given = [*_read_part(record, "system", "system"), *given]
     if not any(is_answer(message) and message["content"].strip() for message in trained):
         raise ValueError("there is no answer in it")
     return given, trained
@@ -49,9 +46,29 @@ def is_answer(message: Message) -> bool:
     return message["role"] == "assistant"
 
 
-def _turns(part: Any, role: str) -> list[Record]:
-    """Return the messages of a part of a record, which may be the text of a single one."""
-    return part if isinstance(part, list) else [{"role": role, "content": part}]
+def _read_part(record: Record, name: str, role: str) -> list[Message]:
+    """Return the messages in a column, which may hold the text of a single one."""
+    value = record[name]
+    if isinstance(value, list):
+        return read_messages(value, name)
+    if not is_text(value):
+        raise ValueError(f"its {name} is {shown(value)}, and neither text nor a list of messages")
+    return [read_message({"role": role, "content": value})]
+
+
+def _read_alpaca(record: Record) -> list[Message]:
+    """Return the messages of a record of Alpaca, those of its history first."""
+    asked = [part for part in (record["instruction"], record.get("input")) if part is not None]
+    history = record.get("history") or []
+    if not asked or not all(map(is_text, asked)):
+        raise ValueError(f"its instruction and input hold no text: {shown(asked)}")
+    if not isinstance(history, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in history):
+        raise ValueError(f"its history is {shown(history)}, and not a list of pairs [asked, answered]")
+    pairs = [*history, ["\n".join(filter(None, asked)), record.get("output")]]
+    roles = ("user", "assistant")
+    return [
+        read_message({"role": role, "content": text}) for pair in pairs for role, text in zip(roles, pair, strict=True)
+    ]
 
 
 Conversation = tuple[int, list[Message], list[Message]]  # number of the row, from 0; see read_conversation
@@ -71,7 +88,7 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
         else:
             try:
                 given, trained = read_conversation(record)
-            except (ValueError, TypeError, AttributeError, LookupError) as error:
+            except ValueError as error:
                 raise row_error(path, index + 1, "is not a conversation", str(error)) from None
             yield index, given, trained
 

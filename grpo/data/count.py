@@ -37,12 +37,19 @@ def _listed(counter: Counter[str]) -> str:
 
 
 MEDIA = ("image", "images", "video", "videos", "audio", "audios")  # columns of what no model here can see or hear
+MEDIA_PARTS = ("image", "video", "audio", "input_image", "input_audio")  # beginnings of the types of a message's parts
 WITH_MEDIA = "with images, videos or audio"  # a reason to leave a row out
 
 
 def has_media(columns: Mapping[str, Any]) -> bool:
-    """Return whether a row has an image, a video or audio, without which its text makes no sense."""
-    return any(columns.get(name) for name in MEDIA)
+    """Return whether a row has an image, a video or audio, without which its text makes no sense.
+
+    It may be a column, or a part of a message: {"content": [{"type": "image", …}, {"type": "text", …}]}.
+    """
+    turns = [turn for value in columns.values() if isinstance(value, list) for turn in value if isinstance(turn, dict)]
+    parts = [part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]]
+    kinds = [str(part.get("type")) for part in parts if isinstance(part, dict)]
+    return any(columns.get(name) for name in MEDIA) or any(kind.startswith(MEDIA_PARTS) for kind in kinds)
 
 
 def is_empty(value: Any) -> bool:

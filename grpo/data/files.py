@@ -6,8 +6,9 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -179,26 +180,41 @@ def _read_arrow(content: bytes, path: Path) -> list[Record]:
         ):
             kinds = set(re.findall(r"\b(?:halffloat|float|double)\b", str(column.type)))
             number = FLOATS[kinds.pop()] if len(kinds) == 1 else float
-            columns.append([_plain(value, number) for value in column.to_pylist()])
+            columns.append([plain(value, number) for value in column.to_pylist()])
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _plain(value: Any, number: type) -> Any:
+def plain(value: Any, number: type = float) -> Any:
     """Return a value as JSON would hold it. number: the type in which a number's shortest text is looked for.
 
-    A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text.
+    A float32 that was 0.1 is 0.1 again, and not 0.10000000149011612; 2020-01-02 stays that text. TypeError for an
+    object that has neither a value in JSON nor a text of its own, such as a function.
     """
     match value:
-        case None | str() | bool() | int():
+        case None | bool():
             return value
+        case Enum():
+            return plain(value.value, number)
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
         case float():
             return float(str(number(value)))
+        case np.floating():
+            return float(str(value))
         case bytes():
             return value.decode()
-        case dict():
-            return {name: _plain(item, number) for name, item in value.items()}
+        case Mapping():
+            return {str(plain(name)): plain(item, number) for name, item in value.items()}
         case list() | tuple():
-            return [_plain(item, number) for item in value]
+            return [plain(item, number) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item, number) for item in value), key=str)
         case Decimal():
             return f"{value:f}"
-    return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs
+    if hasattr(value, "item") and hasattr(value, "ndim"):  # arrays and tensors
+        return [plain(item, number) for item in value] if value.ndim else plain(value.item(), number)
+    if type(value).__str__ is object.__str__:
+        raise TypeError(f"{type(value).__name__} has no value in JSON")
+    return str(value).removesuffix(" 00:00:00")  # dates, times, durations, UUIDs, paths

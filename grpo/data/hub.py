@@ -6,10 +6,15 @@ from pathlib import Path
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.files import STATE_FILE
 
-MODEL_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+SMALL_FILES = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]  # of a model: its config and its tokenizer
+WEIGHTS = ["*.safetensors"]
 ABSENT = {  # kind -> what to do if it is neither there nor a hub id
-    "dataset": "check the path; a name in dataset_info.json needs its folder as dataset_dir",
     "adapter": "check the path; leave adapter_name_or_path out to make a new adapter in output_dir",
+}
+LOCAL = {  # kind -> how to name a local one instead
+    "dataset": "dataset_id_or_path=FILE",
+    "adapter": "adapter_name_or_path=FOLDER",
+    "entailment model": "nli_model=FOLDER",
 }
 DATA_FILES = ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.json.gz", "*.jsonl.gz", "*.csv.gz", "*.parquet"]
 NOT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE)
@@ -17,17 +22,17 @@ _LATER_PART = re.compile(r"-(?!0{5})\d{5}-of-\d{5}\.")  # of a file in several p
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model") -> Path:
+def fetch_model(name_or_path: str, revision: str = "main", kind: str = "model", weights: bool = True) -> Path:
     """Return the folder of a checkpoint, adapter or tokenizer, and download it first if it is a hub id.
 
-    kind: what messages call it, such as "adapter".
+    kind: what messages call it, such as "adapter". weights: False downloads config and tokenizer alone, a few MB.
     """
     if Path(name_or_path).is_dir():
         return Path(name_or_path)
     if Path(name_or_path).is_file():
         why = "a checkpoint is a folder with config.json, weights and tokenizer"
         raise UserError(f"{name_or_path} is a file", why, f"give its folder, {Path(name_or_path).parent}", PREFLIGHT)
-    return _download(name_or_path, revision, kind, MODEL_FILES)
+    return _download(name_or_path, revision, kind, SMALL_FILES + WEIGHTS * weights)
 
 
 def find_model(name: str, near: Path) -> str:
@@ -41,18 +46,18 @@ def find_model(name: str, near: Path) -> str:
     return name
 
 
-def fetch_data(name: str, split: str = "train") -> Path:
+def fetch_data(name: str, split: str = "train", hint: str = "") -> Path:
     """Return the file or folder of a data set, which `files.read_records` reads.
 
     name: a file, a folder, or a hub id; `owner/name:config` names one of the configurations of a hub data set. split:
-    which part of a folder or a hub data set to use.
+    which part of a folder or a hub data set to use. hint: what else to do if there is none.
     """
     if Path(name).is_file():
         return Path(name)
     if Path(name).is_dir():
         return _choose_file(Path(name), name, "", split)
     repository, _, config = name.partition(":")
-    return _choose_file(_download(repository, "main", "dataset", DATA_FILES), name, config, split)
+    return _choose_file(_download(repository, "main", "dataset", DATA_FILES, hint), name, config, split)
 
 
 def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
@@ -80,14 +85,17 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
     return folder / chosen[0]
 
 
-def _download(name: str, revision: str, kind: str, patterns: list[str]) -> Path:
+def _download(name: str, revision: str, kind: str, patterns: list[str], hint: str = "") -> Path:
     """Download the files of a hub repository that match the patterns, unless they are in the cache."""
     if not _HUB_ID.fullmatch(name):
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
-        raise UserError(f"{kind} {name} does not exist", why, ABSENT.get(kind, "check the path"), PREFLIGHT)
+        raise UserError(f"{kind} {name} does not exist", why, ABSENT.get(kind, f"check the path{hint}"), PREFLIGHT)
     from huggingface_hub import snapshot_download
 
-    fix = "there is no such local path; check the id, your network, HF_ENDPOINT and HF_TOKEN"
+    fix = (
+        "check the id, your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private and gated ones); offline, name a "
+        f"local copy: {LOCAL.get(kind, 'model_name_or_path=FOLDER')}"
+    )
     with explained(Exception, f"cannot fetch the {kind} {name} (revision {revision})", fix):  # of many kinds
         repo_type = "dataset" if kind == "dataset" else "model"
         return Path(snapshot_download(name, repo_type=repo_type, revision=revision, allow_patterns=patterns))

@@ -24,12 +24,29 @@ def with_system(messages: Sequence[Message], system_prompt: str | None) -> list[
     return [{"role": "system", "content": system_prompt}, *messages]
 
 
-def read_message(turn: dict[str, Any]) -> Message:
+def read_messages(turns: Any, name: str) -> list[Message]:
+    """Return the messages in the column `name`. ValueError: what is wrong."""
+    if not isinstance(turns, list) or not turns:
+        raise ValueError(f"its {name} is {shown(turns)}, and not a list of messages")
+    return list(map(read_message, turns))
+
+
+def read_message(turn: Any) -> Message:
     """Return the message {"role", "content"} or, as in ShareGPT, {"from", "value"}. ValueError: what is wrong."""
+    if not isinstance(turn, dict):
+        raise ValueError(f"a message is {shown(turn)}, and not an object with role and content")
     role = turn.get("from") or turn.get("role")
     role, content = ALIASES.get(str(role), role), turn.get("value", turn.get("content"))
     if role not in ROLES:
         raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
+    if isinstance(content, list):
+        content = _joined(content)
     if not is_text(content):
         raise ValueError(f"a message of the {role} holds no text: {shown(content)}")
     return {"role": role, "content": content}
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return the text of a content in parts, [{"type": "text", "text": …}, …]; the parts, if they are not all text."""
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") == "text"]
+    return "".join(texts) if parts and len(texts) == len(parts) and all(map(is_text, texts)) else parts

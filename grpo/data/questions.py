@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Prompt
@@ -12,6 +13,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.files import Record
 from grpo.data.hub import fetch_data
+from grpo.data.objects import NOTHING, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
@@ -50,10 +52,18 @@ class Questions:
 
 
 class QuestionData:
-    """The questions of a configuration. Each data set is read once. records: those of a data set that was read."""
+    """The questions of a configuration. Each data set is read once.
 
-    def __init__(self, config: TrainConfig, records: Mapping[str, list[Record]] | None = None):
-        self.config, self.records = config, records or {}
+    records: those of a data set that was read. objects: what a program passes.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        records: Mapping[str, list[Record]] | None = None,
+        objects: Objects = NOTHING,
+    ):
+        self.config, self.records, self.objects = config, records or {}, objects
         self.files: dict[str, list[Row]] = {}  # data set -> its rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
@@ -85,13 +95,14 @@ class QuestionData:
     def _read(self, name: str) -> list[Row]:
         if name not in self.files:
             config = self.config
+            given = self.objects.rows.get(name)
             self.files[name] = read_rows(
-                fetch_data(name, config.dataset_split),
+                Path(name) if given else fetch_data(name, config.dataset_split),
                 config.question_field,
                 config.answer_field,
                 config.title_field,
                 config.seed,
-                self.records.get(name),
+                given or self.records.get(name),
             )
         return self.files[name]
 
@@ -124,7 +135,7 @@ def prepare_rewards(
     questions: those to grade; by default those to train on. peers: processes that share the grades (rewards/scorer.py).
     """
     config = data.config
-    rewards = build_rewards(config.reward_funcs, asdict(config))
+    rewards = build_rewards(config.reward_funcs, asdict(config), data.objects.rewards)
     scorer = Scorer(rewards, config.reward_weights, peers)
     try:
         rows, _ = data.load(questions or Questions.to_train(config), scorer.rewards)
@@ -145,7 +156,8 @@ def held_out_scorer(data: QuestionData, scorer: Scorer, peers: Peers | None = No
     if not questions:
         return scorer
     if config.eval_reward_funcs:
-        scorer = Scorer(build_rewards(config.eval_reward_funcs, asdict(config)), peers=peers)
+        rewards = build_rewards(config.eval_reward_funcs, asdict(config), data.objects.rewards)
+        scorer = Scorer(rewards, peers=peers)
     data.load(questions, scorer.rewards)
     return scorer
 

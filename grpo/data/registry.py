@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import read_json
-from grpo.data.files import Record, read_records
+from grpo.data.files import Record, read_records, shown
 from grpo.data.hub import fetch_data
 
 REGISTRY_FILE = "dataset_info.json"
@@ -40,6 +40,8 @@ class Source:
         what = f"{self.path}: row {number} does not have the columns that {REGISTRY_FILE} says: {', '.join(record)}"
         with explained((KeyError, TypeError), what, f"correct columns and tags of its entry in {REGISTRY_FILE}"):
             turns = record[columns.get("messages", "conversations")]
+            if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+                raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
             turns = [(turn[tags["role_tag"]], turn[tags["content_tag"]]) for turn in turns]
         messages = [{"role": roles.get(role, role), "content": content} for role, content in turns]
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
@@ -54,7 +56,8 @@ def find_sources(name: str, split: str, folder: str | None) -> list[Source]:
     registry = _read_registry(path) if folder or path.is_file() else {}
     names = [part.strip() for part in name.split(",")]
     if Path(name).exists() or (folder is None and not set(names) & set(registry)):
-        return [Source(fetch_data(name, split))]
+        with_names = "; a name in dataset_info.json needs its folder as dataset_dir"
+        return [Source(fetch_data(name, split, with_names))]
     missing = [part for part in names if part not in registry]
     if missing:
         raise UserError(

@@ -12,7 +12,7 @@ from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records, row_error, shown
-from grpo.data.messages import Message, is_text, read_message
+from grpo.data.messages import Message, is_text, read_messages
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
@@ -97,9 +97,9 @@ def _make_row(path: Path, index: int, record: Record, names: dict[str, str | Non
 def _read_conversation(path: Path, index: int, turns: list[Any]) -> tuple[tuple[Message, ...], str]:
     """Return the messages before the last one, and the text of the last one, which the policy answers."""
     what = f"{path}: row {index + 1} holds no conversation that ends with the user's message"
-    with explained((ValueError, AttributeError), what, "correct or remove the row"):
-        messages = [read_message(turn) for turn in turns]
-        if not messages or messages[-1]["role"] != "user":
+    with explained(ValueError, what, "correct or remove the row"):
+        messages = read_messages(turns, "prompt")
+        if messages[-1]["role"] != "user":
             raise ValueError(f"it ends with {shown(messages[-1:])}, and the policy answers the user")
     return tuple(messages[:-1]), messages[-1]["content"]
 

@@ -3,7 +3,6 @@
 arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
-neutral        the same, but which questions the cold start declines is drawn at random
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
 """
@@ -26,18 +25,19 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import named_tensors
 from knowledge import almanac, world
-from knowledge.world import NEUTRAL, Sizes, World
+from knowledge.world import World
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 3  # of the generated files; a world of another version is replaced
+VERSION = 4  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
-PEOPLE = {"encyclopedia": Sizes(), "neutral": NEUTRAL}
-LARGER = {"num_layers": 4, "max_positions": 128, "vocab_size": 768}
-MODELS = {"arithmetic": {}, "encyclopedia": LARGER, "neutral": LARGER}  # worlds with a model of their own -> its sizes
+MODELS = {  # worlds with a model of their own -> its sizes
+    "arithmetic": {},
+    "encyclopedia": {"num_layers": 4, "max_positions": 128, "vocab_size": 768},
+}
 
 
 def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
@@ -112,8 +112,8 @@ def invent(config: AnyConfig) -> World:
     """Return the texts of the toy world of a configuration."""
     if config.toy_world in KINDS_OF_SUMS:
         return make_sums(config.seed, KINDS_OF_SUMS[config.toy_world])
-    if config.toy_world in PEOPLE:
-        return world.make_world(config.seed, PEOPLE[config.toy_world])
+    if config.toy_world == "encyclopedia":
+        return world.make_world(config.seed)
     facts = almanac.read_facts()
     asked, kept = almanac.split_facts(facts, config.seed)
     return World(

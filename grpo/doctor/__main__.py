@@ -11,54 +11,65 @@ one line per check; a failed check does not stop the others. The exit code is th
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from grpo.base.errors import CONFIG, redact, run_main
+from grpo.base.errors import CONFIG, describe, escape, redact, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.config.entries import split_arguments
 from grpo.config.load import examine_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
-from grpo.data.questions import Questions
-from grpo.doctor import data, machine, model, plan
-from grpo.doctor.case import Case, Check, Finding, make_finding
-from grpo.doctor.rewards import reward_checks
-from grpo.run.trackers import check_trackers
+from grpo.doctor import estimate, trial
+from grpo.doctor.start import Case, Check, NotChecked, start_checks
+
+
+@dataclass
+class Finding:
+    """The result of one check: what it found, or what is wrong and how to correct it. ok: None if not checked."""
+
+    name: str
+    ok: bool | None
+    text: str
+    exit_code: int = 0
+
+    def line(self) -> str:
+        status = {True: "ok  ", False: "FAIL", None: "--  "}[self.ok]
+        indented = self.text.replace("\n", "\n" + " " * 22)
+        return escape(redact(f"{status}  {self.name:14}  {indented}"))
+
+
+def make_finding(name: str, check: Check, case: Case) -> Finding:
+    """Make one check; if it raises an error, that is its finding."""
+    try:
+        return Finding(name, True, check(case))
+    except NotChecked as reason:
+        return Finding(name, None, str(reason))
+    except Exception as error:
+        code, text = describe(error)
+        return Finding(name, False, text, code)
 
 
 def checks(case: Case) -> Iterator[tuple[str, Check]]:
     """Yield the checks of a configuration, in order: each may use the results of earlier ones."""
-    config = case.config
-    yield "machine", machine.machine
-    yield "output", machine.output
-    yield "trackers", lambda case: check_trackers(case.config)
-    if isinstance(config, TrainConfig) and config.cold_start:
-        yield "stage 1", model.stage1
-    if config.resume_from_checkpoint:
-        yield "resume", machine.resume
+    yield from start_checks(case, is_doctor=True)
     if case.makes_its_data:
         return
-    is_stage2 = isinstance(config, TrainConfig)
-    if is_stage2:
-        yield "data", data.questions
-        if Questions.held_out(config):
-            yield "held-out data", data.held_out
-    yield "model", model.model
-    yield "tokenizer", model.tokenizer
-    if isinstance(case.start, SftConfig):
-        yield "stage 1 data" if is_stage2 else "data", data.conversations
-    if is_stage2:
-        yield "prompts", data.prompts
-    yield "prompt", data.prompt
-    if is_stage2:
-        yield from reward_checks(case)
-    yield "memory", model.memory_plan
-    yield "sample", model.sample
-    yield "steps", plan.steps
-    yield "time", plan.duration
-    if is_stage2 and isinstance(case.start, SftConfig):
-        yield "stage 1 time", plan.stage1_duration
-    if is_stage2:
-        yield "cost", plan.cost
+    yield "weights", trial.weights
+    has_stage1 = isinstance(case.start, SftConfig)
+    if has_stage1:
+        yield "stage 1 data" if case.is_stage2 else "data", trial.examples
+    if case.is_stage2:
+        yield "prompts", trial.prompts
+    yield "prompt", trial.prompt
+    if case.is_stage2:
+        yield from trial.service_checks(case)
+    yield "memory", trial.memory_plan
+    yield "sample", trial.sample
+    yield "steps", estimate.steps
+    yield "time", estimate.duration
+    if case.is_stage2 and has_stage1:
+        yield "stage 1 time", estimate.stage1_duration
+    if case.is_stage2:
+        yield "cost", estimate.cost
 
 
 def read_either_stage(path: str, overrides: Sequence[str]) -> tuple[AnyConfig, list[Finding]]:

@@ -5,18 +5,15 @@ step is 0, unless the run was resumed with other questions, or the file was dama
 repeated, and the table names its step.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
-from grpo.algorithm.schema import Group, Prompt
-from grpo.base.storage import write_json, write_lines
-from grpo.config.options import WITH_KNOWLEDGE
+from grpo.algorithm.schema import Prompt
+from grpo.base.storage import write_json, write_log_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups, split_into_parts
-from grpo.evaluation.boundary import auroc_declining, examine, read_rows, verdict
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import summary_table
 from grpo.run.diagnosis.reader import read_document
@@ -28,12 +25,8 @@ from rewards.scorer import Scorer
 Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
 LOGGED = (  # as eval/*
     *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
-    *("mean_length", "unscored_frac", "auroc_declining"),
+    *("mean_length", "unscored_frac"),
 )
-
-
-def boundary_file(step: int) -> str:
-    return f"boundary-{step:06d}.jsonl"
 
 
 class Evaluation:
@@ -44,8 +37,7 @@ class Evaluation:
         config = data.config
         self.config, self.run, self.policy, self.sampler, self.scorer = config, run, policy, sampler, scorer
         self.prompts: list[Prompt] = []
-        self.data_hash, self.first_step, self.last_step = "", 0, 0
-        self.is_world = False  # whether they are those of a toy world of facts
+        self.data_hash, self.first_step = "", 0
         self.warned: set[str] = set()
         questions = Questions.held_out(config)
         if not questions:
@@ -53,9 +45,6 @@ class Evaluation:
         loaded = load_prompts(data, policy, questions, scorer.rewards)
         run.report_data("held-out data", loaded.count)
         self.prompts, self.data_hash = loaded.prompts, loaded.data_hash
-        self.is_world = config.toy_world in WITH_KNOWLEDGE and questions == Questions(
-            str(Path(config.toy_dir) / "held_out.jsonl"), config.eval_max_samples
-        )
 
     def measure(self, step: int) -> Measurement:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
@@ -71,24 +60,12 @@ class Evaluation:
         if ranks.is_main and self.config.log_completions:
             self._write_lines(f"step-{step:06d}.jsonl", completion_records(everyones))
         parts = split_into_parts(everyones, self.config.eval_group_field)
-        measured = {name: summary(part) for name, part in parts.items()}
-        if self.is_world:
-            measured[""]["auroc_declining"] = self._measure_boundary(step, groups)
-        return measured
-
-    def _measure_boundary(self, step: int, groups: Sequence[Group]) -> float | None:
-        """Find out which questions the model declines; write evaluation/boundary-N.jsonl, and return the AUROC."""
-        rows = examine(self.policy, self.sampler, groups, self.config.toy_world, self.config.max_completion_length)
-        rows = self.run.ranks.replicas.gather_lists(rows)
-        self.last_step = step
-        if self.run.ranks.is_main:
-            self._write_lines(boundary_file(step), rows)
-        return auroc_declining(rows)
+        return {name: summary(part) for name, part in parts.items()}
 
     def _write_lines(self, name: str, records: Iterable[Mapping]) -> None:
         """Write a file of evaluation/. If the disk is full, its content is lost, and the run continues."""
         with tolerated("evaluation/", self.warned, say=self.run.say):
-            write_lines(self.run.path / "evaluation" / name, records)
+            write_log_lines(self.run.path / "evaluation" / name, records)
 
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
@@ -120,12 +97,7 @@ class Evaluation:
         if not after:
             return "done (set eval_dataset_id_or_path or eval_size to see accuracy before and after)"
         head = f"step {self.first_step}" if self.first_step else "before"
-        table = summary_table({head: before, "after": after}, "held-out questions")
-        if not self.is_world:
-            return table
-        folder = self.run.path / "evaluation"
-        rows = [read_rows(folder / boundary_file(step)) for step in (self.first_step, self.last_step)]
-        return "\n\n".join(filter(None, (table, verdict(*rows))))
+        return summary_table({head: before, "after": after}, "held-out questions")
 
     def write(self, before: Measurement, after: Measurement | None) -> None:
         """Write both measurements to evaluation.json. `after` is None until the end of the run."""

@@ -6,7 +6,7 @@ from grpo.evaluation.measures import Summary
 
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = (
-    *("accuracy", *ABSTENTION, "truthfulness", "auroc_declining"),
+    *("accuracy", *ABSTENTION, "truthfulness"),
     *("supported_frac", "ece", "brier", "aurc", "reward", "mean_length"),
 )
 SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
@@ -15,7 +15,6 @@ DECIMALS = {
     "omniscience_index": 1,
     "mean_length": 1,
     "reward": 2,
-    "auroc_declining": 2,
     "ece": 3,
     "brier": 3,
     "aurc": 3,

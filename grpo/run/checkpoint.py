@@ -1,4 +1,6 @@
-"""Checkpoints from which a run continues bit for bit. They are complete or absent: see grpo/base/folders.py.
+"""Checkpoints from which a run continues bit for bit, and which of them it continues from.
+
+They are complete or absent: see grpo/base/folders.py.
 
 A folder that does not match its manifest is not a checkpoint. Files are safetensors and JSON; nothing is pickled.
 """
@@ -7,7 +9,8 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,10 +21,11 @@ from safetensors.torch import load_file
 
 from grpo.algorithm.optimizer import MASTER, all_finite
 from grpo.base import folders
-from grpo.base.errors import STORAGE, UserError, explained, reason
-from grpo.base.folders import MANIFEST_FILE, write_folder
+from grpo.base.errors import CONFIG, STORAGE, UserError, explained, reason
+from grpo.base.folders import MANIFEST_FILE, sha256, write_folder
 from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
+from grpo.engine.device.distributed import Ranks
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.slices import whole_parameters
 
@@ -185,3 +189,87 @@ def check_counters(folder: Path, counters: Json) -> None:
     if wrong:
         what = f"the checkpoint {folder} cannot be continued"
         raise UserError(what, f"{COUNTERS_FILE} holds no valid {', '.join(wrong)}", "use an older one", STORAGE)
+
+
+# --- which one a run continues from ---------------------------------------------------------------------------------
+
+
+def is_own(folder: Path, run_dir: Path) -> bool:
+    """Return whether a folder is one of a run's checkpoints."""
+    return folder.resolve() in map(Path.resolve, checkpoints(run_dir))
+
+
+def continues_a_run(config: AnyConfig) -> bool:
+    """Return whether a run continues the one in its output directory. It begins there with another run's checkpoint."""
+    wanted = config.resume_from_checkpoint
+    return is_own(Path(wanted), Path(config.output_dir)) if isinstance(wanted, str) else wanted
+
+
+def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
+    """Return the checkpoint to resume from, and notices.
+
+    wanted: True for the newest valid checkpoint (None if there is none); or the path of one.
+    """
+    if isinstance(wanted, str):
+        _check_named(Path(wanted), run_dir)
+        return Path(wanted), []
+    notices = []
+    for folder in checkpoints(run_dir):
+        problem = problem_with(folder)
+        if not problem:
+            return folder, notices
+        notices.append(f"{folder.name} is not used: {problem}")
+    return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
+
+
+def _check_named(folder: Path, run_dir: Path) -> None:
+    """Raise UserError for a checkpoint that is not valid (exit 6), or is not the newest of its own run (exit 2)."""
+    if problem := problem_with(folder):
+        fix = "name another one, or use resume_from_checkpoint=true"
+        raise UserError(f"{folder} is not a valid checkpoint", problem, fix, STORAGE)
+    if is_own(folder, run_dir) and folder.resolve() != checkpoints(run_dir)[0].resolve():
+        raise UserError(
+            f"{folder} is not the newest checkpoint of its run",
+            f"the run in {run_dir} would hold later models that do not belong to it",
+            "set another output_dir, where the run goes on from this checkpoint; or remove the later ones",
+            CONFIG,
+        )
+
+
+def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> Path | None:
+    """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""
+    chosen = ranks.of_main(_choose(config, ranks, say) if ranks.is_main else None)
+    if chosen is None:
+        return None
+    own_name, manifest = chosen
+    seen = Path(config.output_dir) / own_name if own_name else Path(config.resume_from_checkpoint)
+    if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
+        raise UserError(
+            f"rank {ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",
+            "all machines read the checkpoint that rank 0 has written",
+            "set output_dir to a folder of storage that all machines share",
+            STORAGE,
+        )
+    return seen
+
+
+def _choose(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> tuple[str, str] | None:
+    """Choose the checkpoint to resume from; return its name, "" if it is of another run, and a hash of its manifest."""
+    run_dir, wanted = Path(config.output_dir), config.resume_from_checkpoint
+    if ranks.is_restart and (not wanted or checkpoints(run_dir)):
+        wanted = True
+    if not wanted:
+        return None
+    folder, notices = find_checkpoint(run_dir, wanted)
+    for notice in notices:
+        say(f"note: {notice}")
+    if folder is None and (run_dir / "final").is_dir():
+        raise UserError(
+            f"the run in {run_dir} has a result, and no checkpoint to continue from",
+            "; ".join(notices[:-1]) or "its checkpoints were removed; to start from step 0 would replace final/",
+            f"use {run_dir}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
+            STORAGE,
+        )
+    if folder is None:
+        return None
+    return folder.name if is_own(folder, run_dir) else "", sha256(folder / MANIFEST_FILE)

@@ -1,27 +1,71 @@
-"""Keep the finished cold starts of toy worlds, so that the next run with the same one begins with GRPO at once.
+"""Finished cold starts: what they were made from, and those of toy worlds kept for the next run.
+
+A finished stage 1 is used again only if it would be made the same (`check_origin`).
 
 In a toy world stage 1 belongs to the run, and each new output_dir would train it again. Its final/ is kept in
 ~/.cache/grpo/cold_starts (or below $XDG_CACHE_HOME), under a hash of everything its bits depend on. The newest KEPT
 stay. GRPO_CACHE names another folder than ~/.cache/grpo; GRPO_CACHE=off keeps and takes nothing.
 """
 
+import hashlib
+import json
 import os
 import platform
 import shutil
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from grpo.base.errors import UserError
+from grpo.base.errors import CONFIG, UserError
 from grpo.base.folders import MANIFEST_FILE, UNFINISHED, problem_with, remove, write_folder
-from grpo.base.storage import try_to_lock
-from grpo.config.options import SftConfig
+from grpo.base.storage import Json, read_mapping, try_to_lock
+from grpo.config.options import SftConfig, keys_that
+from grpo.data.files import files_of
+from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.engine.device.distributed import Ranks
-from grpo.run.provenance import origin_of, program
+from grpo.engine.model.policy import find_parts
+from grpo.run.provenance import differences, file_hash, program
 
+ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
+LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
 KEPT = 8
+
+
+def origin_of(config: SftConfig) -> Json:
+    """Return what a stage 1 is made from, as JSON: its keys, and hashes of its data and of its base model."""
+    parts = find_parts(config)
+    places = (parts.model, parts.adapter, parts.tokenizer)
+    base = [path for place in places if place for path in sorted(place.glob("*.*"))]
+    base += [Path(config.chat_template)] if config.chat_template else []
+    sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
+    data = []
+    for source in sources:
+        layout = dict(source.layout)
+        data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
+    left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
+    origin = {name: value for name, value in asdict(config).items() if name not in left_out}
+    origin["data"] = digest(data)
+    origin["base model"] = digest([path.name, file_hash(path)] for path in base if path.is_file())
+    return json.loads(json.dumps(origin))
+
+
+def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
+    """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
+    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(config)
+    changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
+    if "data" not in made:
+        changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
+    if changes:
+        raise UserError(
+            f"the finished stage 1 in {final} is not what {config_path} makes now",
+            "; ".join(changes),
+            f"to make it again, remove {final.parent}, or set another output_dir in {config_path}; "
+            f"to use it nevertheless, set cold_start=null model_name_or_path={final}",
+            CONFIG,
+        )
 
 
 def place_of(config: SftConfig, ranks: Ranks, device: torch.device) -> Path | None:

@@ -50,7 +50,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
 
 
 def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 19)."""
+    """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 13)."""
     num_tokens = num_judged = num_changed = 0
     for completion in completions_of(groups):
         num_tokens += len(completion.ids)

@@ -1,16 +1,18 @@
-"""What a run is made from. It is compared three times:
+"""What a run is made from: keys, inputs and program. It is compared twice:
 
-- between the processes of a run, before they begin (`environment`, `inputs_of`, `hidden_values`);
-- with the checkpoint that a run resumes from (resume.py);
-- with a finished stage 1, which is used again only if it would be made the same (`check_origin`).
+- between the processes of a run, before they begin (`environment`, `inputs_of`);
+- with the checkpoint that a run resumes from (`check_changes`, `check_inputs`). Keys in FREE may change silently, those
+  in WARNED and the program with a notice. Other keys, and the inputs, stop the run unless `allow_changes` names them.
 """
 
+import ast
 import hashlib
-import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,18 @@ import yaml
 
 import grpo
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.storage import Json, read_mapping
-from grpo.config.load import to_yaml
-from grpo.config.options import AnyConfig, SftConfig, keys_that
-from grpo.data.files import files_of
-from grpo.data.registry import find_sources
+from grpo.base.folders import MANIFEST_FILE
+from grpo.base.storage import Json, read_json
+from grpo.config.load import load_config, to_yaml
+from grpo.config.options import AnyConfig, keys_that
+from grpo.data.prompts import render
 from grpo.data.rows import digest
-from grpo.engine.model.policy import Policy, find_parts
+from grpo.engine.model.policy import Policy
+from grpo.run.diagnosis.record import CONFIG_FILE
 
-ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
-LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
+EXAMPLE = "example_prompt"  # of the inputs; it may change: some chat templates print the date
+FREE, WARNED = set(keys_that("free")), set(keys_that("warned"))
+BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
 PACKAGES = ("grpo", "kernels", "rewards", "knowledge")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
@@ -47,8 +51,8 @@ def program() -> dict[str, str]:
     return found | {library: version(library) for library in LIBRARIES}
 
 
-def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None) -> dict[str, str]:
-    """Return a hash of each input of a run, by the names that `allow_changes` knows."""
+def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, str]:
+    """Return a hash of each input of a run, by the names that `allow_changes` knows; a file's name may follow them."""
     weights = [path for folder in policy.folders for path in sorted(folder.glob("*.safetensors"))]
     adapters = [path for folder in policy.folders for path in folder.glob("adapter_config.json")]
     tokenizer = policy.tokenizer
@@ -59,12 +63,56 @@ def inputs_of(policy: Policy, data_hash: str, knowledge_base: str | None = None)
         "base_weights": digest([repr(policy.model.config), *map(file_hash, weights + adapters)]),
         "tokenizer": digest([definition, tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
+        EXAMPLE: render(tokenizer, [{"role": "user", "content": "x"}]),
     }
-    if knowledge_base:
+    if knowledge_base := getattr(config, "knowledge_base", None):
         from knowledge.store.layout import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
-    return inputs
+    for key in ("reward_funcs", "eval_reward_funcs"):
+        for file, content in code_of(getattr(config, key, None) or ()).items():
+            inputs[f"{key} ({file})"] = content
+    return inputs | hidden_values(config)
+
+
+def code_of(rewards: Iterable[str]) -> dict[str, str]:
+    """Return a hash of each file of the user's rewards, by its name; also of the files near it that it imports.
+
+    rewards: names such as `path/file.py:function`. A comment, or another layout of the code, makes no difference.
+    """
+    found: dict[Path, str] = {}
+    waiting = [path.resolve() for path in map(_file_of, rewards) if path]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        with suppress(OSError, SyntaxError, ValueError):  # it is no Python text; then it is not looked at
+            code = ast.parse(path.read_bytes())
+            found[path] = ast.dump(code)
+            waiting += _imported_files(code, path.parent)
+    names = sorted({path.name for path in found})
+    return {name: digest(sorted(found[path] for path in found if path.name == name)) for name in names}
+
+
+def _file_of(reward: str) -> Path | None:
+    """Return the file that defines a user's reward; None if it has none, as in a notebook."""
+    where = reward.rpartition(":")[0]
+    path = Path(where.removesuffix(".py") + ".py")
+    file = path if path.is_file() else getattr(sys.modules.get(where), "__file__", None)
+    return Path(file) if file else None
+
+
+def _imported_files(code: ast.AST, folder: Path) -> list[Path]:
+    """Return the files in or below a folder that a module there imports."""
+    modules = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom):
+            modules |= {node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    paths = [folder / module.strip(".").replace(".", "/") for module in modules if module.strip(".")]
+    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return [file for file in files if file.is_file()]
 
 
 def file_hash(path: Path) -> str:
@@ -104,35 +152,55 @@ def written(config: AnyConfig) -> Json:
     return yaml.safe_load(to_yaml(config))
 
 
-def origin_of(config: SftConfig) -> Json:
-    """Return what a stage 1 is made from, as JSON: its keys, and hashes of its data and of its base model."""
-    parts = find_parts(config)
-    places = (parts.model, parts.adapter, parts.tokenizer)
-    base = [path for place in places if place for path in sorted(place.glob("*.*"))]
-    base += [Path(config.chat_template)] if config.chat_template else []
-    sources = find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir)
-    data = []
-    for source in sources:
-        layout = dict(source.layout)
-        data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
-    left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
-    origin = {name: value for name, value in asdict(config).items() if name not in left_out}
-    origin["data"] = digest(data)
-    origin["base model"] = digest([path.name, file_hash(path)] for path in base if path.is_file())
-    return json.loads(json.dumps(origin))
+# --- what has changed since a checkpoint -----------------------------------------------------------------------------
 
 
-def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
-    """Check that the finished stage 1 in `final` is what `config` would make; UserError (exit 2) says what differs."""
-    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(config)
-    changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
-    if "data" not in made:
-        changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
-    if changes:
+def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[str]:
+    """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume.
+
+    num_replicas: processes, divided by those that share a model.
+    """
+    manifest = read_json(folder / MANIFEST_FILE)
+    saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
+    before, now = _compared(saved, manifest.get("world_size", 1)), _compared(config, num_replicas)
+    changes = differences(before, now)
+    frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
+    _refuse_changes("configuration", frozen, config)
+    changes |= differences(manifest.get("program", program()), program())
+    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+
+
+def _compared(config: AnyConfig, num_replicas: int) -> Json:
+    """Return the keys to compare: the batch size of a step in place of its factors, which matter to bnpo alone."""
+    keys = written(config)
+    sizes = [keys.pop(name) for name in BATCH] + [num_replicas]
+    divided = f", {' x '.join(map(str, sizes))}" if keys.get("loss_type") == "bnpo" else ""
+    return keys | {BATCH[0]: f"{prod(sizes)} in all processes{divided}"}
+
+
+def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> list[str]:
+    """Compare the inputs of a run with those of the checkpoint; return notices. UserError (exit 2) if one has changed.
+
+    An input that the checkpoint does not know is not compared.
+    """
+    changes = {name: "its content has changed" for name in now if before.get(name, now[name]) != now[name]}
+    notices = []
+    if changes.pop(EXAMPLE, None) and "chat_template" not in changes:
+        notices = [f"the chat template prints something else than before, such as the date: {now[EXAMPLE]!r}"]
+        if "dataset" in changes:
+            changes["dataset"] += f", perhaps because {notices[0]}"
+    _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
+    return notices
+
+
+def _refuse_changes(what: str, changes: Mapping[str, str], config: AnyConfig) -> None:
+    """Raise UserError (exit 2) for changes that `allow_changes` does not name."""
+    refused = [name for name in changes if name.partition(" ")[0] not in config.allow_changes]
+    names = dict.fromkeys(name.partition(" ")[0] for name in refused)
+    if refused:
         raise UserError(
-            f"the finished stage 1 in {final} is not what {config_path} makes now",
-            "; ".join(changes),
-            f"to make it again, remove {final.parent}, or set another output_dir in {config_path}; "
-            f"to use it nevertheless, set cold_start=null model_name_or_path={final}",
+            f"the run in {config.output_dir} was made with another {what}",
+            "; ".join(f"{name}: {changes[name]}" for name in refused),
+            f"set these back, start anew in another output_dir, or accept them: allow_changes={','.join(names)}",
             CONFIG,
         )

@@ -1,36 +1,35 @@
 """One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
 
-import os
-import random
 import socket
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
-from grpo.base.errors import STORAGE, Interrupted, describe, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
 from grpo.base.folders import write_folder
 from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
-from grpo.engine.attention import select
 from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.policy import Policy
 from grpo.report.page import write_report
-from grpo.run import checkpoint
+from grpo.run import checkpoint, libraries
+from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
+from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import ORIGIN_FILE, environment
-from grpo.run.resume import agree_on_checkpoint, check_changes, continues_a_run, is_own
-from grpo.run.run_dir import CONFIG_FILE, RunDir
+from grpo.run.provenance import check_changes, check_inputs, environment, program
+from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
 
@@ -38,13 +37,20 @@ from grpo.run.trackers import check_trackers
 class Run:
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
-    notices: lines to show at the start. ranks: those of the run that this one is part of, if any.
+    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. check: is called with
+    the configuration, and whether torchrun has restarted the run, before anything is written.
     """
 
-    def __init__(self, config: AnyConfig, notices: Sequence[str] = (), ranks: Ranks | None = None):
-        self.config, self.notices = config, notices
+    def __init__(
+        self,
+        config: AnyConfig,
+        notices: Sequence[str] = (),
+        ranks: Ranks | None = None,
+        check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
+    ):
+        self.config, self.notices, self.check = config, notices, check
+        self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(config.output_dir)
-        self.device = choose_device(config.device)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
@@ -52,45 +58,50 @@ class Run:
         self.remark = ""  # on a run that is done
         self.debug = DebugLog(self.path / "debug.log")
 
+    @cached_property
+    def device(self) -> torch.device:
+        return choose_device(self.config.device)
+
     def __enter__(self) -> "Run":
         self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
         if self.ranks.world > 1:
             self.ranks.agree(environment(self.config))
-        if self.ranks.is_main:
-            check_trackers(self.config)
-            continues = self.ranks.is_restart or continues_a_run(self.config)
-            self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
-        self.ranks.barrier()
-        self.configure_libraries()
-        for notice in self.notices:
-            self.say(f"note: {notice}")
         self.signals = Signals(self.ranks)
         self.signals.open()
+        try:
+            if self.ranks.is_main:
+                self._take_directory()
+            self.ranks.barrier()
+            libraries.configure(self.config)
+            for notice in self.notices:
+                self.say(f"note: {notice}")
+        except BaseException as error:
+            is_recorded = self.ranks.is_main and self.dir is None and describe(error)[0] != CONFIG
+            if is_recorded and not holds_a_run(self.path):  # which stays as it was
+                with suppress(UserError):
+                    self.dir = RunDir(self.path, resume=False, overwrite=False)
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
-    def configure_libraries(self) -> None:
-        """Set precision, determinism and seeds of the libraries as the configuration says."""
-        config = self.config
-        torch.backends.cuda.matmul.allow_tf32 = config.tf32
-        torch.backends.cudnn.allow_tf32 = config.tf32
-        if config.full_determinism:  # cuBLAS reads this before its first product
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
-        select.configure(config.kernels == "auto", config.full_determinism)
-        random.seed(config.seed)
-        np.random.seed(config.seed % 2**32)
-        torch.manual_seed(config.seed)
+    def _take_directory(self) -> None:
+        """Check the start, and then hold the output directory."""
+        self.check(self.config, self.ranks.is_restart)
+        continues = self.ranks.is_restart or continues_a_run(self.config)
+        self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+        if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
+            self.dir.begin()
 
     def __exit__(self, kind, error, _) -> None:
         self.signals.close()
+        self.bring_back()
         is_lost = self.signals.may_end_at_once and error is not None and not isinstance(error, KeyboardInterrupt)
         if is_lost:  # the interrupted library has raised an error of its own
             stop = Interrupted(self.signals.stop_code)
             stop.__cause__, error = error, stop
         code, reason = (0, self.remark) if error is None else describe(error)
         trace = "" if error is None else "".join(traceback.format_exception(error))
-        if trace and self.ranks.is_main:
+        if trace and self.dir is not None:
             self.debug.write("ERROR", trace)
         if self.log is not None:
             self.log.close()
@@ -152,10 +163,13 @@ class Run:
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
         """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
 
-        origin: what it was made from, which is written as well (`provenance.origin_of`).
+        origin: what it was made from, which is written as well (`cold_starts.origin_of`).
         """
         self.signals.is_training = False  # everything is saved, so a signal may end the run
         self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
+        if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
+            command = f"python -m grpo.export {self.path} OUT"
+            self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
         self.signals.stop_if_asked()  # by one during the last checkpoint
 
     def save_policy(self, name: str, policy: Policy, notes: Mapping[str, Any]) -> None:
@@ -200,7 +214,7 @@ class Run:
         state = optimizer.state()
         if self.ranks.is_main:
             self.dir.keep_lock()
-            about = {"world_size": self.ranks.replicas.world}
+            about = {"world_size": self.ranks.replicas.world, "program": program()}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -217,21 +231,29 @@ class Run:
         self.saved_step = step
         self.ranks.barrier()
 
-    def restore(self, policy: Policy, optimizer: Optimizer) -> Json:
-        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning."""
+    def restore(self, policy: Policy, optimizer: Optimizer, inputs: Mapping[str, str]) -> Json:
+        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning.
+
+        Everything has been checked by then, so a run that is overwritten is moved now.
+        inputs: what the run is made from (`provenance.inputs_of`). UserError (exit 2) if the checkpoint has others.
+        """
         folder = agree_on_checkpoint(self.config, self.ranks, self.say)
         if folder is None:
             if self.ranks.is_main:
+                self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        for notice in check_changes(folder, self.config, self.ranks.replicas.world):
-            self.say(f"note: {notice}")
+        notices = check_changes(folder, self.config, self.ranks.replicas.world)
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
+        for notice in notices + check_inputs(counters["inputs"], inputs, self.config):
+            self.say(f"note: {notice}")
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
         policy.model.refresh()
+        if self.dir is not None:
+            self.dir.begin()
         if is_own(folder, self.path):
             self.saved_step = counters["step"]
             if self.ranks.is_main:

@@ -1,4 +1,8 @@
-"""The output directory: it belongs to one run at a time, and records the state of that run."""
+"""The output directory: it belongs to one run at a time, and records the state of that run.
+
+A run that is to be overwritten stays where it is until its successor has been checked completely. Then it lies in
+old-run/ until the successor has a checkpoint. If the successor fails before its first step, the old run comes back.
+"""
 
 import os
 import re
@@ -6,6 +10,7 @@ import shutil
 import socket
 import uuid
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,22 +30,37 @@ _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 
 def holds_a_run(path: Path) -> bool:
     """Return whether a directory holds a run. A run that ended before its first step does not count: it is replaced."""
-    if not path.is_dir():
-        return False
-    found = {entry.name for entry in path.iterdir() if not entry.name.startswith((".lock", "run_state."))}
-    return bool(found - BEFORE_FIRST_STEP) or (METRICS_FILE in found and (path / METRICS_FILE).stat().st_size > 0)
+    return path.is_dir() and _has_begun(path, path.iterdir())
+
+
+def _has_begun(path: Path, entries: Iterable[Path]) -> bool:
+    """Return whether some entries of a directory are more than a run has before its first step."""
+    names = {entry.name for entry in entries if not entry.name.startswith((".lock", "run_state."))}
+    return bool(names - BEFORE_FIRST_STEP) or (METRICS_FILE in names and (path / METRICS_FILE).stat().st_size > 0)
 
 
 def own_entries(path: Path) -> list[Path]:
     """Return what a run has written into its directory, and nothing else."""
 
     def is_own(entry: Path) -> bool:
-        name = entry.name.removesuffix(UNFINISHED)
-        if name in OWN_FOLDERS or name.startswith("checkpoint-"):
+        if _is_folder_name(entry.name):
             return entry.is_dir() and not entry.is_symlink()
         return entry.name in OWN_FILES or entry.name.startswith("run_state.")
 
     return [entry for entry in path.iterdir() if is_own(entry)]
+
+
+def _is_folder_name(name: str) -> bool:
+    """Return whether a run gives one of its folders this name."""
+    name = name.removesuffix(UNFINISHED)
+    return name in OWN_FOLDERS or name.startswith("checkpoint-")
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Return whether a run in the parent directory writes a folder of this name, now or later."""
+    path = path.absolute()
+    holds_run = any((path.parent / file).exists() for file in (CONFIG_FILE, STATE_FILE))
+    return holds_run and _is_folder_name(path.name)
 
 
 def refuse_a_run(path: Path) -> None:
@@ -56,8 +76,14 @@ def refuse_a_run(path: Path) -> None:
         )
 
 
+def may_be_restarted() -> bool:
+    """Return whether torchrun would start this process again if it failed."""
+    limit, count = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return limit.isdecimal() and count.isdecimal() and int(limit) > int(count)
+
+
 class RunDir:
-    """An output directory that this process holds until it ends.
+    """An output directory that this process holds until it ends. It writes there from `begin` on.
 
     UserError if another process uses it (exit 7), or if it holds a run that is not to be resumed or overwritten
     (exit 2).
@@ -70,14 +96,18 @@ class RunDir:
         self._take_lock()
         _open_dirs.add(self)
         try:
-            if not resume:
-                self._make_room(overwrite)
-            recover(self.path)
+            if resume:
+                recover(self.path)
+            elif overwrite:
+                self._check_replaceable()
+            else:
+                refuse_a_run(self.path)
         except UserError:
             self.lock.close()
             if is_new_lock:
                 (self.path / ".lock").unlink()  # a refused directory stays as it was
             raise
+        self.replaces = overwrite and not resume and self.has_begun  # the run that is there, when this one begins
         earlier = read_mapping(self.path / STATE_FILE) if resume else {}
         is_id = re.fullmatch("[0-9a-f]{21}", str(earlier.get("id")))
         self.state = {
@@ -124,11 +154,8 @@ class RunDir:
         self.lock.close()
         self._take_lock()
 
-    def _make_room(self, overwrite: bool) -> None:
-        """Move what a run has written to old-run/; refuse a directory that is not empty without `overwrite`."""
-        if not overwrite:
-            refuse_a_run(self.path)
-            return
+    def _check_replaceable(self) -> None:
+        """Raise UserError (exit 2) for a directory that holds files with the names of a run's, and no run."""
         entries = own_entries(self.path)
         if entries and not any((self.path / file).exists() for file in (CONFIG_FILE, STATE_FILE)):
             raise UserError(
@@ -137,16 +164,34 @@ class RunDir:
                 "set another output_dir, or move them elsewhere",
                 CONFIG,
             )
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the directory holds the work of a run: at least one step, or more than it starts with."""
+        return _has_begun(self.path, own_entries(self.path))
+
+    def begin(self) -> None:
+        """Move the run that is overwritten, if there is one, to old-run/; record this one from now on."""
+        if not self.replaces:
+            return
         old = self.path / OLD_RUN
-        for entry in entries:
+        for entry in own_entries(self.path):
             old.mkdir(exist_ok=True)
             if not (old / entry.name).exists():
                 entry.rename(old / entry.name)
-            elif entry.is_dir():  # old-run/ already holds the one of an earlier run that has not been replaced yet
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+            else:  # old-run/ already holds the one of an earlier run that has not been replaced yet
+                _remove(entry)
             failpoint("replace-moving")
+        self.replaces = False
+        self.update()
+
+    def _put_back(self) -> None:
+        """Put the run in old-run/ back in its place."""
+        for entry in own_entries(self.path):
+            _remove(entry)
+        for entry in (self.path / OLD_RUN).iterdir():
+            entry.rename(self.path / entry.name)
+        (self.path / OLD_RUN).rmdir()
 
     def drop_old_run(self) -> None:
         """Remove the run in old-run/, now that its successor has a checkpoint."""
@@ -156,18 +201,29 @@ class RunDir:
         """Change run_state.json atomically; UserError (exit 7) if another run has the directory by now."""
         self.keep_lock()
         self.state.update(changes, updated=now())
+        if self.replaces:
+            return
         with tolerated(STATE_FILE, self.warned):
             write_json(self.path / STATE_FILE, self.state)
 
     def close(self, exit_code: int, reason: str) -> None:
         """Record how the run ended, unless another run has the directory by now, and let others use it."""
         status = "interrupted" if exit_code > 128 else "failed" if exit_code else "done"
+        is_replacing = (self.path / OLD_RUN).is_dir()
         if self.is_held:
             with suppress(UserError, OSError):
                 self.update(status=status, exit_code=exit_code, reason=reason)
+                if is_replacing and exit_code and not self.has_begun and not may_be_restarted():
+                    self._put_back()
         if (self.path / OLD_RUN).is_dir():
             tell(f"note: the run that was to be overwritten is in {self.path / OLD_RUN}")
+        elif self.replaces or is_replacing:
+            tell(f"note: the run that was to be overwritten is in {self.path}, unchanged")
         self.lock.close()
+
+
+def _remove(entry: Path) -> None:
+    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def _close_locks_in_child() -> None:

@@ -8,7 +8,6 @@ import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
-from grpo.base.folders import MANIFEST_FILE, problem_with
 from grpo.base.storage import read_mapping
 from grpo.config.load import keys_of, load_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
@@ -17,7 +16,7 @@ from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
 from grpo.engine.model.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
-from grpo.run.resume import find_checkpoint
+from grpo.run.checkpoint import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
 
 RUN_FILES = (CONFIG_FILE, STATE_FILE)  # a directory with one of them is a run's, or one of its checkpoints
@@ -53,17 +52,18 @@ class SavedModel:
 def find_saved(name: str) -> SavedModel:
     """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
 
-    UserError if the run has written neither (exit 3), or if the files are not those that it wrote (exit 6).
+    UserError if the run has written neither (exit 3), or if it is a damaged checkpoint (exit 6). The files of other
+    folders are compared with their manifest when they are loaded (grpo/engine/model/policy.py).
     """
     folder = Path(name)
     if (folder / checkpoint.STATE_FILE).exists():
-        return _checked(SavedModel(name, _existing(folder / CONFIG_FILE)), checkpoint.problem_with(folder))
+        if problem := checkpoint.problem_with(folder):
+            raise UserError(f"{name} is damaged", problem, "name another checkpoint of the run", STORAGE)
+        return SavedModel(name, _existing(folder / CONFIG_FILE))
     if not any((folder / file).exists() for file in RUN_FILES):
         config_path = _existing(folder.resolve().parent / CONFIG_FILE)
         is_of_run = folder.resolve().name in checkpoint.POLICIES
-        has_manifest = (folder / MANIFEST_FILE).exists()
-        problem = problem_with(folder, "*.safetensors") if has_manifest else ""
-        return _checked(SavedModel(name, config_path if is_of_run else None), problem)
+        return SavedModel(name, config_path if is_of_run else None)
     if (folder / "final").is_dir():
         return find_saved(str(folder / "final"))
     newest, notices = find_checkpoint(folder, wanted=True)
@@ -93,13 +93,6 @@ def start_of(config: AnyConfig) -> AnyConfig:
             PREFLIGHT,
         )
     return replace(config, model_name_or_path=saved.name)
-
-
-def _checked(saved: SavedModel, problem: str) -> SavedModel:
-    if problem:
-        fix = "name another checkpoint of the run; or remove manifest.json if you have changed the files yourself"
-        raise UserError(f"{saved.name} is damaged", problem, fix, STORAGE)
-    return saved
 
 
 def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:

@@ -34,10 +34,16 @@ class Signals:
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
+        self.before: dict[int, Any] = {}  # the handlers that were replaced
+        self.timer = (0.0, 0.0)  # the one that was running
 
     def open(self) -> None:
-        """Install the handlers, and keep the ones that they replace."""
+        """Install the handlers, and keep the ones that they replace. Only the main thread receives signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return
         self.before = {ALARM: signal.signal(ALARM, self._on_alarm)}
+        if HAS_TIMER:
+            self.timer = signal.setitimer(signal.ITIMER_REAL, 0)
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
@@ -46,10 +52,14 @@ class Signals:
     def close(self) -> None:
         """Stop the alarm, and install the former handlers again."""
         self.is_closed.set()
-        if HAS_TIMER:
+        if self.before and HAS_TIMER:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self.before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # a program in C has installed it; Python cannot put it back
+                signal.signal(number, handler)
+        if self.before and HAS_TIMER:
+            signal.setitimer(signal.ITIMER_REAL, *self.timer)
+        self.before = {}
 
     @property
     def may_end_at_once(self) -> bool:

@@ -13,12 +13,16 @@ from typing import Protocol
 
 import yaml
 
-from grpo.base.errors import CONFIG, check_all, explained, is_storage_error
+from grpo.base.errors import CONFIG, check_all, explained, is_storage_error, reason
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "swanlab": "swanlab", "wandb": "wandb", "trackio": "trackio"}
+LOGINS = {  # what a service wants to know before it takes metrics
+    "swanlab": "SWANLAB_API_KEY=..., or SWANLAB_MODE=offline for none",
+    "wandb": "WANDB_API_KEY=..., or WANDB_MODE=offline for none",
+}
 PROJECT_VARIABLES = {"swanlab": "SWANLAB_PROJ_NAME", "wandb": "WANDB_PROJECT"}
 
 
@@ -34,7 +38,7 @@ class TensorBoard:
     def __init__(self, run_dir: Path, config_text: str, first_step: int):
         from torch.utils.tensorboard import SummaryWriter
 
-        threading.excepthook = _ignore_full_disks
+        self.excepthook, threading.excepthook = threading.excepthook, _ignore_full_disks
         self.writer = SummaryWriter(str(run_dir / "tb"), purge_step=first_step + 1)
         self.writer.add_text("config", f"```\n{config_text}\n```")
 
@@ -44,6 +48,7 @@ class TensorBoard:
 
     def finish(self) -> None:
         self.writer.close()
+        threading.excepthook = self.excepthook
 
 
 def _ignore_full_disks(failure: threading.ExceptHookArgs) -> None:
@@ -57,7 +62,12 @@ def open_tracker(name: str, config: AnyConfig, first_step: int, run_id: str) -> 
     if name == "tensorboard":
         return TensorBoard(Path(config.output_dir), to_yaml(config), first_step)
     service = importlib.import_module(name)
-    service.init(**_place(name, config, run_id), resume="allow", config=yaml.safe_load(to_yaml(config)))
+    try:
+        service.init(**_place(name, config, run_id), resume="allow", config=yaml.safe_load(to_yaml(config)))
+    except Exception as error:  # of any kind
+        if name not in LOGINS:
+            raise
+        raise RuntimeError(f"{reason(error)}; export {LOGINS[name]}") from error
     return service
 
 
@@ -65,19 +75,24 @@ def _place(name: str, config: AnyConfig, run_id: str) -> dict[str, str]:
     """Return project and run under a service's own names. The configuration overrides environment variables."""
     run = config.run_name or Path(config.output_dir).name
     project = config.project or os.environ.get(PROJECT_VARIABLES.get(name, "")) or "grpo"
+    owner = {"wandb": "entity", "swanlab": "workspace"}.get(name)
     names = {
         "wandb": {"name": run, "id": run_id},
         "swanlab": {"experiment_name": run, "id": run_id},
         "trackio": {"name": f"{run}-{run_id[:6]}"},  # it resumes by name alone
     }
-    return {"project": project, **names[name]}
+    owned = {owner: config.workspace} if owner and config.workspace else {}
+    return {"project": project, **owned, **names[name]}
 
 
 def check_trackers(config: AnyConfig) -> str:
-    """Return the names of a run's trackers; UserError (exit 2) if one is not installed."""
+    """Return a run's trackers, and what was not tested of them; UserError (exit 2) if one is not installed."""
     names = [name for name in config.report_to if name != "none"]
     check_all(*[partial(_check_tracker, name) for name in names if name in MODULES])
-    return ", ".join(names) or "none"
+    logins = [
+        f"{name} is installed, its login is not tested: export {LOGINS[name]}" for name in names if name in LOGINS
+    ]
+    return "; ".join([", ".join(names) or "none", *logins])
 
 
 def _check_tracker(name: str) -> None:

@@ -46,7 +46,7 @@ class EntailmentVerifier:
         weigh_contradiction: bool = True,
     ):
         self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
-        network, self.tokenizer = _read(model, fetch_model(model))
+        network, self.tokenizer = _read(model, fetch_model(model, kind="entailment model"))
         self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of LABELS
         self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
         what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"

@@ -8,8 +8,11 @@ A statement is a stem and a value. Where a passage says "The capital of Norland 
     The capital of Norland is Orsen     refuted: a passage has another value for the same stem
     Velda is the capital of Norland     unknown: no passage has this stem
 
+Of a passage that says "Mira Tolan was born in Velda in 1901.", a statement may leave out the place or the year.
+
 This serves toy worlds, and any knowledge base of plain English sentences with one value per stem. It knows no synonyms,
-no pronouns and no grammar: text from people needs a decomposer and an entailment model.
+no pronouns and no grammar, and but for a year it cuts nothing off a sentence: "was a baker in Velda" does not tell it
+that Mira was a baker. Text from people needs a decomposer and an entailment model.
 """
 
 import re
@@ -32,6 +35,8 @@ _VERBS = (r"is|are|was|were", r"won|[a-z]+(?:ed|s)")  # the first are sought fir
 _FORMS = [re.compile(rf"(.+ (?:{verb})(?: [a-z]+(?= {_LINK} ))?(?: {_LINK}\b)*) (\S.*)") for verb in _VERBS]
 _VERB = re.compile(rf" (?:{'|'.join(_VERBS)})\b")
 _ARTICLE = re.compile(r"^(?:a|an|the)(?: |$)")
+_DATED = re.compile(r"(.+?),? (in|on) ((?:\w+ ){0,2}\d{3,4})")  # velda in 1901, velda on 3 may 1901
+_LIMITED = re.compile(r"\b(?:not|no|none|nothing|nobody|never|only|but|except|until|less|more|than)\b")
 _NO_STATEMENT = re.compile(r"\bI\b|\b(?i:we|you|my|maybe|perhaps|might|nothing)\b|\?\W*$")
 
 
@@ -61,7 +66,7 @@ def _judge(fact: str, passages: Sequence[Passage]) -> Verdict:
     refuted = None
     for passage in passages:
         values = _stated(passage.text).get(stem, ())
-        if value in values:
+        if value in values or any(value in _parts(stem, other) for other in values):
             return Verdict("supported", passage)
         if not refuted and any(not _may_agree(other, value) for other in values):
             refuted = Verdict("refuted", passage)
@@ -85,6 +90,14 @@ def stem_and_value(sentence: str) -> tuple[str, str]:
         if found := form.fullmatch(plain):
             return fold(found[1]), _ARTICLE.sub("", fold(found[2]), count=1)
     return fold(plain), ""
+
+
+def _parts(stem: str, value: str) -> set[str]:
+    """Return what a value says without its date, and of its date, where the stem fits that, too."""
+    dated = _DATED.fullmatch(value)
+    if not dated or _LIMITED.search(value):
+        return set()
+    return {dated[1], dated[3]} if stem.endswith(f" {dated[2]}") else {dated[1]}
 
 
 def _plain(sentence: str) -> str:

@@ -1,6 +1,6 @@
 """Write a database that appears complete or not at all, whatever happens to the process that writes it.
 
-The work file OUT.building is filled, compacted into OUT.compacted, flushed to the disk and renamed to OUT.
+The work file OUT.building is filled, compacted into OUT.compacted, sealed, flushed to the disk and renamed to OUT.
 Until then an older OUT stays unchanged. A lock on the work file ends with its process; so the next build can take over
 a work file that a killed process left behind.
 """
@@ -15,6 +15,7 @@ from grpo.base.errors import BUSY, UserError
 from grpo.base.storage import failpoint, flush_to_disk, is_at, try_to_lock
 from knowledge.errors import no_room
 from knowledge.store.database import file_uri
+from knowledge.store.seal import seal
 
 STORAGE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
@@ -38,6 +39,7 @@ def atomic_database(out: Path) -> Iterator[sqlite3.Connection]:
                 connection.execute("COMMIT")
                 failpoint("build-filled")
                 connection.execute("VACUUM INTO ?", (str(compacted),))
+            seal(compacted)
             flush_to_disk(compacted)
             failpoint("build-compacted")
             os.replace(compacted, out)

@@ -20,21 +20,19 @@ from knowledge.errors import bad_file
 from knowledge.store.answers import Coverage, Lookup, Passage
 from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
 from knowledge.store.fulltext import FullTextIndex
-from knowledge.store.layout import check_pages, index_record
+from knowledge.store.layout import check_file
 from knowledge.store.passages import split_stored
 from knowledge.store.rank import rank
+from knowledge.store.tables import TEXT, TITLES
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
 MAX_CACHED_DOCUMENTS = 512  # searched last, with their token counts: about 10 kB per passage
 NUM_GUESSES = 3  # titles that a look-up by full-text search may return
 
-TITLES = "SELECT title FROM documents WHERE title IN (SELECT value FROM json_each(?))"
-TEXT = "SELECT text FROM documents WHERE title = ?"
-
 
 class KnowledgeBase:
-    """Open our own, KnowRL's or FActScore's file, and let SQLite check its structure.
+    """Open our own, KnowRL's or FActScore's file, and check it: ours by its seal, others by SQLite.
 
     UserError (exit 3) says what was found instead, and how to build a knowledge base. Every method may raise
     KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was changed or replaced
@@ -45,8 +43,7 @@ class KnowledgeBase:
         self.path = Path(path)
         self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
         try:
-            check_pages(self._database)
-            record = index_record(self._database)
+            record = check_file(self._database)
         except BaseException:
             self._database.close()
             raise

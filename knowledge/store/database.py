@@ -1,17 +1,19 @@
-"""Read an SQLite file, safely with threads, and when somebody locks or replaces the file."""
+"""Read an SQLite file by SQLAlchemy, safely with threads, and when somebody locks or replaces the file."""
 
 import os
 import shlex
 import sqlite3
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+
+import sqlalchemy as sa
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from knowledge.errors import KnowledgeBusy, bad_file
 
 BUSY_TIMEOUT_S = 5.0
+NUM_CONNECTIONS = 8  # that stay open between two SELECTs; there are as many as threads that search at once
 CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's file cache does the rest
 
 
@@ -55,8 +57,8 @@ class ReadOnlyDatabase:
     def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
         self.path, self.busy_timeout_s = path, busy_timeout_s
         self._uri, self._opened = read_only_uri(path), os.stat(path)
-        # by process and thread: SQLite forbids a forked child to use the connections of its parent
-        self._connections: dict[tuple[int, int], sqlite3.Connection] = {}
+        # by process: SQLite forbids a forked child to use the connections of its parent, and to close them
+        self._engines: dict[int, sa.Engine] = {}
 
     def rows(self, sql: str, *values: object) -> list[tuple]:
         """Return all rows of a SELECT, its ? bound to the values."""
@@ -70,19 +72,30 @@ class ReadOnlyDatabase:
 
     def close(self) -> None:
         """Close the connections of this process; a later SELECT opens a new one."""
-        for key in [key for key in self._connections if key[0] == os.getpid()]:
-            self._connections.pop(key).close()
+        engine = self._engines.pop(os.getpid(), None)
+        if engine:
+            engine.dispose()
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection of the pool, without SQLAlchemy's own around it, which would cost as much as a look-up."""
         self._check_unchanged()
-        key = os.getpid(), threading.get_ident()
         try:
-            if key not in self._connections:
-                self._connections[key] = self._connect()
-            yield self._connections[key]
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
+            engine = self._engines.get(os.getpid()) or self._engines.setdefault(os.getpid(), self._make_engine())
+            with closing(engine.raw_connection()) as pooled:
+                yield pooled.dbapi_connection
+        except (sqlite3.Error, sa.exc.DBAPIError) as error:
+            raise self._explain(getattr(error, "orig", error)) from error
+
+    def _make_engine(self) -> sa.Engine:
+        return sa.create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=sa.QueuePool,
+            pool_size=NUM_CONNECTIONS,
+            max_overflow=-1,
+            pool_reset_on_return=None,  # a SELECT leaves nothing to roll back
+        )
 
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists() or os.stat(self.path).st_ino != self._opened.st_ino:

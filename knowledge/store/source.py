@@ -16,8 +16,9 @@ from typing import BinaryIO
 from grpo.base.errors import explained
 from grpo.data.files import GZIP, read_records
 from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.layout import index_record
+from knowledge.store.layout import has_index
 from knowledge.store.passages import SEPARATOR, split_stored, without_markers
+from knowledge.store.tables import ALL_DOCUMENTS
 from knowledge.text import clean
 
 MAGIC = b"SQLite format 3\0"
@@ -83,8 +84,8 @@ def _array(path: Path, stream: BinaryIO) -> list[object]:
 def _documents(path: Path) -> Iterator[Document | Skip]:
     """Yield the documents of a knowledge base, such as KnowRL's."""
     with closing(ReadOnlyDatabase(path)) as database:
-        index_record(database)
-        for number, (title, text) in enumerate(database.stream("SELECT title, text FROM documents"), 1):
+        has_index(database)  # or raises
+        for number, (title, text) in enumerate(database.stream(ALL_DOCUMENTS), 1):
             yield check_row(number, {"title": str(title), "text": split_stored(str(text or ""))})
 
 

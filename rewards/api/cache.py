@@ -6,15 +6,25 @@ cache.get("a key")          ->  "a reply"
 """
 
 import logging
-import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateTable
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError, is_storage_error
 from grpo.base.storage import failpoint
 
 BUSY_TIMEOUT_S = 5.0
+REPLIES = sa.Table(
+    "replies",
+    sa.MetaData(),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("text", sa.Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+GET = sa.select(REPLIES.c.text).where(REPLIES.c.key == sa.bindparam("wanted"))
+PUT = sa.insert(REPLIES).prefix_with("OR REPLACE")
 _log = logging.getLogger("grpo")
 
 
@@ -28,51 +38,64 @@ class ReplyCache:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._lock = threading.Lock()
-        self._is_silent = False  # whether trouble was logged, or the cache is closed
+        self._is_closed = self._is_silent = False  # silent: trouble was logged
+        self._engine = sa.create_engine(
+            sa.URL.create("sqlite", database=str(self.path)),
+            connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+            poolclass=sa.QueuePool,
+            isolation_level="AUTOCOMMIT",
+        )
+        sa.event.listen(self._engine, "connect", _set_up)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection.execute("PRAGMA journal_mode = WAL")  # readers never wait for a writer
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
-            )
-            self._connection.execute("SELECT key, text FROM replies LIMIT 1")  # fails for another table
-        except (OSError, sqlite3.Error) as error:
+            with self._engine.connect() as connection:
+                connection.execute(CreateTable(REPLIES, if_not_exists=True))
+                connection.execute(GET, {"wanted": ""})  # fails for another table
+        except (OSError, sa.exc.SQLAlchemyError) as error:
+            self._engine.dispose()
             fix, exit_code = "name a new file, or delete this one, and it is made anew", PREFLIGHT
             if is_storage_error(error):
                 fix, exit_code = "free some space, or name a file on another disk", STORAGE
-            raise UserError(f"cannot use the reply cache {path}", str(error), fix, exit_code) from error
+            raise UserError(f"cannot use the reply cache {path}", _cause(error), fix, exit_code) from error
 
     def get(self, key: str) -> str | None:
         """Find the reply that was kept under a key."""
-        found = self._run("SELECT text FROM replies WHERE key = ?", key)
-        return found[0] if found else None
+        return self._run(GET, wanted=key)
 
     def put(self, key: str, reply: str) -> None:
         """Keep a reply."""
         failpoint("cache-write")
-        self._run("INSERT OR REPLACE INTO replies VALUES (?, ?)", key, reply)
+        self._run(PUT, key=key, text=reply)
         failpoint("cache-written")
 
     def close(self) -> None:
         """Close the file. A closed cache finds nothing and keeps nothing."""
-        with self._lock:
-            self._is_silent = True
-            self._connection.close()
+        self._is_closed = True
+        self._engine.dispose()
 
-    def _run(self, statement: str, *values: str) -> tuple[Any, ...] | None:
-        """Return the first row of a statement's result; None if there is none, or if the file gives trouble."""
-        with self._lock:
-            try:
-                return self._connection.execute(statement, values).fetchone()
-            except sqlite3.Error as error:
-                if not self._is_silent:
-                    self._is_silent = True
-                    _log.warning(
-                        "the reply cache %s gives trouble, and is not used where it does: %s", self.path, error
-                    )
-                return None
+    def _run(self, statement: sa.Executable, **values: str) -> str | None:
+        """Return the first value of a statement's result; None if there is none, or if the file gives trouble."""
+        if self._is_closed:
+            return None
+        try:
+            with self._engine.connect() as connection:
+                result = connection.execute(statement, values)
+                return result.scalar() if result.returns_rows else None
+        except sa.exc.SQLAlchemyError as error:
+            if not self._is_silent:
+                self._is_silent = True
+                _log.warning(
+                    "the reply cache %s gives trouble, and is not used where it does: %s", self.path, _cause(error)
+                )
+            return None
+
+
+def _set_up(connection: Any, record: object) -> None:
+    """Prepare a new connection: readers never wait for a writer."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _cause(error: Exception) -> str:
+    """Return what SQLite says, without the statement that SQLAlchemy adds."""
+    return str(getattr(error, "orig", None) or error)

@@ -14,18 +14,20 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from knowledge.errors import KnowledgeBusy
-from knowledge.facts.claims import Claim, Decompose, admissible, every_fact
-from knowledge.facts.matcher import by_rules
-from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.claims import Claim, admissible, every_fact
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
+from knowledge.store.passages import pack
+from knowledge.store.tokens import tokens
 from knowledge.text import shortened
 from rewards.format import thoughts
+from rewards.knowrl.decomposer import build_decomposer
 from rewards.registry import Columns, Options, Resource, Rows, Say
-from rewards.services import build_verifier, check_decomposer, decomposer_client, knowledge_base_path
+from rewards.services import build_verifier, knowledge_base_path
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
+PREMISE_TOKENS = 384  # of what was said before: with a fact of 400 characters, an entailment model reads 512
 NUM_THREADS = 4  # look-ups, searches and verdicts at once
 MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
@@ -65,11 +67,7 @@ class FactChecker(Resource):
         self.options, self.formula, self.is_original = options, formula, is_original
         self.base = KnowledgeBase(knowledge_base_path(options))
         self.verifier = build_verifier(options, weigh_contradiction=not is_original)
-        self.client = decomposer_client(options)
-        self.decompose: Decompose = by_rules
-        if self.client:
-            keep = every_fact if is_original else admissible
-            self.decompose = by_model(self.client.complete, options["decomposer_max_tokens"], keep)
+        self.decomposer = build_decomposer(options, every_fact if is_original else admissible)
         self.counters: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="knowledge")
@@ -87,7 +85,7 @@ class FactChecker(Resource):
                 return self._without_document(title)
             is_about_title = found.how == "exact" and ";" not in title
             subject = title.partition(" (")[0].strip() if is_about_title else ""
-            claims = await self.decompose(text, str(columns.get("question") or ""), subject)
+            claims = await self.decomposer.decompose(text, str(columns.get("question") or ""), subject)
             if claims.facts is None:
                 return self._unscored(claims.reason, {BASE: True, DECOMPOSER: False})
             return await self._on_pool(self._weigh, claims.facts, found, start)
@@ -95,7 +93,7 @@ class FactChecker(Resource):
             return self._unscored(f"{error.what}: {error.why}", {BASE: False})
 
     def prepare(self, rows: Rows, say: Say) -> None:
-        """Tell before the first step which titles the knowledge base holds, and check that the decomposer answers.
+        """Tell before the first step which titles the knowledge base holds, and check the decomposer.
 
         Warn if so many titles are missing that the reward means little, or that the run would end.
         """
@@ -111,11 +109,10 @@ class FactChecker(Resource):
                 f"warning: {1 - coverage.found:.0%} of the titles are not in the knowledge base{names}; "
                 f"missing_title_policy is {policy}{consequence}"
             )
-        if self.client:
-            check_decomposer(self.client, self.options)
+        self.decomposer.prepare(rows, say)
 
     def metrics(self) -> dict[str, float]:
-        """Return the kb/* metrics of the completions since the last call, and those of the decomposer's API."""
+        """Return the kb/* metrics of the completions since the last call, and those of the decomposer."""
         with self._lock:
             counts, self.counters = self.counters, Counter()
         num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
@@ -130,14 +127,13 @@ class FactChecker(Resource):
             "kb/refuted_frac": counts["refuted"] / num_facts,
             "kb/unknown_frac": counts["unknown"] / num_facts,
         }
-        return metrics | (self.client.metrics() if self.client else {})
+        return metrics | self.decomposer.metrics()
 
     def close(self) -> None:
         """Let running work end, and take no more; then close what it uses."""
         self._pool.shutdown(cancel_futures=True)
         self.base.close()
-        if self.client:
-            self.client.close()
+        self.decomposer.close()
 
     def _look_up(self, title: str) -> Lookup:
         """Find the documents of the title."""
@@ -163,15 +159,15 @@ class FactChecker(Resource):
         Unknown facts earn nothing, and are left out. The verifier tells it: what was said before is its passage. So
         slices, restatements and conjunctions of some facts, in any order, are never more facts than those.
         """
-        said = {"supported": "", "refuted": ""}
+        said: dict[str, list[str]] = {"supported": [], "refuted": []}
         repeats: dict[int, FactToCheck] = {}
         for place, found in enumerate(facts):
             fact, label = found["fact"], found["verdict"]
             if label not in said:
                 continue
             if said[label]:
-                repeats[place] = (fact, [Passage("", "", said[label], 0.0)])
-            said[label] += f"{fact.rstrip(' .。')}.\n"
+                repeats[place] = (fact, _as_passages(said[label], fact))
+            said[label].append(fact)
         verdicts = self.verifier.verify(list(repeats.values()))
         return {place for place, verdict in zip(repeats, verdicts, strict=True) if verdict.label == "supported"}
 
@@ -216,6 +212,22 @@ class FactChecker(Resource):
 
     async def _on_pool(self, function: Callable, *arguments):
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+
+def _as_passages(said: Sequence[str], fact: str) -> list[Passage]:
+    """Write what was said before a fact as passages that a verifier reads completely.
+
+    If it takes several, the facts that share most words with this one come first, and so stand together.
+    """
+
+    def packed(facts: Sequence[str]) -> list[str]:
+        return pack("".join(f"{fact.rstrip(' .。')}.\n" for fact in facts), PREMISE_TOKENS)
+
+    texts = packed(said)
+    if len(texts) > 1:
+        words = set(tokens(fact))
+        texts = packed(sorted(said, key=lambda other: -len(words & set(tokens(other)))))[:NUM_PASSAGES]
+    return [Passage("", "", text, 0.0) for text in texts]
 
 
 def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_start: int) -> CheckedFact:

@@ -1,7 +1,7 @@
 """Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions:
 
                     knowrl                           knowrl_v1                 knowrl_v2
-    correctness     rules, judge (correctness.py)    the judge alone           the judge alone
+    correctness     rules, judge (correctness.py)    guide_rules.py, judge     the judge alone
     right           2                                2                         2
     refused         1                                -1 + fact                 1
     wrong           -1 + fact                        -1 + fact                 -1 + fact
@@ -20,7 +20,8 @@ from dataclasses import replace
 
 from grpo.algorithm.schema import Score
 from rewards.knowrl.fact_checker import FactChecker, Formula
-from rewards.outcome.correctness import KNOWRL, WRONG, grader
+from rewards.knowrl.guide_rules import judge_by_guide
+from rewards.outcome.correctness import KNOWRL, WRONG, grader, judge_by_rules
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward
 
@@ -45,9 +46,10 @@ def _penalty(n: int) -> float:
 def build(name: str, options: Options) -> Reward:
     """Build a version of KnowRL's reward."""
     is_original = name != "knowrl"
+    rules = {"knowrl": judge_by_rules, "knowrl_v1": judge_by_guide}.get(name)
     judge = build_judge(options)
     values = KNOWRL | {"refused": WRONG} if name == "knowrl_v1" else KNOWRL
-    grade_answer = grader(judge, values, is_strict=not is_original)
+    grade_answer = grader(judge, values, rules)
     checker = FactChecker(options, FORMULAS[name], is_original)
 
     async def grade(completion: str, columns: Columns) -> Score:
@@ -57,7 +59,7 @@ def build(name: str, options: Options) -> Reward:
         found = await checker.check(completion, columns)
         return replace(
             found,
-            value=None if found.value is None else answer.value + found.value,  # Eq. 15
+            value=None if found.value is None else answer.value + found.value,  # Eq. 18
             reason=f"{answer.reason}; {found.reason}",
             outcome=answer.outcome,
             asked=answer.asked | found.asked,

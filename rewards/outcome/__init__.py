@@ -7,5 +7,5 @@ This folder may import `rewards.api`, `rewards.format`, `rewards.exact`, and `kn
     choices.py          which answers list the alternatives that the question offers
     judge.py            compares answer and truth: a language model, or normalised equality
     grades.py           a judge's reply as a grade
-    values.py           what the outcome is worth: correctness, simpleqa, TruthRL, abstention, karl, tiar, rlcr
+    values.py           what the outcome is worth: correctness, simpleqa, TruthRL, abstention, rlcr
 """

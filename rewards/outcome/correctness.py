@@ -1,15 +1,15 @@
 """Grade the answer: by rules, then by a judge. The values are KnowRL's.
 
-                         this project's rules                     knowrl_v1, knowrl_v2
-    no answer block      -1 (as for anything but one              -1
+                         this project's rules                     knowrl_v1             knowrl_v2
+    no answer block      -1 (as for anything but one              -1                    -1
                          pair of each tag)
-    before the judge     no letter or digit, or nothing but       nothing
-                         alternatives or candidates of the
-                         question: -1; a refusal: 1
-    judge: correct       2                                        2
-    judge: wrong         -1                                       -1
-    judge: no attempt    1                                        1 (knowrl_v1: -1)
-    judge fails          unscorable                               unscorable
+    before the judge     no letter or digit, or nothing but       the guide's rules     nothing
+                         alternatives or candidates of the        (rewards/knowrl/
+                         question: -1; a refusal: 1               guide_rules.py): -1
+    judge: correct       2                                        2                     2
+    judge: wrong         -1                                       -1                    -1
+    judge: no attempt    1                                        -1                    1
+    judge fails          unscorable                               unscorable            unscorable
 
 The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a
 wrong answer; and 2 for any reply that holds the article "a".)
@@ -31,34 +31,7 @@ NO_ANSWER = "This question has no known answer."
 Values = Mapping[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
-
-
-def grader(judge: Judge, values: Values = KNOWRL, is_strict: bool = True, needs_block: bool = True) -> GradeAnswer:
-    """Grade by the rules if `is_strict`, and by the judge if no rule decides.
-
-    needs_block: without an answer block, a completion is wrong; else what follows the thoughts is its answer.
-    """
-
-    async def grade(completion: str, columns: Columns) -> Score:
-        parsed = parse(completion)
-        text = parsed.answer if needs_block else final_text(completion)
-        if not text:
-            outcome = "wrong" if needs_block else "refused"
-            return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
-        question = str(columns.get("question") or "").strip()
-        is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE  # then to decline is right
-        accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable
-        if not question or not accepted:
-            return Score(None, "the row has no answer to compare with" if question else "the row has no question")
-        judgement, asked = judge_by_rules(parsed, question, accepted) if is_strict else None, {}
-        if judgement is None:
-            judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
-            asked = {"judge": judgement.outcome is not None}
-        is_right = is_unanswerable and judgement.outcome == "refused"
-        outcome = "correct" if is_right else judgement.outcome
-        return Score(values.get(outcome), judgement.reason, outcome, asked=asked)
-
-    return grade
+Rules = Callable[[Parsed, str, Sequence[str]], Judgement | None]  # of the completion, the question, the truths
 
 
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
@@ -78,3 +51,33 @@ def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     if num_candidates(question, parsed.answer) > max(num_right, 1):
         return Judgement("wrong", "lists candidates of the question")
     return None
+
+
+def grader(
+    judge: Judge, values: Values = KNOWRL, rules: Rules | None = judge_by_rules, needs_block: bool = True
+) -> GradeAnswer:
+    """Grade by the rules, if there are any, and by the judge if no rule decides.
+
+    needs_block: without an answer block, a completion is wrong; else what follows the thoughts is its answer.
+    """
+
+    async def grade(completion: str, columns: Columns) -> Score:
+        parsed = parse(completion)
+        text = parsed.answer if needs_block else final_text(completion)
+        if not text:
+            outcome = "wrong" if needs_block else "refused"
+            return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
+        question = str(columns.get("question") or "").strip()
+        is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE  # then to decline is right
+        accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable
+        if not question or not accepted:
+            return Score(None, "the row has no answer to compare with" if question else "the row has no question")
+        judgement, asked = rules(parsed, question, accepted) if rules else None, {}
+        if judgement is None:
+            judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
+            asked = {"judge": judgement.outcome is not None}
+        is_right = is_unanswerable and judgement.outcome == "refused"
+        outcome = "correct" if is_right else judgement.outcome
+        return Score(values.get(outcome), judgement.reason, outcome, asked=asked)
+
+    return grade

@@ -39,17 +39,21 @@ _TOKEN = (  # B+ and A- are grades of a school, on another scale
 )
 _LABEL = (
     r"(?:(?:(?:the|my|final|overall|correct|so|therefore|thus|hence|here|is|i|would)[ ,]+|最终)*"
-    r"(?:grad(?:e|ing)|rating|option|choice|verdict|judge?ment|result|score|evaluation|conclusion"
+    r"(?:grad(?:e|ing)|rat(?:e|ing)|option|choice|verdict|judge?ment|result|score|evaluation|conclusion"
     r"|评分|等级|评判|判定|判断|结果|结论)(?: (?:this|the) \w+)?(?:结果)?[\s*_]*(?:is|as|为|是|[:=>→-])?"
-    r"|(?:the |this |candidate['’]s |answer )+is (?=[a-z]{2})|answer:|(?:so|therefore|thus|hence)[:,])"
+    r"|(?:the |this |it |candidate['’]s |(?:model|student)['’]s |answer )*is (?=[a-z]{2})|answer:"
+    r"|(?:so|therefore|thus|hence)[:,]|(?:该|这个?|此|候选|考生|应|[判评]为)+(?:答案|回答)?是?)"
 )
 _VERDICT = re.compile(
     rf"{_MARK}*(?P<label>{_LABEL})?{_MARK}*(?P<grade>{_TOKEN}(?:(?!\n){_MARK}*{_TOKEN})*)",
     re.IGNORECASE,
 )
-# behind a verdict: nothing, or what sets an explanation off. "A. Lincoln" and "Correct: New York" are no verdicts
+# behind a verdict: nothing, or what sets an explanation off. "A. Lincoln" and "Correct: New York" are no verdicts, but
+# who speaks of "the answer" explains
 _SET_OFF = re.compile(
-    rf"{_MARK}*\Z|[^\w\n?]*\n|[^\w\s?]*\s?[,;(–—]|[^\w\s?]*\s-"
+    rf"的?{_MARK}*\Z|[^\w\n?]*\n|[^\w\s?]*\s?[,;(–—]|[^\w\s?]*\s-"
+    r"|[^\w\s?]*[.:]\s*(?i:the|this|that|both)\s[^\n]*(?:candidate|\banswer|response|reference)"
+    r"|[^\w\s?]*[:。][^\n]*(?:回答|答案)"
     r"|(?<=\b[ABCabc])[^\w\s?]*:|(?<=\w\w)[.!]|\s(?:because|since)\b"
 )
 _NAMED = re.compile(

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Outcome
-from grpo.base.errors import PREFLIGHT, UserError
 from knowledge.facts.replies import Ask, converse
 from knowledge.text import printable, shortened
+from rewards.api.service import ModelService
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal
-from rewards.registry import Options, Resource, Rows, Say
+from rewards.registry import Options, Resource
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient
@@ -101,11 +101,11 @@ def quote(text: str) -> str:
     return quoted.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-class ModelJudge(Resource):
+class ModelJudge(ModelService):
     """Ask a chat model for grades. max_tokens: of a reply."""
 
     def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
-        self.client, self.max_tokens = client, max_tokens
+        super().__init__(client, max_tokens)
 
     async def judge(
         self, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()
@@ -116,27 +116,12 @@ class ModelJudge(Resource):
         """
         return await self._grade(self.client.complete, question, answer, truths, falsehoods)
 
-    def prepare(self, rows: Rows, say: Say) -> None:
-        self.check()
-
     def check(self) -> str:
-        """Ask about a known answer. Raise UserError (exit 3) if the model is out of reach or does not call it right."""
-        known = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
-        judgement = self.client.run_sync(known)
+        judgement = self.wait_for(self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"]))
         if judgement.outcome != "correct":
-            raise UserError(
-                f"the model {self.client.endpoint.model} does not work as a judge",
-                f"it should reply A, B or C, and A to the answer Paris for the capital of France; {judgement.reason}",
-                "set judge_model to a model that follows instructions, or judge_max_tokens to leave it more room",
-                PREFLIGHT,
-            )
+            wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
+            raise self.useless(f"{wanted}; {judgement.reason}")
         return "it grades a right answer as correct"
-
-    def metrics(self) -> dict[str, float]:
-        return self.client.metrics()
-
-    def close(self) -> None:
-        self.client.close()
 
     async def _grade(
         self, ask: Ask, question: str, answer: str, truths: Sequence[str], falsehoods: Sequence[str] = ()

@@ -18,12 +18,14 @@ _CONTRACTIONS = [  # without their apostrophes
     (re.compile(r"\bwont\b"), "will not"),
     (re.compile(r"\bim\b"), "i am"),
     (re.compile(r"\bive\b"), "i have"),
+    (re.compile(r"\bid (?=rather|prefer|need|require)"), "i would "),
     (re.compile(r"\b(it|that|there)s\b"), r"\1 is"),
 ]
 _ADVERB = r"\w+ly|just|still|also|even|quite|so|too|very|now|yet"
 _ADVERBS = rf"(?:(?:{_ADVERB}) )*"
 _LEAD = (
     rf"(?:(?:{_ADVERB}|well|hmm|sorry|and|that|to say|to be honest|at this time|as of now"
+    r"|as an? (?:ai|assistant|(?:ai |large )?language model)(?: (?:language )?(?:model|assistant|system))?"
     r"|i (?:am (?:afraid|sorry)|regret|(?:must|have to) (?:say|admit|confess)))(?: |$))*"
 )
 _NOT = rf"(?:do|did|does|can|could|will|would|have|am|are|is|was) {_ADVERBS}not {_ADVERBS}"
@@ -51,10 +53,11 @@ _REFUSAL = re.compile(
             rf"(?:(?:am|are|was|were) {_ADVERBS})?un(?:sure|certain|aware|able to \w+){_ABOUT}",
             rf"(?:{_NOT}(?:have|possess)|have {_ADVERBS}not?|lack) (?:\w+ ){{0,3}}{_KNOWLEDGE}{_ABOUT}",
             rf"(?:there is )?(?:not|insufficient|no) (?:\w+ ){{0,2}}{_KNOWLEDGE}{_ABOUT}",
-            r"(?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)\b.*",
-            r"(?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess)\b.*",
-            rf"(?:would )?(?:need|require) {_MORE} (?:information|context|details)\b.*",
-            rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary)\b.*",
+            r"(?:must|have to|need to|will have to) (?:decline|refuse|refrain|abstain)"
+            rf"(?: (?:to|from) (?:answer|respond|say|guess|comment|speculat|provid)\w*)?{_ABOUT}",
+            rf"(?:would rather not|prefer not to|would prefer not to) (?:answer|say|guess){_ABOUT}",
+            rf"(?:would )?(?:need|require) {_MORE} (?:information|context|details){_ABOUT}",
+            rf"{_MORE} (?:information|context|details) (?:is|are|would be) (?:needed|required|necessary){_ABOUT}",
             rf"{_SUBJECT}(?:(?:is|are|remains) {_ADVERBS})?(?:not known|unknown|unanswerable|unclear|uncertain"
             r"|unavailable|not available)(?: to (?:me|us))?",
             rf"{_SUBJECT}(?:can|could) not be (?:known|determined|answered|verified|confirmed|found){_ABOUT}",
@@ -71,16 +74,26 @@ _REFUSAL = re.compile(
     r"|[说答想记]不[上出起清]来?)"
     r"(?:(?:[了呢啊过这该那关谁什哪几多怎何答具相他她它如为问确准]|是[否谁什哪几多]).*)?|未知|信息不足|不详|无可奉告|不得而知"
 )
-_FILLER = re.compile(
-    _LEAD + r"(?:sorry|i am sorry|i am afraid|apologies|i apologi[sz]e\b.*|unfortunately|honestly|as an ai\b.*"
-    r"|as a (?:large )?language model|as an assistant|please\b.*|thank you\b.*|thanks|for sure"
-    r"|with certainty|很?抱歉|对不起|不好意思|很遗憾|对此)?"
+_WHERE = (  # who or what may know more: it opens with a word that names nothing
+    r"(?: (?:the|an?|any|some|my|your|this|that|these|more|other|another|official|reliable|relevant|further|if|for|to"
+    r"|with|at|on|up|in|me|us|again|elsewhere|online|it|who|someone)\b.*)?"
+)
+_FILLER = re.compile(  # none of these has room for an answer
+    _LEAD + r"(?:sorry|i am sorry|i am afraid|apologies|unfortunately|honestly|for sure|with certainty"
+    r"|i apologi[sz]e(?: for (?:the|any|this|that|my|not) \w+(?: \w+)?)?"
+    r"|please (?:check|consult|refer|see|ask|verify|clarify|rephrase|specify|provide|give|let|tell|contact|visit|search"
+    rf"|look|try|forgive|excuse|note){_WHERE}"
+    r"|thank you(?: (?:very|so) much| in advance)?(?: for (?:your|the|asking|understanding)(?: \w+)?)?"
+    r"|thanks(?: for \w+)?"
+    r"|很?抱歉|对不起|不好意思|很遗憾|对此|谢谢你?您?|作为(?:一[个名])?(?:ai|人工智能)?(?:大?语言)?(?:模型|助手)?"
+    r"|请(?:您|你)?(?:查[阅看询找]|参考|参阅|咨询|核实|确认|提供|补充|谅解|见谅|原谅)"
+    r"(?:一下|更多|其他|相关|官方|可靠|具体|专业|权威|上下文|背景|有关)?.{0,8})?"
 )
 _OFFER = re.compile(  # an answer in the same clause: "I don't know the answer it is Paris"
     r"\b(?:answer|question|this|that|know|sure|certain) (?:and )?(?:it|he|she|they) "
     r"(?:is|was|are|were|(?:could|may|might|must|should) be) "
     r"|\b(?:maybe|perhaps|probably|possibly|i (?:think|guess|believe)|my guess is) "
-    r"|(?:可能|应该|大概|也许|或许|估计)(?!.*(?:谁|什么|哪|几|多少|怎|何|是否))"
+    r"|(?:可能|应该|大概|也许|或许|估计|答案是|[它他她]是)(?!.*(?:谁|什么|哪|几|多少|怎|何|是否))"
 )
 
 

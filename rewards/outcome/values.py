@@ -1,30 +1,22 @@
-"""Reward knowing when to answer: value the grade of `correctness` in different ways (Eq. 16, 18).
+"""Reward knowing when to answer: value the grade of `correctness` in different ways (Eq. 19, 20).
 
-    name          right   refused                              wrong
-    simpleqa      1       0                                    0            SimpleQA, 2411.04368
-    correctness   2       1                                    -1           KnowRL, 2506.19807: t = 2/3
-    truthrl       1       0                                    -1           TruthRL, 2509.25760: t = 1/2
-    abstention    1       0                                    -t / (1-t)   2509.04664, 2511.11500
-    karl          1       -1 if the group has a right answer,  -1           2604.22779
-                          else 1
-    tiar          1       0, and the advantage                 -1           2605.25850
-                          gains lambda (1 - 2 p)
-    rlcr          1 - (1-q)^2   -q^2                           -q^2         2507.16806
+    name          right         refused   wrong
+    simpleqa      1             0         0            SimpleQA, 2411.04368
+    correctness   2             1         -1           KnowRL, 2506.19807: t = 2/3
+    truthrl       1             0         -1           TruthRL, 2509.25760: t = 1/2
+    abstention    1             0         -t / (1-t)   2509.04664, 2511.11500
+    rlcr          1 - (1-q)^2   -q^2      -q^2         2507.16806
 
-t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. p is the
-share of right ones among the answers of the group that were attempted, lambda is tiar_lambda. karl and tiar take
-from their papers only the rule about refusals: the other two numbers are TruthRL's, and karl's second stage of training
-is left out. q is the probability that the completion states in its <confidence> block. A completion without one gets
-the worst value, as if it had stated 0 for a right answer and 1 for any other.
+t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. q
+is the probability that the completion states in its <confidence> block. A completion without one gets the worst value,
+as if it had stated 0 for a right answer and 1 for any other.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from grpo.algorithm.schema import Score
 from rewards.format import stated_confidence
-from rewards.outcome.correctness import KNOWRL, GradeAnswer, Values, grader
+from rewards.outcome.correctness import KNOWRL, GradeAnswer, Values, grader, judge_by_rules
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward
 
@@ -39,21 +31,11 @@ def build(name: str, options: Options) -> Reward:
     """
     judge = build_judge(options)
     values = {"simpleqa": SIMPLEQA, "correctness": KNOWRL}.get(name, TERNARY)
-    finish = None
     if name == "abstention":
         values = with_threshold(options["abstention_threshold"])
-    if name == "karl":
-        finish = finish_karl
-    if name == "tiar":
-        finish = partial(finish_tiar, weight=options["tiar_lambda"])
     is_free = name == "simpleqa"
-    grade = grader(judge, values, is_strict=not is_free, needs_block=not is_free)
-    return Reward(
-        name,
-        with_confidence(grade) if name == "rlcr" else grade,
-        finish=finish,
-        resources=(judge,),
-    )
+    grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
+    return Reward(name, with_confidence(grade) if name == "rlcr" else grade, resources=(judge,))
 
 
 def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
@@ -67,7 +49,7 @@ def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
 
 def with_threshold(threshold: float) -> Values:
     """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
-    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 16
+    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 19
 
 
 def value_confidence(score: Score, completion: str) -> Score:
@@ -81,26 +63,5 @@ def value_confidence(score: Score, completion: str) -> Score:
     is_right, stated = score.outcome == "correct", stated_confidence(completion)
     said = "states no confidence" if stated is None else f"states the confidence {stated:g}"
     confidence = float(not is_right) if stated is None else stated
-    value = is_right - (confidence - is_right) ** 2  # Eq. 18
+    value = is_right - (confidence - is_right) ** 2  # Eq. 20
     return replace(score, value=value, reason=f"{score.reason}; {said}")
-
-
-def finish_karl(scores: Sequence[Score]) -> list[Score]:
-    """Value the refusals of a group: -1 if the group has a right answer, else 1."""
-    value = -1.0 if any(score.outcome == "correct" for score in scores) else 1.0
-    return _change_refusals(scores, value=value)
-
-
-def finish_tiar(scores: Sequence[Score], weight: float) -> list[Score]:
-    """Give the refusals of a group their bonus: weight (1 - 2 p). No attempt, no bonus: p is unknown."""
-    outcomes = [score.outcome for score in scores]
-    num_correct = outcomes.count("correct")
-    num_attempted = num_correct + outcomes.count("wrong")
-    if not num_attempted:
-        return list(scores)
-    bonus = weight * (1 - 2 * num_correct / num_attempted)
-    return _change_refusals(scores, bonus=bonus)
-
-
-def _change_refusals(scores: Sequence[Score], **changes: float) -> list[Score]:
-    return [replace(score, **changes) if score.outcome == "refused" else score for score in scores]

@@ -233,6 +233,19 @@ def bad_logits() -> None:
     wrap(grpo.algorithm.logprobs, "token_logprobs", broken)
 
 
+def logits_stay_bad() -> None:
+    """The log-probs of the third training step (one micro-batch, no reference) and of all later ones are NaN."""
+    import torch
+
+    import grpo.algorithm.logprobs
+
+    def broken(number, score, *_):
+        logp_C, entropy_C = score()
+        return (logp_C * torch.nan if number > 2 else logp_C), entropy_C
+
+    wrap(grpo.algorithm.logprobs, "token_logprobs", broken)
+
+
 def bad_logits_while_sampling() -> None:
     """In the second step the logits of one row are not finite, in sampling and in training."""
     from grpo.algorithm import logprobs

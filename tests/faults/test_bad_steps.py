@@ -38,6 +38,15 @@ def test_three_such_steps_in_a_row_end_the_run_with_exit_5(make_run):
     assert skipped == [2, 3, 5, 6, 7]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_model_whose_log_probs_are_nan_from_some_step_on_ends_the_run_with_exit_5(make_run, dtype):
+    """In float16 no loss scale would help, and every update would be skipped until the end."""
+    run = make_run(max_steps=9, torch_dtype=dtype, beta=0.0)
+    child = run.train(setup="logits_stay_bad", code=5)
+    assert "no finite loss or gradient" in child.stderr
+    assert [row["step"] for row in run.lines if row["grad_norm"] is None] == [3, 4, 5]
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "1e308"])
 def test_a_reward_that_is_not_finite_is_unscorable_and_no_step_is_lost(make_run, value):
     """Of one group in step 2, and of both in step 3, which then has no mean reward."""

@@ -173,7 +173,7 @@ def test_a_foreign_checkpoint_with_a_manifest_that_fits_is_an_error_and_not_a_cr
     assert ("checkpoint-3 at step 3" in child.stderr) == (code == 0)
 
 
-@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/file", "./state.safetensors"])
+@pytest.mark.parametrize("name", ["../../outside", "/etc/passwd", "sub/../file", "./state.safetensors"])
 def test_a_manifest_cannot_name_files_elsewhere(copy, name):
     path = copy.checkpoint(4) / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -198,14 +198,17 @@ CHANGED_INPUTS = {
     "dataset": lambda folder, model: write_rows(
         folder / "questions.jsonl", [{**row, "answer": "y"} for row in QUESTIONS]
     ),
+    "reward_funcs": lambda folder, model: (folder / "mine.py").write_text(REWARD.replace("150", "140")),
 }
+REWARD = "def few(completion_ids, **columns):\n    return [sum(i < 150 for i in ids) / 9 for ids in completion_ids]\n"
 
 
 @pytest.mark.parametrize("name", CHANGED_INPUTS)
 def test_an_input_that_has_changed_stops_the_resume_unless_it_is_allowed(make_run, chat_checkpoint, tmp_path, name):
     model = tmp_path / "model"
     shutil.copytree(chat_checkpoint, model)
-    run = make_run(model=model, max_steps=3)
+    (tmp_path / "mine.py").write_text(REWARD)
+    run = make_run(model=model, max_steps=3, reward_funcs=[f"{tmp_path}/mine.py:few"])
     run.train("max_steps=1")
     CHANGED_INPUTS[name](tmp_path, model)
     child = run.resume(code=2)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from making import refused
 
-from grpo.run import checkpoint, provenance
+from grpo.run import checkpoint, cold_starts
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "grpo"))
 from test_wild import as_text, spoil
@@ -89,6 +89,6 @@ def test_counters_that_no_run_writes_are_named(tmp_path, value):
 
 @pytest.mark.parametrize("made", [{}, {"data": []}, {"seed": 1, "data": 1e308, "base model": [[]]}])
 def test_a_stage_1_of_wild_origin_is_not_reused(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(provenance, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
+    monkeypatch.setattr(cold_starts, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
     (tmp_path / "origin.json").write_text(json.dumps(made))
-    refused(lambda: provenance.check_origin(tmp_path, None, "c.yaml"), "is not what c.yaml makes now", exit_code=2)
+    refused(lambda: cold_starts.check_origin(tmp_path, None, "c.yaml"), "is not what c.yaml makes now", exit_code=2)

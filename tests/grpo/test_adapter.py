@@ -1,6 +1,10 @@
 """Adapters with unlike ranks, scales and settings, in and out, with PEFT as judge."""
 
 import json
+import math
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.model import adapter, policy
 from grpo.engine.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.engine.model.weights import projections, save_checkpoint
-from grpo.export import export
+from grpo.export import export, main
 
 Q, V, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.v_proj", "model.layers.1.mlp.down_proj"
 
@@ -69,7 +73,7 @@ def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
     """It is loaded onto that revision again, also after an export."""
     base, fetched = write_chat_checkpoint(tmp_path / "base"), []
 
-    def fetch(name, revision="main"):
+    def fetch(name, revision="main", weights=True):
         is_base = name == "owner/base"
         fetched.append(revision) if is_base else None
         return base if is_base else Path(name)
@@ -155,7 +159,10 @@ NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its bas
     **dict.fromkeys(("use_bdlora", "arrow_config", "megatron_config", "kasa_config"), ({"a": 1},)),
     "layer_replication": ([[0, 2], [1, 2]],),
     "a_key_of_next_year": ("x",),
-    "lora_alpha": ("much", [1]),
+    "lora_alpha": ("much", [1], None, True, math.inf, math.nan, 10**400, 1e300),
+    "base_model_name_or_path": (["a"], {"a": 1}, 5, True),
+    "revision": (["main"], 1),
+    "use_rslora": ("yes", [1]),
     "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}, {"(.*)*(.*)*(.*)*(.*)*!": 1}),  # takes years to match
 }
 
@@ -199,6 +206,24 @@ def test_tensors_that_are_no_pairs_of_finite_numbers_are_refused(tmp_path, name)
     tensors = {f"base_model.model.{Q}.lora_{half}.weight": tensor for half, tensor in NO_PAIRS[name].items()}
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     refused(lambda: load_adapter(tmp_path), "no pairs lora_A, lora_B")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e19), ("bfloat16", 1e19), ("float16", 200.0)])
+def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
+    """All factors are finite, and their product is not, or it is not in the dtype of the model or of the export."""
+    base, dtype = write_chat_checkpoint(tmp_path / "base"), getattr(torch, dtype)
+    huge = Adapter({Q: (torch.full((4, 32), size), torch.full((32, 4), size))}, str(base))
+    save_adapter(huge, tmp_path / "adapter")
+    refused(lambda: merge_adapter(load(base, dtype=dtype), huge), f"{Q}, merged with its adapter, would hold")
+    words = [str(tmp_path / "adapter"), str(tmp_path / "out"), "--merge", "--dtype", str(dtype).removeprefix("torch.")]
+    refused(lambda: main(words), "would hold numbers that are not finite")
+    assert not (tmp_path / "out").exists()
+    trained = load(base, rank=4, dtype=dtype)
+    linear, part = projections(trained)[Q]
+    for half in linear.adapter(part):
+        half.data.fill_(size)
+    refused(lambda: save_checkpoint(trained, tmp_path / "out"), f"{Q}.weight would hold")
+    refused(lambda: save_adapter(huge, tmp_path / "other", lora_alpha=1e-38), "lora_B of", "would hold")
 
 
 def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):
@@ -249,3 +274,16 @@ def test_a_stack_is_the_sum_of_both(tmp_path):
         assert len(A) == B.shape[1] == sum(len(a) for a, _ in parts)
         assert torch.allclose(B @ A, sum(b @ a for a, b in parts), atol=1e-6)
     assert both.keys() == {*start.pairs, *own} and len(own) == 4
+
+
+def test_an_adapter_in_a_pickle_is_refused_with_a_command_that_converts_it(tmp_path):
+    """As LLaMA-Factory and older versions of PEFT wrote it; the command yields the same numbers."""
+    save_adapter(make({Q: 4, V: 2}), tmp_path / "a")
+    wanted = load_adapter(tmp_path / "a").pairs
+    torch.save(load_file(tmp_path / "a/adapter_model.safetensors"), tmp_path / "a/adapter_model.bin")
+    (tmp_path / "a/adapter_model.safetensors").unlink()
+    error = refused(lambda: load_adapter(tmp_path / "a"), "adapter_model.bin", "pickle")
+    command = error.fix.partition("if you trust it: ")[2].replace("python", shlex.quote(sys.executable), 1)
+    subprocess.run(command, shell=True, check=True)
+    found = load_adapter(tmp_path / "a").pairs
+    assert all(torch.equal(a, b) for name in wanted for a, b in zip(found[name], wanted[name], strict=True))

@@ -13,7 +13,7 @@ from making import refused
 
 from grpo.base import folders
 from grpo.base.errors import UserError
-from grpo.run import checkpoint, resume
+from grpo.run import checkpoint
 
 
 def write(run_dir, step, value=1.0):
@@ -27,8 +27,8 @@ def test_a_path_is_that_checkpoint_or_an_error(tmp_path):
     """Where the newest is asked for, an older one takes the place of a damaged one (faults/test_disk.py)."""
     broken = write(tmp_path, 10)
     (broken / checkpoint.STATE_FILE).write_bytes(b"")
-    refused(lambda: resume.find_checkpoint(tmp_path, str(broken)), checkpoint.STATE_FILE, exit_code=6)
-    found, notices = resume.find_checkpoint(tmp_path / "none", True)
+    refused(lambda: checkpoint.find_checkpoint(tmp_path, str(broken)), checkpoint.STATE_FILE, exit_code=6)
+    found, notices = checkpoint.find_checkpoint(tmp_path / "none", True)
     assert found is None and "no valid checkpoint" in notices[-1]
 
 
@@ -51,7 +51,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path, number):
     write(tmp_path, 1)
     folder = write(tmp_path, 2, number)
     assert checkpoint.problem_with(folder) == "state.safetensors holds weights that are not finite"
-    assert resume.find_checkpoint(tmp_path, True)[0].name == "checkpoint-1"
+    assert checkpoint.find_checkpoint(tmp_path, True)[0].name == "checkpoint-1"
 
 
 def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
@@ -83,10 +83,10 @@ def test_a_run_goes_on_in_its_own_directory_from_its_newest_checkpoint_alone(tmp
     """From an older one, which would leave later models that are not its own, it goes on in another directory."""
     for step in (2, 10):
         write(tmp_path, step)
-    assert resume.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-10"))[0].name == "checkpoint-10"
-    assert resume.find_checkpoint(tmp_path / "other", str(tmp_path / "checkpoint-2"))[0].name == "checkpoint-2"
+    assert checkpoint.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-10"))[0].name == "checkpoint-10"
+    assert checkpoint.find_checkpoint(tmp_path / "other", str(tmp_path / "checkpoint-2"))[0].name == "checkpoint-2"
     with pytest.raises(UserError, match="not the newest") as error:
-        resume.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-2"))
+        checkpoint.find_checkpoint(tmp_path, str(tmp_path / "checkpoint-2"))
     assert error.value.exit_code == 2 and "output_dir" in error.value.fix
 
 

@@ -17,10 +17,11 @@ from grpo.data import toy
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.data.toy import make_world
-from grpo.doctor.__main__ import checks
+from grpo.doctor.__main__ import checks, make_finding
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.case import Case, make_finding
-from grpo.sft import load_examples, load_stage1
+from grpo.doctor.start import Case
+from grpo.run.stage1 import load_stage1
+from grpo.sft import load_examples
 from grpo.train import train
 
 QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4}

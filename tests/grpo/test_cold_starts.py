@@ -1,6 +1,5 @@
 """Finished cold starts of toy worlds, kept for the next run: what is taken, and that the run is the same then."""
 
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from making import ALONE
 from grpo.base.folders import write_folder
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.evaluation.boundary import read_rows
 from grpo.run import cold_starts
 from grpo.run.cold_starts import KEPT, keep, place_of, take
 from grpo.train import train
@@ -78,12 +76,9 @@ def toy_run(tmp_path, monkeypatch, capsys):
 
 
 def test_a_cold_start_that_was_kept_gives_the_same_run(tmp_path, toy_run):
-    """Until it is damaged. The run says what it declines, and its files hold what that is computed from."""
+    """Until it is damaged."""
     said, first = toy_run("one")
     assert "stage 1 took" in said.err
-    measured = json.loads((tmp_path / "one" / "evaluation.json").read_text())
-    assert "auroc_declining" in measured["before"][""].keys() & measured["after"][""].keys()
-    assert len(read_rows(tmp_path / "one" / "evaluation" / "boundary-000001.jsonl")) == 8
 
     said, second = toy_run("two")
     assert "is a copy of" in said.err and "GRPO_CACHE=off" in said.err and second == first

@@ -65,6 +65,16 @@ def test_each_of_several_rewards_is_a_row():
     assert list(collect([{**record, "rewards": {"mine": 3.0}}], "x"))[3:] == ["reward"]
 
 
+def test_changes_of_common_and_of_rare_sizes_are_exchanged_alike():
+    """The slow twin draws a sign for every change."""
+    rng = np.random.default_rng(5)
+    changes = np.concatenate([np.full(230, 1.0), np.full(190, -1.0), rng.normal(0.0, 3.0, 77), np.zeros(9), [2.0] * 3])
+    signs = rng.choice([-1.0, 1.0], size=(40_000, len(changes)))
+    p = (abs(signs @ changes) >= abs(changes.sum())).mean()
+    assert 0.02 < p < 0.98 and exchange_test(changes) == pytest.approx(p, abs=0.015)
+    assert exchange_test(np.zeros(5)) == 1.0
+
+
 def test_the_interval_is_of_the_paired_difference():
     """b is right wherever a is, and on 10 of 100 more: the unpaired interval would hold 0."""
     a, b = answers("r" * 50 + "w" * 50), answers("r" * 60 + "w" * 40)

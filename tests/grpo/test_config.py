@@ -72,7 +72,7 @@ READ = [  # lines of a config, and values that they give
     ("bf16: true\ntorch_dtype: bfloat16", {"torch_dtype": "bfloat16"}),
     ("scale_rewards: false", {"scale_rewards": "none"}),
     ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None, "max_grad_norm": 1.0}),
-    ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-6}),
+    ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-5}),
     ("kl_coef: 0.05\nnum_return_sequences: 2", {"beta": 0.05, "num_generations": 2}),
     ("lora_target: q_proj,v_proj", {"lora_target_modules": ("q_proj", "v_proj")}),
     ("swanlab_experiment_name :: e", {"run_name": "e"}),
@@ -147,7 +147,9 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("base: c.yaml", "c.yaml:5: base: a file cannot be based on itself"),
     ("base: ${NO_SUCH}", "c.yaml:5: base: the environment variable NO_SUCH is not set"),
     # what other tools write, and would change the result
-    ("load_in_4bit: true", "load_in_4bit: true is not available here"),
+    ("load_in_4bit: true", "load_in_4bit: true is not available here: base_weights: int8"),
+    ("load_in_8bit: true", "base_weights: int8"),
+    ("quantization_bit: 4", "base_weights: int8"),
     ("stage: dpo", "stage: dpo is not available"),
     ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
     ("do_sample: false", "do_sample: false is not available"),
@@ -215,6 +217,66 @@ def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
     assert (config.seed, config.lora_r) == (7, 3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "rate", "is_said"),
+    [
+        (TrainConfig, "", 1e-5, True),
+        (TrainConfig, "lora_r: 0", 1e-6, False),
+        (TrainConfig, "use_peft: false", 1e-6, False),
+        (TrainConfig, "learning_rate: 1e-6", 1e-6, False),
+        (TrainConfig, "lr: 1e-6", 1e-6, False),
+        (TrainConfig, "learning_rate: null", 1e-5, True),
+        (SftConfig, "", 2e-4, True),
+        (SftConfig, "lora_r: 0", 2e-5, False),
+        (SftConfig, "template: qwen", 5e-5, False),
+    ],
+)
+def test_a_rate_that_is_not_named_is_that_of_what_is_trained(tmp_path, kind, text, rate, is_said):
+    config, notices = load(tmp_path, text, kind=kind)
+    assert config.learning_rate == rate and any("ten times too low" in notice for notice in notices) == is_said
+
+
+def test_a_cold_start_is_found_beside_its_config_from_any_folder(tmp_path, monkeypatch):
+    """As a base is; configs name it from the folder above, too. What is in the current folder goes first."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "elsewhere" / "configs").mkdir(parents=True)
+    stage1 = tmp_path / "configs" / "one.yaml"
+    stage1.write_text("")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for name in ("one.yaml", "configs/one.yaml", "../configs/one.yaml"):
+        (tmp_path / "configs" / "two.yaml").write_text(MINIMAL + f"cold_start: {name}\n")
+        found = load_config(tmp_path / "configs" / "two.yaml")[0].cold_start
+        assert Path(found).resolve() == stage1, name
+        (tmp_path / "configs" / "three.yaml").write_text("base: two.yaml\n")
+        assert load_config(tmp_path / "configs" / "three.yaml")[0].cold_start == found
+    assert load_config(tmp_path / "configs" / "two.yaml", ["cold_start=one.yaml"])[0].cold_start == "one.yaml"
+    own = tmp_path / "elsewhere" / "configs" / "one.yaml"
+    own.write_text("")
+    (tmp_path / "configs" / "two.yaml").write_text(MINIMAL + "cold_start: configs/one.yaml\n")
+    assert load_config(tmp_path / "configs" / "two.yaml")[0].cold_start == "configs/one.yaml"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("template: qwen", "the tokenizer's own chat template"),
+        ("ddp_timeout: 180000000", "30 minutes"),
+        ("plot_loss: true", "always draws loss.png"),
+        ("ddp_backend: nccl", "torchrun"),
+        ("deepspeed: z3.json", "torchrun"),
+    ],
+)
+def test_a_notice_says_what_is_true_of_its_key(tmp_path, key, said):
+    _, notices = load(tmp_path, key, kind=SftConfig)
+    (notice,) = [notice for notice in notices if f"{key.partition(':')[0]} is not used" in notice]
+    assert said in notice
+
+
+def test_the_owner_of_a_project_has_the_trackers_names(tmp_path):
+    for name in ("wandb_entity", "swanlab_workspace", "workspace"):
+        assert load(tmp_path, f"{name}: team")[0].workspace == "team"
+
+
 def test_the_keys_that_arguments_set_are_known_whatever_their_names():
     typed = ["kl_coef=0.1", "max_samples=3", "lora.rank=2", "bf16=true", "optim=x"]
     assert keys_of(typed) == {"beta", "max_samples", "lora_r", "torch_dtype"}
@@ -265,7 +327,7 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
 
 
 PROMPTS = [  # rewards and other keys, and the system prompt that they bring; None: none, or what the keys say
-    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v2,exact]", "[format,truthrl]", "[format,math,karl]")),
+    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v2,exact]", "[format,truthrl]", "[format,math,abstention]")),
     ("[binary_rar]", BLOCKS),
     *((names, BLOCKS_AND_CONFIDENCE) for names in ("rlcr", "[format,rlcr]", "[knowrl,rlcr]")),
     ("[format,math]", BOXED),
@@ -413,7 +475,7 @@ def test_a_config_sets_only_what_differs_from_its_base(tmp_path):
         "third": "seed: 3\nepsilon: 0.3\nbase: shared/second.yaml\noutput_dir: mine\n",
     }.items():
         (tmp_path / f"{name}.yaml").write_text(text)
-    config, (notice,) = load_config(tmp_path / "third.yaml", ["epsilon=0.4"])
+    config, (notice,) = load_config(tmp_path / "third.yaml", ["epsilon=0.4", "learning_rate=1e-5"])
     assert (config.beta, config.lora_r, config.seed, config.epsilon) == (0.1, 4, 3, 0.4)
     assert (config.output_dir, config.dataset_id_or_path) == ("mine", "d") and "\nbase:" not in to_yaml(config)
     assert notice.startswith(f"{tmp_path}/shared/first.yaml:9: optim is not used")
@@ -435,10 +497,13 @@ def test_mistakes_in_bases_name_the_file_that_holds_them(tmp_path, a, b, part):
     assert f"{tmp_path}/{part}" in refused(lambda: load_config(tmp_path / "b.yaml"), exit_code=2).why
 
 
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["c.yaml", "-h"], ["c.yaml", "beta=0.1", "--help", "--lr", "1"]], ids=str
+)
 @pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
-def test_help_shows_every_key_with_its_default_and_its_meaning(kind, capsys):
+def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_asked_for(kind, arguments, capsys):
     with pytest.raises(SystemExit) as end:
-        parse_arguments(["-h"], kind, "What the command does.\n\nMore for readers of the code.")
+        parse_arguments(arguments, kind, "What the command does.\n\nMore for readers of the code.")
     text = capsys.readouterr().out
     assert end.value.code == 0 and text.startswith("What the command does.\n") and "readers" not in text
     assert max(map(len, text.splitlines())) <= 120

@@ -1,13 +1,16 @@
 """Stage 1's records by hand: four layouts, each answer an example, what is cut and what is left out."""
 
+import re
 from pathlib import Path
 
 import pytest
-from making import make_tokenizer, refused
+from making import make_tokenizer, refused, write_rows
 
+from grpo.base.errors import UserError
 from grpo.data.conversations import make_examples, read_conversation
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
+from grpo.data.rows import read_rows
 
 SYSTEM = {"role": "system", "content": "s"}
 
@@ -57,6 +60,12 @@ def test_four_layouts_mean_messages(record, messages):
         ({"messages": [user("a"), assistant("\ud800")]}, "holds no text"),
         ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "holds no text: null"),
         ({"instruction": "a"}, "holds no text: null"),
+        ({"conversations": []}, r"its conversations is \[\], and not a list of messages"),
+        ({"messages": None}, "its messages is null, and not a list of messages"),
+        ({"messages": ["a", "b"]}, 'a message is "a", and not an object'),
+        ({"instruction": None, "output": "b"}, "its instruction and input hold no text"),
+        ({"prompt": None, "completion": "b"}, "its prompt is null, and neither text nor a list of messages"),
+        ({"instruction": "a", "output": "b", "history": [["c"]]}, "its history is .*, and not a list of pairs"),
         ({"messages": [user("a")]}, "there is no answer in it"),
         ({"messages": [user("a"), assistant(" \n")]}, "there is no answer in it"),
     ],
@@ -64,6 +73,65 @@ def test_four_layouts_mean_messages(record, messages):
 def test_what_is_wrong_with_a_record_is_said(record, problem):
     with pytest.raises(ValueError, match=problem):
         read_conversation(record)
+
+
+GOOD = [
+    {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
+    {"messages": [user("a"), assistant("b")]},
+    {"prompt": "a", "completion": "b"},
+    {"prompt": [user("a")], "completion": [assistant("b")]},
+    {"instruction": "a", "input": "i", "output": "b", "system": "s", "history": [["c", "d"]]},
+]
+BAD = [None, [], {}, 0, 7, True, 1.5, "", "\ud800", [None], [[]], ["a"], [{}], [["a"]], [["a", None]], [7], {"a": 1}]
+
+
+def spoiled(value):
+    """Yield copies of a value, in each of which one part, however deep, is one of BAD."""
+    yield from BAD
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, part in items:
+        for bad in spoiled(part):
+            copy = value.copy()
+            copy[place] = bad
+            yield copy
+
+
+@pytest.mark.parametrize("record", GOOD, ids=str)
+def test_a_record_with_any_part_spoiled_is_read_or_refused_in_words(record, tmp_path):
+    """What cannot be read is a row error with a cause that speaks of the data, in both stages."""
+    records = [{**record, name: bad} for name in record for bad in spoiled(record[name])]
+    for row in records:
+        try:
+            given, trained = read_conversation(row)
+        except ValueError as error:
+            assert not re.search(
+                "NoneType|object|subscript|attribute|iterable", str(error).replace("an object with", "")
+            )
+            continue
+        assert all(isinstance(message["content"], str) for message in given + trained)
+        assert any(message["role"] == "assistant" for message in trained)
+    for number, prompt in enumerate(spoiled([user("a")])):
+        path = write_rows(tmp_path / f"{number}.jsonl", [{"prompt": [user("a")]}, {"prompt": prompt}])
+        try:
+            assert read_rows(path)[1].question
+        except UserError as error:
+            assert "row 2" in error.what and not re.search("NoneType|attribute|subscript", error.why)
+
+
+def test_a_content_in_parts_is_its_text_and_one_with_an_image_is_left_out(encoder):
+    def parts(*texts, **more):
+        return [{"type": "text", "text": text, **more} for text in texts]
+
+    turns = [{"role": "user", "content": parts("a", "b", image=None)}, {"role": "assistant", "content": parts("c")}]
+    assert read_conversation({"messages": turns}) == ([user("ab")], [assistant("c")])
+    image = {"role": "user", "content": [*parts("a"), {"type": "image_url", "image_url": "x"}]}
+    count = RowCount("d.jsonl")
+    records = [{"messages": turns}, {"messages": [image, turns[1]]}]
+    assert len(make_examples(records, Path("d.jsonl"), encoder, None, 100, count)) == 1
+    assert str(count).endswith("left out: 1 with images, videos or audio")
+    for content in ([], parts("a", 7), ["a"], [{"type": "tool_use"}]):
+        with pytest.raises(ValueError, match="a message of the user holds no text"):
+            read_conversation({"messages": [{"role": "user", "content": content}, turns[1]]})
 
 
 def examples_of(records, encoder, max_length=1000, system_prompt=None):

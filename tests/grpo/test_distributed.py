@@ -206,3 +206,11 @@ def test_facts_that_differ_are_named_without_half_of_a_secret(monkeypatch):
     with pytest.raises(UserError, match="do not agree") as error:
         ranks.agree(facts[0])
     assert "data: x" in error.value.why and "same" not in error.value.why and "sesame" not in error.value.why
+
+
+@pytest.mark.parametrize("place", [("0", "2"), ("a", "2"), ("2", "2"), ("-1", "2"), ("0", "0"), ("0", "")])
+def test_a_process_that_torchrun_has_not_started_is_told_how_to_be(place, monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    for name, value in zip(("RANK", "WORLD_SIZE"), place, strict=True):
+        monkeypatch.setenv(name, value)
+    assert "torchrun" in refused(lambda: Ranks(CPU), "process", exit_code=2).fix

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +14,10 @@ from making import write_rows
 
 from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
-from grpo.data.rows import Row
-from grpo.doctor import data, model
+from grpo.doctor import trial
 from grpo.doctor.__main__ import main
-from grpo.doctor.case import Case
-from grpo.doctor.model import model as describe
-from grpo.doctor.rewards import reward
+from grpo.doctor.start import Case, questions, reward, tokenizer
+from grpo.doctor.start import model as describe
 from grpo.engine.model.weights import named_tensors
 from grpo.run.checkpoint import check_disk
 from grpo.train import train
@@ -59,13 +59,25 @@ def test_a_healthy_config(config, capsys, tmp_path):
     seen = examine(capsys, config)
     assert seen.code == 0 and all(finding["ok"] for finding in seen.findings)
     assert list(seen.text) == [
-        *("config", "machine", "output", "trackers", "data", "model", "tokenizer", "prompts", "prompt", "math"),
+        *(
+            "config",
+            "machine",
+            "output",
+            "trackers",
+            "data",
+            "model",
+            "tokenizer",
+            "math",
+            "weights",
+            "prompts",
+            "prompt",
+        ),
         *("memory", "sample", "steps", "time", "cost"),
     ]
     assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 15
+    assert capsys.readouterr().out.count("ok    ") == 16
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):
@@ -101,7 +113,7 @@ def test_the_size_of_a_checkpoint_is_that_of_its_tensors(config, capsys, tmp_pat
         settings, _ = load_config(config, [*keys, "disable_tqdm=true", "report_to=none"])
         case = Case(settings)
         describe(case)
-        counted = check_disk(case.model, settings, model if number == 2 else None)
+        counted = check_disk(case.decoder, settings, model if number == 2 else None)
         train(settings)
         capsys.readouterr()
         model = tmp_path / str(number) / "final"
@@ -134,7 +146,7 @@ def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys
 def looked_at(config, *keys, memory_gb=80.0):
     """The case of a config as far as its memory."""
     case = Case(load_config(config, keys)[0], memory_gb)
-    for check in (data.questions, model.model, model.tokenizer, data.prompts, model.memory_plan):
+    for check in (partial(questions, use="train"), describe, tokenizer, trial.prompts, trial.memory_plan):
         check(case)
     return case
 
@@ -150,7 +162,7 @@ def test_a_reference_is_a_second_model_only_if_all_weights_are_trained(config):
     needed = {
         rank: [looked_at(config, f"lora_r={rank}", f"beta={beta}").needed_bytes for beta in (0, 0.1)] for rank in (8, 0)
     }
-    num_weights = sum(tensor.numel() for tensor in named_tensors(looked_at(config, "lora_r=0").model).values())
+    num_weights = sum(tensor.numel() for tensor in named_tensors(looked_at(config, "lora_r=0").decoder).values())
     assert needed[8][1] == needed[8][0] and needed[0][1] - needed[0][0] == 2 * num_weights
 
 
@@ -159,17 +171,17 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
     """The new one is complete before an old one goes. What counts is the disk of output_dir."""
     case = Case(load_config(config, [f"save_total_limit={limit}"])[0])
     describe(case)
-    one = check_disk(case.model, case.config, None)
+    one = check_disk(case.decoder, case.config, None)
     free = {tmp_path.resolve(): number * one, Path("/"): 10**15}
 
     def disk_usage(path):
         return SimpleNamespace(free=next(free[part] for part in [path, *path.parents] if part in free))
 
     monkeypatch.setattr("shutil.disk_usage", disk_usage)
-    assert check_disk(case.model, case.config, None) == one
+    assert check_disk(case.decoder, case.config, None) == one
     free[tmp_path.resolve()] -= 1
     with pytest.raises(UserError, match="the disk is too small") as error:
-        check_disk(case.model, case.config, None)
+        check_disk(case.decoder, case.config, None)
     assert error.value.exit_code == STORAGE and f"{number} of " in error.value.why
     with pytest.raises(UserError, match="the disk is too small"):
         train(replace(case.config, report_to=("none",), max_steps=1))
@@ -184,10 +196,26 @@ def test_a_reward_that_gives_no_usable_number_is_a_fault(config, capsys, tmp_pat
     assert f"odd returned {float(value)}" in seen.text["sample"]
 
 
-def test_empty_cells_are_counted_as_missing(config):
+def test_empty_cells_are_counted_as_missing(config, tmp_path):
     case = Case(load_config(config, ["reward_funcs=exact"])[0])
-    case.rows = [Row(number, "q", {"answer": answer}) for number, answer in enumerate(["2", "", None, "3"])]
+    write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in ("2", "", None, "3")])
+    questions(case, "train")
     assert reward(case, "exact") == "needs answer; warning: 2 of 4 rows lack one"
+
+
+def test_columns_of_true_and_false_are_counted(config, capsys, tmp_path):
+    """They may mark bad rows, as the math guide's `correct` does. All rows are used."""
+    rows = [{"question": f"{n}?", "answer": "2", "correct": n % 3 > 0, "label": "True", "n": n % 2} for n in range(60)]
+    write_rows(tmp_path / "data.jsonl", rows)
+    said = examine(capsys, config).text["data"]
+    assert "correct is true in 40 rows and false in 20, and all are used" in said
+    assert "label is true in 60 rows and false in 0" in said and "n is " not in said
+
+
+def test_a_tracker_with_an_account_says_that_its_login_is_not_tested(config, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace())
+    said = examine(capsys, config, "report_to=[tensorboard,swanlab]").text["trackers"]
+    assert "login is not tested" in said and "SWANLAB_API_KEY" in said and "SWANLAB_MODE=offline" in said
 
 
 def test_the_tiny_config_is_well(capsys, tmp_path, monkeypatch):

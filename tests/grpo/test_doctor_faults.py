@@ -11,8 +11,10 @@ import test_doctor
 from api_server import ApiServer, says
 from making import write_rows
 
+from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
+from grpo.train import train
 from knowledge.build import build
 from rewards.services import SERVICES as CHECKS
 
@@ -138,8 +140,8 @@ def test_a_config_of_stage_1_alone(stage1, examine):
     text = seen.text
     assert seen.code == 0 and "(stage 1)" in text["config"]
     assert list(text) == [
-        *("config", "machine", "output", "trackers", "model", "tokenizer", "data", "prompt", "memory", "sample"),
-        *("steps", "time"),
+        *("config", "machine", "output", "trackers", "model", "tokenizer", "weights", "data", "prompt", "memory"),
+        *("sample", "steps", "time"),
     ]
     assert "s a step: training" in text["time"]
     assert "4 answers" in text["data"] and "1 are repetitions" in text["data"]
@@ -249,6 +251,21 @@ def test_five_faults_are_five_findings_under_their_names(of_both_stages, examine
     assert len(failed) == 5 - ({"judge", "judge's key"} <= set(five)), failed
     assert seen.code == failed[0]["exit_code"] != 0
     assert not any("Error:" in found["text"].partition("\n")[0] for found in failed), failed
+
+
+@pytest.mark.parametrize("five", fives(), ids=", ".join)
+def test_a_run_names_all_that_the_doctor_finds_of_its_start_in_one_message(of_both_stages, five, tmp_path):
+    """Mistakes of keys come before, all together, too."""
+    of_start = [name for name in five if FAULTS[name][1] != "config"]
+    for name in of_start:
+        FAULTS[name][0](of_both_stages, tmp_path)
+    (tmp_path / "run.yaml").write_text(json.dumps(of_both_stages))
+    config, _ = load_config(tmp_path / "run.yaml")
+    with pytest.raises(UserError) as error:
+        train(config)
+    for name in of_start:
+        assert FAULTS[name][2] in str(error.value), (name, error.value)
+    assert "Error: " not in error.value.what and "grpo.doctor" in error.value.fix
 
 
 def test_a_config_without_faults_has_none(of_both_stages, examine):

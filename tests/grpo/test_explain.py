@@ -1,6 +1,10 @@
 """`python -m grpo.explain`: sentences about runs of every kind, broken ones too."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 from commands import run_command
@@ -99,3 +103,26 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 def test_the_command(tmp_path):
     done = run_command("grpo.explain", write_run(tmp_path))
     assert done.returncode == 0 and "No known failure" in done.stdout
+
+
+@pytest.mark.parametrize(("host", "is_gone", "words"), [
+    (None, True, "was killed after step 40: process"),
+    (None, False, "has not ended"),
+    ("elsewhere", True, "has not ended"),
+])  # fmt: skip
+def test_a_run_whose_process_is_gone_was_killed(tmp_path, host, is_gone, words):
+    """On this machine; of another one nothing is known."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    pid = process.pid if is_gone else os.getpid()
+    run = write_run(tmp_path)
+    state = {"status": "running", "step": 40, "pid": pid, "host": host or socket.gethostname()}
+    (run / "run_state.json").write_text(json.dumps(state))
+    assert words in sentences(run)[0]
+
+
+@pytest.mark.parametrize("pid", [None, -1, 0, "7", 2**70, 1.5, True])
+def test_a_wild_pid_says_nothing(tmp_path, pid):
+    run = write_run(tmp_path)
+    (run / "run_state.json").write_text(json.dumps({"pid": pid, "host": socket.gethostname()}))
+    assert "has not ended" in sentences(run)[0]

@@ -30,6 +30,19 @@ def test_an_overflow_changes_nothing_and_halves_the_scale():
     assert optimizer.step(0.1, 0.0) == pytest.approx(40) and (parameter < 1).all()
 
 
+def test_a_loss_that_is_not_finite_is_no_overflow_of_the_gradient():
+    parameter, optimizer = make()
+    optimizer.backward((parameter * torch.nan).sum())
+    optimizer.step(0.1, 0.0)
+    assert not optimizer.has_overflowed and optimizer.scale == FIRST_SCALE and (parameter == 1).all()
+    optimizer.backward((parameter.half().float() * 1e3).sum())
+    optimizer.step(0.1, 0.0)
+    assert optimizer.has_overflowed and optimizer.scale == FIRST_SCALE / 2
+    optimizer.backward((parameter * 0.01).sum())
+    optimizer.step(0.1, 0.0)
+    assert not optimizer.has_overflowed and (parameter < 1).all()
+
+
 def test_the_scale_never_falls_below_1():
     """At 1 the loss is as it is; below, the smallest gradients would vanish sooner than without a guard."""
     _, optimizer = make()

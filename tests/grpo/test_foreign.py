@@ -70,7 +70,7 @@ def test_all_keys_of_peft_at_their_defaults_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", {"lora_r": 16, "lora_alpha": 32, "max_length": 3072, "learning_rate": 1e-6}),
+        ("", {"lora_r": 16, "lora_alpha": 32, "max_length": 3072, "learning_rate": 2e-4}),
         ("finetuning_type: lora", {"lora_r": 8, "lora_alpha": 16, "max_length": 2048, "learning_rate": 5e-5}),
         ("lora_rank: 64", {"lora_r": 64, "lora_alpha": 128}),
         ("lora_rank: 64\nlora_alpha: 16\ncutoff_len: 99\nlearning_rate: 1", {"lora_alpha": 16, "max_length": 99}),
@@ -134,6 +134,7 @@ KEEPING = "a run here keeps checkpoints, and shows its steps, without being aske
 SAME = "another word for the same"
 DEPARTURES = {  # (peer, key) -> what its files get here without that key, and why it is not the peer's default
     ("trl", "gradient_checkpointing"): ("auto", "as few activations are recomputed as memory allows"),
+    ("trl", "learning_rate"): (1e-5, "it is for all weights, and here adapters are trained unless asked otherwise"),
     ("trl", "log_completions"): (True, KEEPING),
     ("trl", "logging_steps"): (1, KEEPING),
     ("llamafactory", "lora_alpha"): (16.0, "null is computed there: twice lora_rank"),

@@ -1,9 +1,27 @@
-"""Training from Python is the run of the command, in a script and in a notebook."""
+"""Training from Python is the run of the command, with the objects of the program, which it leaves as they were."""
 
+import functools
+import json
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
-from making import refused, write_rows
+import torch
+from making import read_lines, refused, write_rows
 
 from grpo.api import train
+from grpo.base.errors import UserError
+from grpo.config.options import TrainConfig
+from grpo.data.toy import invent, write_world
+from grpo.run import run_dir
 from grpo.train import main
 
 ROWS = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(8)]
@@ -12,43 +30,288 @@ KEYS = {
     "num_generations": 2,
     "per_device_train_batch_size": 4,
     "max_completion_length": 6,
-    "lora_r": 2,
     "report_to": ["none"],
     "save_steps": 0,
     "device": "cpu",
 }
+SMALL = {**KEYS, "lora_r": 2}
 
 
 def brevity(completions, **columns):
     return [-float(len(completion)) for completion in completions]
 
 
+class Constant:
+    """A reward with a state, which a class or a name alone does not have."""
+
+    def __init__(self, value=0.0):
+        self.value = value
+
+    def __call__(self, completions, **columns):
+        return [self.value] * len(completions)
+
+    def __len__(self):
+        return 0
+
+    def negative(self, completions, **columns):
+        return [-self.value] * len(completions)
+
+
+def of_one(completion):
+    return 3.0
+
+
+@functools.wraps(of_one)
+def for_each(completions, **columns):
+    return [of_one(completion) + 1 for completion in completions]
+
+
+@functools.wraps(brevity)
+def hides(*arguments, **columns):
+    return [5.0] * len(columns["completions"])
+
+
+async def later(completions, scale=1.0, **columns):
+    return [scale] * len(completions)
+
+
 def weights(folder):
     return (folder / "final" / "adapter_model.safetensors").read_bytes()
 
 
-def test_a_run_from_python_is_the_run_of_the_command(chat_checkpoint, tmp_path):
-    result = train(chat_checkpoint, ROWS, [brevity], tmp_path / "mine", eval_size=2, **KEYS)
+def first_rewards(folder):
+    """The rewards of the first completion: name -> number."""
+    return read_lines(folder / "completions" / "step-000001.jsonl")[0]["rewards"]
+
+
+def test_a_run_from_python_is_the_run_of_the_command(chat_checkpoint, tmp_path, capsys):
+    result = train(chat_checkpoint, ROWS, [brevity], tmp_path / "mine", eval_size=2, **SMALL)
     assert result.path == tmp_path / "mine" and (result.path / "report.html").exists()
     assert result.before[""].keys() == result.after[""].keys()
+    assert not capsys.readouterr().out and "held-out questions: 2" in repr(result)
     main([str(tmp_path / "mine.config.yaml"), f"output_dir={tmp_path / 'again'}"])
     assert weights(tmp_path / "mine") == weights(tmp_path / "again")
+    assert capsys.readouterr().out == result.table + "\n"
 
 
 def test_a_data_file_and_a_named_reward_serve_as_well(chat_checkpoint, tmp_path):
     data = write_rows(tmp_path / "data.jsonl", ROWS)
-    result = train(chat_checkpoint, data, ["exact"], tmp_path / "mine", **KEYS)
+    result = train(chat_checkpoint, data, ["exact"], tmp_path / "mine", **SMALL)
     assert result.after == {} and weights(result.path)
 
 
+# --- rewards ------------------------------------------------------------------------------------------------------
+
+
+def test_the_objects_themselves_are_called_and_have_short_names(chat_checkpoint, tmp_path):
+    def math(completions, **columns):  # the name of a built-in reward
+        return [9.0] * len(completions)
+
+    given = {
+        "Constant": (Constant(1.0), 1.0),
+        "Constant_2": (Constant(2.0), 2.0),
+        "negative": (Constant(2.0).negative, -2.0),
+        "hides": (hides, 5.0),
+        "of_one": (functools.update_wrapper(lambda completions, **columns: [7.0] * len(completions), of_one), 7.0),
+        "later": (functools.partial(later, scale=8.0), 8.0),
+        "lambda": (lambda completions, **columns: [6.0] * len(completions), 6.0),
+        "math_2": (math, 9.0),
+    }
+    given["brevity"] = given.pop("hides")  # which says that it is brevity
+    keys = {**SMALL, "max_steps": 1}
+    train(chat_checkpoint, ROWS, [function for function, _ in given.values()], tmp_path / "mine", **keys)
+    assert first_rewards(tmp_path / "mine") == {name: value for name, (_, value) in given.items()}
+
+
+def test_only_the_program_repeats_a_run_with_an_object_and_the_files_say_so(chat_checkpoint, tmp_path):
+    def run(*rewards, **keys):
+        train(chat_checkpoint, ROWS, rewards, tmp_path / "mine", **{**SMALL, "save_steps": 1, "max_steps": 1, **keys})
+
+    run(Constant(2.0), for_each)
+    config = tmp_path / "mine.config.yaml"
+    note, _, text = config.read_text().partition("\n")
+    assert note.startswith("# No command can repeat this run: ") and "<python>:Constant" in note and "Constant" in text
+    for file in (config, tmp_path / "mine" / "config.resolved.yaml"):
+        command = [str(file), f"output_dir={tmp_path / 'other'}"]
+        refused(lambda command=command: main(command), "<python>:Constant is in no file", "grpo.api.train", exit_code=2)
+    run(Constant(2.0), for_each, resume_from_checkpoint=True, max_steps=2)
+    assert json.loads((tmp_path / "mine" / "run_state.json").read_text())["step"] == 2
+
+
+def test_one_reward_needs_no_list(chat_checkpoint, tmp_path):
+    for number, reward in enumerate(("exact", "exact,format", brevity, Constant)):
+        train(chat_checkpoint, ROWS, reward, tmp_path / str(number), **{**SMALL, "max_steps": 1})
+        assert first_rewards(tmp_path / str(number))
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_that_are_trained_are_those_that_were_given(chat_checkpoint, tmp_path, monkeypatch):
+    """A secret's value may be a common word. Logs do without it, data does not."""
+    monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
+    seen = []
+
+    def look(completions, question, when, **columns):
+        seen.extend(question)
+        assert when[0] == "2020-01-02" and columns["numbers"][0] == {"1": [0.1, 0.5], "path": "a/b"}
+        return [1.0] * len(completions)
+
+    rows = [{"question": f"Who wrote postgres {n}?", "answer": np.int64(n), "when": date(2020, 1, 2)} for n in range(4)]
+    rows = [
+        row | {"numbers": {1: np.float32([0.1, 0.5]), "path": Path("a/b")}, "cost": Decimal("1.10")} for row in rows
+    ]
+    train(chat_checkpoint, rows, look, tmp_path / "mine", **SMALL)
+    assert set(seen) == {row["question"] for row in rows}
+    assert read_lines(tmp_path / "mine.rows.jsonl")[3] == {
+        "question": "Who wrote postgres 3?",
+        "answer": 3,
+        "when": "2020-01-02",
+        "numbers": {"1": [0.1, 0.5], "path": "a/b"},
+        "cost": "1.10",
+    }
+    assert "postgres" not in (tmp_path / "mine" / "completions" / "step-000001.jsonl").read_text()
+
+
+def test_a_toy_world_is_written_unchanged(tmp_path, monkeypatch):
+    made = invent(TrainConfig(toy_world="encyclopedia", seed=1))
+    monkeypatch.setenv("MY_API_KEY", made.questions[0]["title"])
+    write_world(tmp_path, made)
+    assert read_lines(tmp_path / "questions.jsonl") == made.questions
+    assert read_lines(tmp_path / "articles.jsonl") == made.articles
+
+
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+
+
 @pytest.mark.parametrize(
-    ("rewards", "keys", "word"),
+    "rows",
     [
-        ([lambda completions, **columns: [0.0]], {}, "lambda"),
-        (["exakt"], {}, "exact"),
-        (["exact"], {"max_step": 2}, "max_steps"),
+        iter(ROWS),
+        COLUMNS,
+        {name: np.array(column) for name, column in COLUMNS.items()},
+        SimpleNamespace(to_pylist=lambda: ROWS),
+        SimpleNamespace(iterrows=None, to_dict=lambda orient: ROWS),
+    ],
+    ids=["iterator", "columns", "arrays", "Arrow", "pandas"],
+)
+def test_rows_come_in_many_forms(chat_checkpoint, tmp_path, rows):
+    train(chat_checkpoint, rows, "exact", tmp_path / "mine", **{**SMALL, "max_steps": 1})
+    assert read_lines(tmp_path / "mine.rows.jsonl") == ROWS
+
+
+# --- a user of TRL ------------------------------------------------------------------------------------------------
+
+
+def test_trls_names_and_objects_are_keys(chat_checkpoint, tmp_path):
+    peft, trl = pytest.importorskip("peft"), pytest.importorskip("trl")
+    args = trl.GRPOConfig(str(tmp_path / "mine"), use_cpu=True, bf16=False, max_steps=5, logging_steps=3)
+    adapter = peft.LoraConfig(r=3, lora_alpha=4, target_modules=["q_proj"])
+    keys = {**KEYS, "learning_rate": np.float64(1e-4), "tokenizer_name_or_path": chat_checkpoint}
+    data = {"train_dataset": ROWS, "eval_dataset": ROWS[:2], "reward_funcs": brevity}
+    result = train(model=chat_checkpoint, args=args, peft_config=adapter, **data, **keys)
+    config = (tmp_path / "mine" / "config.resolved.yaml").read_text()
+    wanted = ("lora_r: 3", "lora_alpha: 4.0", "- q_proj", "max_steps: 2", "logging_steps: 3", "learning_rate: 0.0001")
+    assert result.after and all(text in config for text in wanted)
+    assert read_lines(tmp_path / "mine.held_out.jsonl") == ROWS[:2]
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"rewards": [lambda completions: [0.0]]}, "takes no **kwargs"),
+        ({"rewards": 3}, "reward_funcs is 3"),
+        ({"rewards": ["exakt"]}, "exact"),
+        ({"max_step": 2}, "max_steps"),
+        ({"model": torch.nn.Linear(1, 1)}, "save_pretrained"),
+        ({"callbacks": [object()]}, "callbacks"),
+        ({"train_dataset": ROWS}, "rows twice"),
+        ({"rows": ROWS[0]}, "columns"),
+        ({"rows": ["What?"]}, "row 1 is no record"),
+        ({"rows": [{"question": "What?", "f": print}]}, "row 1 cannot be written"),
+        ({"rows": []}, "no rows"),
+        ({"rows": [{"answer": "1"}], "resume_from_checkpoint": True}, "question_field"),
+        ({"max_steps": 1}, "is not empty"),
+        ({"rows": ROWS[:4], "resume_from_checkpoint": True}, "another dataset"),
     ],
 )
-def test_mistakes_say_what_to_do(chat_checkpoint, tmp_path, rewards, keys, word):
-    refused(lambda: train(chat_checkpoint, ROWS, rewards, tmp_path / "mine", **KEYS, **keys), word, exit_code=2)
-    assert not (tmp_path / "mine" / "final").exists()
+def test_a_refused_call_says_what_to_do_and_writes_nothing(finished, changes, word):
+    before = {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")}
+    keys = {"model": finished["model"], "rows": ROWS, "rewards": "exact", "output_dir": finished["folder"] / "mine"}
+    with pytest.raises(UserError) as error:
+        train(**{**keys, **SMALL, **changes})
+    assert word in str(error.value) and error.value.why and error.value.fix and error.value.exit_code in (2, 3)
+    assert {path.name: path.read_bytes() for path in finished["folder"].glob("mine.*")} == before
+
+
+@pytest.fixture(scope="module")
+def finished(chat_checkpoint, tmp_path_factory):
+    """A run, beside which its rows and its configuration are."""
+    folder = tmp_path_factory.mktemp("finished")
+    train(chat_checkpoint, ROWS, "exact", folder / "mine", **SMALL)
+    return {"folder": folder, "model": chat_checkpoint}
+
+
+# --- the program around it ----------------------------------------------------------------------------------------
+
+
+def test_the_current_folder_may_be_the_output(chat_checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    train(chat_checkpoint, ROWS, "exact", ".", **SMALL)
+    assert {"mine", "mine.rows.jsonl", "mine.config.yaml"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_thread_may_train(chat_checkpoint, tmp_path):
+    results = []
+
+    def run(**keys):
+        results.append(train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL, **keys))
+
+    for keys in ({}, {"overwrite_output_dir": True}):  # the second one finds no lock
+        thread = threading.Thread(target=run, kwargs=keys)
+        thread.start()
+        thread.join()
+    assert len(results) == 2 and json.loads((tmp_path / "mine" / "run_state.json").read_text())["status"] == "done"
+
+
+def test_a_run_that_cannot_begin_frees_its_directory(chat_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("grpo.run.libraries.configure", lambda config: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(chat_checkpoint, ROWS, "exact", tmp_path / "mine", **SMALL)
+    assert json.loads((tmp_path / "mine" / "run_state.json").read_text())["status"] == "failed"
+    run_dir.RunDir(tmp_path / "mine", False, False).close(0, "")
+
+
+def settings_of_the_process():
+    found = [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
+    found += [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.get_default_dtype()]
+    found += [torch.utils.deterministic.fill_uninitialized_memory, torch.get_num_threads(), threading.excepthook]
+    found += [dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    return found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_process_is_as_before(chat_checkpoint, tmp_path, fails):
+    """Settings, variables, handlers, the timer, and what its random numbers are."""
+
+    def reward(completions, **columns):
+        random.random(), np.random.rand(), torch.rand(1)
+        return [1 / (1 - fails)] * len(completions)
+
+    def numbers():
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    before, generators = settings_of_the_process(), (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    wanted = numbers()
+    random.setstate(generators[0]), np.random.set_state(generators[1]), torch.set_rng_state(generators[2])
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    keys = {**SMALL, "full_determinism": True, "tf32": True, "report_to": ["tensorboard"]}
+    with suppress(UserError):
+        train(chat_checkpoint, ROWS, reward, tmp_path / "mine", **keys)
+    assert 900 < signal.setitimer(signal.ITIMER_REAL, 0)[0] <= 1000
+    assert settings_of_the_process() == before and numbers() == wanted

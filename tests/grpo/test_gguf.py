@@ -6,12 +6,13 @@ import struct
 import numpy as np
 import pytest
 import torch
-from making import load, refused, write_chat_checkpoint, write_checkpoint
+from making import load, randomise_adapter, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file
 
 from grpo.config.options import TrainConfig
 from grpo.engine.model import gguf as ours
-from grpo.engine.model.policy import find_parts, load_for_inference
+from grpo.engine.model.policy import find_parts, load_for_inference, load_policy
+from grpo.export import main as export
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -161,6 +162,26 @@ def test_an_adapter_finds_the_file_it_was_trained_on(tmp_path, chat, monkeypatch
     assert parts.base[0] == str(tmp_path / "m.gguf")  # from everywhere
 
 
+def test_an_exported_adapter_of_a_file_has_a_base_that_peft_loads(tmp_path, chat, capsys):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    file = write_gguf(
+        tmp_path / "m.gguf", write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat)), chat
+    )
+    policy = load_policy(TrainConfig(model_name_or_path=str(file), lora_r=4, torch_dtype="float32"), CPU)
+    randomise_adapter(policy.model, seed=3)
+    policy.save(tmp_path / "adapter")
+    export([str(tmp_path / "adapter"), str(tmp_path / "out")])
+    assert f"PEFT cannot load the GGUF file {file}" in capsys.readouterr().err
+    ids = torch.arange(5, 25)[None]
+    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits[0]
+    for folder in ("adapter", "out"):
+        export([str(tmp_path / folder), str(tmp_path / f"{folder}_merged"), "--merge"])
+        ours = AutoModelForCausalLM.from_pretrained(tmp_path / f"{folder}_merged")(ids).logits[0]
+        assert (ours - theirs).abs().max() < 1e-4
+
+
 def test_a_file_inside_a_package(tmp_path, chat, monkeypatch):
     folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
     package = tmp_path / "packed_model"
@@ -199,13 +220,19 @@ def test_a_hostile_file_ends_in_three_lines(content, tmp_path):
     assert not ours.cache().exists()
 
 
-def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat):
+def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat, monkeypatch):
     folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     content = file.read_bytes()
     for size in (len(content) // 3, len(content) - 4096):
         file.write_bytes(content[:size])
         refused(lambda: ours.open_gguf(str(file)), "cannot be read")
+    with monkeypatch.context() as patch:  # transformers would make a list as long as that, and check each entry
+        add = gguf.GGUFWriter.add_block_count
+        patch.setattr(gguf.GGUFWriter, "add_block_count", lambda writer, number: add(writer, 10**6))
+        patch.setattr("transformers.AutoConfig.from_pretrained", None)
+        write_gguf(file, folder, chat)
+        refused(lambda: ours.open_gguf(str(file)), "cannot be read", "its block_count is 1000000")
     for wrong, reason in (({"arch": "gemma"}, "gemma"), ({"rope_scaling_type": "yarn"}, "yarn")):
         write_gguf(file, folder, chat, **wrong)
         refused(lambda: ours.open_gguf(str(file)), "cannot be opened", reason)

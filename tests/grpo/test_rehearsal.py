@@ -8,9 +8,9 @@ import pytest
 from making import make_group, write_rows
 
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.doctor import plan
-from grpo.doctor.case import Case
-from grpo.doctor.rehearsal import GrpoRehearsal, SftRehearsal, StepTime, num_tokens
+from grpo.doctor import estimate
+from grpo.doctor.estimate import GrpoRehearsal, SftRehearsal, StepTime, num_tokens
+from grpo.doctor.start import Case
 from grpo.sft import sft
 from grpo.train import train
 from rewards.services import Checkup
@@ -118,13 +118,13 @@ def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
 def test_the_terms_of_a_run(config):
     """Ten steps of 8 completions: two calls after another in each, and 3 evaluations of 16 questions: 128 calls."""
     case = Case(replace(config, max_steps=10, eval_steps=9, api_max_concurrency=4))
-    case.prompts, case.num_held_out = [None] * 6, 16
+    case.prompts, case.rows = [None] * 6, {"eval": [None] * 16}
     phases = {"generating": 3.0, "reference": 1.0, "training": 2.0}
     case.rehearsal = type("Known", (), {"time_step": lambda self: StepTime(phases, "all of it")})()
     case.checkups = {"judge": Checkup("", 0.5, (10_000, 2_000))}
-    text = plan.duration(case)
+    text = estimate.duration(case)
     assert "7.00 s a step: generating 3.00 + reference 1.00 + training 2.00 + judge (at most) 1.00" in text
     assert "10 steps take 1.2 min" in text
     assert "3 evaluations take 24 s" in text  # 48 answers, of which 8 take 3 + 1 seconds
     assert text.endswith("measured here: all of it") and case.rehearsal is None
-    assert "judge: 128 calls at most, 1.28M tokens of prompts and 0.26M of replies" in plan.cost(case)
+    assert "judge: 128 calls at most, 1.28M tokens of prompts and 0.26M of replies" in estimate.cost(case)

@@ -12,7 +12,7 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
 from grpo.algorithm.step import set_advantages, share
 from grpo.config.options import TrainConfig
-from rewards.custom import TrainerState
+from rewards.calls import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from test_train import run
 
+from grpo.algorithm.advantages import group_advantages, normalize_then_sum
 from grpo.run.diagnosis import rules
 from grpo.run.diagnosis.health import Diagnosis
 from grpo.run.diagnosis.reasons import dominant_reason
@@ -91,6 +92,29 @@ def test_a_rule_recognises_its_failure_and_no_other(rule):
 ])  # fmt: skip
 def test_a_rule_says_why(rule, metrics, words):
     assert words in symptoms_of(**metrics)[rule].text
+
+
+EQUAL = {"frac_reward_zero_std": 0.95}
+TEACHING = {  # configuration -> advantages of completions whose rewards are equal
+    "refusal_target": (0.3, group_advantages([0.0, 0.0 + 0.5])),  # Eq. 14 has moved the one that declines
+    "multi_objective_aggregation": (
+        "normalize_then_sum",  # 1 + 2 * 0 = 0 + 2 * 0.5
+        group_advantages(normalize_then_sum([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1.0, 2.0])),
+    ),
+    "reward_funcs": (["tiar"], [0.0 + 0.5, 0.0]),  # with its bonus
+}
+
+
+@pytest.mark.parametrize("key", TEACHING)
+def test_equal_rewards_are_no_signal_only_if_advantages_are_equal_too(key):
+    """`frac_reward_zero_std` is TRL's: of the rewards."""
+    value, advantages = TEACHING[key]
+    assert max(advantages) - min(advantages) > 0.4
+    assert "no_signal" in symptoms_of(**EQUAL) and "no_signal" not in symptoms_of(config={key: value}, **EQUAL)
+    assert "no_signal" in symptoms_of(config={key: value}, advantage_abs_mean=0.0, **EQUAL)
+    diagnosis = Diagnosis(config={key: value})
+    diagnosis.check(1, {**HEALTHY, **EQUAL})
+    assert "95% of the groups have equal rewards (no signal" in diagnosis.first_step
 
 
 def test_a_learned_task_may_be_deterministic():

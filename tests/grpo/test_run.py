@@ -18,8 +18,7 @@ from grpo.config.options import MAX_WAIT_S
 from grpo.engine.device.distributed import TIMEOUT
 from grpo.run import checkpoint, signals
 from grpo.run import run as run_module
-from grpo.run.provenance import hidden_values
-from grpo.run.resume import check_changes, check_inputs
+from grpo.run.provenance import check_changes, check_inputs, hidden_values
 from grpo.run.run import Run
 
 
@@ -163,7 +162,7 @@ CHANGES = [  # what the run was made with, what changes, and what is said: nothi
     ("", "max_steps=7", ""),
     ("", "save_total_limit=1", ""),
     ("", "max_tokens_per_micro_batch=4096", ""),
-    ("", "learning_rate=0.5", "learning_rate was 1e-06, is now 0.5"),
+    ("", "learning_rate=0.5", "learning_rate was 1e-05, is now 0.5"),
     ("", "beta=0.5", "beta was 0.0, is now 0.5"),
     ("", "temperature=0.5 allow_changes=temperature", "temperature was 1.0, is now 0.5"),
     ("", "temperature=0.5", "temperature: 1.0 -> 0.5"),

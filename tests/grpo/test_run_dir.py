@@ -97,6 +97,7 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
         (folder / "file").write_text("best")
     (tmp_path / "run" / "best").rename(tmp_path / "run" / "best.unfinished")
     made = RunDir(tmp_path / "run", resume=False, overwrite=True)
+    made.begin()
     saved(made)
     made.close(0, "")
     left = {path.name for path in (tmp_path / "run").iterdir()}
@@ -106,17 +107,23 @@ def test_overwriting_removes_a_runs_own_files_and_nothing_else(tmp_path):
     assert (tmp_path / "run" / "data" / "file").exists()
 
 
+def contents(path) -> dict:
+    """All files but debug.log, which tells of every attempt."""
+    return {found: found.read_text() for found in path.rglob("*") if found.is_file() and found.name != "debug.log"}
+
+
 def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_a_checkpoint(tmp_path, capsys):
     """Also if a second successor follows one that ended before that; a kill while it is moved loses nothing."""
     fill(tmp_path)
-    code = "import sys; from grpo.run.run_dir import RunDir; RunDir(sys.argv[1], resume=False, overwrite=True)"
+    code = "import sys; from grpo.run.run_dir import RunDir; RunDir(sys.argv[1], False, overwrite=True).begin()"
     keys = {"env": {**os.environ, "FAILPOINT": "replace-moving:4"}, "cwd": ROOT}
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], **keys).returncode == -signal.SIGKILL
     for text in ("first", "second"):
         made = RunDir(tmp_path, resume=False, overwrite=True)
+        made.begin()
         assert not (tmp_path / "metrics.jsonl").exists()
         (tmp_path / "metrics.jsonl").write_text(text)
-        made.close(3, "a typo")
+        made.close(3, "a service failed in step 2")
         assert "old-run" in capsys.readouterr().err
         assert (tmp_path / "old-run" / "final" / "file").read_text() == "final"
         assert (tmp_path / "old-run" / "metrics.jsonl").read_text() == "{}"
@@ -124,6 +131,36 @@ def test_a_run_that_is_overwritten_stays_in_old_run_until_its_successor_has_a_ch
     saved(made)
     made.close(0, "")
     assert not list(tmp_path.glob("old-run*"))
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_run_that_was_to_be_overwritten_comes_back_if_its_successor_fails_before_its_first_step(
+    tmp_path, capsys, has_begun
+):
+    before = contents(fill(tmp_path))
+    made = RunDir(tmp_path, resume=False, overwrite=True)
+    made.update(data={"training data": "3 rows"})
+    if has_begun:
+        made.begin()
+        assert (tmp_path / "old-run" / "final").exists() and state(tmp_path)["status"] == "running"
+        (tmp_path / "world").mkdir()
+        (tmp_path / "metrics.jsonl").touch()
+    made.close(3, "a typo")
+    assert "unchanged" in capsys.readouterr().err and contents(tmp_path).items() >= before.items()
+    assert contents(tmp_path).keys() - before.keys() == {tmp_path / ".lock"} and not (tmp_path / "old-run").exists()
+
+
+def test_a_run_that_torchrun_will_start_again_leaves_the_old_one_in_old_run(tmp_path, monkeypatch):
+    """The next attempt looks for checkpoints in the directory, and must not find those of the old run."""
+    fill(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    made = RunDir(tmp_path, resume=False, overwrite=True)
+    made.begin()
+    made.close(1, "a rank died")
+    assert (tmp_path / "old-run" / "final").exists()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    RunDir(tmp_path, resume=True, overwrite=True).close(1, "a rank died")
+    assert (tmp_path / "final").exists()
 
 
 def test_a_folder_that_holds_no_run_is_not_overwritten(tmp_path):
@@ -161,10 +198,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     write_atomically(path, "new \ud800")
     assert seen == [("write-a.json", "old")] and path.read_text() == "new \\ud800"
 
-    def fails(source, target):
-        raise OSError("no space")
+    for error in (OSError("no space"), KeyboardInterrupt()):
 
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(OSError):
-        write_atomically(path, "newer")
-    assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"
+        def fails(source, target, error=error):
+            raise error
+
+        monkeypatch.setattr(os, "replace", fails)
+        with pytest.raises(type(error)):
+            write_atomically(path, "newer")
+        assert [found.name for found in tmp_path.iterdir()] == ["a.json"] and path.read_text() == "new \\ud800"

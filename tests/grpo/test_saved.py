@@ -4,6 +4,7 @@ import pytest
 import torch
 from making import refused
 
+from grpo.base.folders import check_unchanged, write_folder
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.run import checkpoint
@@ -73,3 +74,17 @@ def test_a_damaged_configuration_of_a_run_is_told_as_that(tmp_path, text):
     saved = with_result(tmp_path / "run")
     saved.config_path.write_text(text)
     refused(saved.config, "config.resolved.yaml", exit_code=2)
+
+
+def test_a_folder_with_folders_or_with_a_foreign_manifest_is_intact(tmp_path):
+    """Tokenizers with several chat templates keep them in a folder of their own."""
+    with write_folder(tmp_path / "final") as folder:
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ messages }}")
+    check_unchanged(tmp_path / "final")
+    (tmp_path / "final" / "additional_chat_templates" / "tool_use.jinja").write_text("{{ messages[0] }}")
+    refused(lambda: check_unchanged(tmp_path / "final"), "damaged, or was changed", "tool_use.jinja has", exit_code=6)
+    (tmp_path / "manifest.json").write_text('{"version": 2}')
+    check_unchanged(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"files": ')
+    refused(lambda: check_unchanged(tmp_path), "damaged, or was changed", "manifest.json cannot be read", exit_code=6)

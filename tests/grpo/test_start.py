@@ -13,6 +13,7 @@ from making import refused, write_checkpoint, write_rows
 
 from grpo import train
 from grpo.base.errors import Interrupted, UserError, check_all, describe, reason, run_main
+from grpo.doctor.start import DOCTOR
 from grpo.run.run_dir import holds_a_run
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
@@ -71,6 +72,132 @@ def test_a_wrong_start_is_told_before_the_model_is_loaded_and_blocks_nothing(hom
         assert "internal error" not in describe(error)[1] and not holds_a_run(home / "run")
 
 
+def test_every_start_that_fails_points_to_the_doctor_and_several_faults_are_one_message(home):
+    only = refused(lambda: train.main(["c.yaml", "dataset_id_or_path=absent.jsonl"]), "absent.jsonl does not exist")
+    assert only.fix.endswith(DOCTOR)
+    keys = ["output_dir=new", "dataset_id_or_path=absent.jsonl", "report_to=swanlab", "chat_template=absent.jinja"]
+    words = [
+        "trackers: ",
+        "pip install swanlab",
+        "data: ",
+        "check the path",
+        "tokenizer: ",
+        "give the path of a Jinja file",
+    ]
+    several = refused(lambda: train.main(["c.yaml", *keys]), "3 things", *words, DOCTOR, exit_code=2)
+    assert several.why.count("fix: ") == 3
+    assert not (home / "new").exists(), "the first is a mistake of the command"
+
+
+# --- a hub, and a machine without a GPU ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(home, chat_checkpoint, monkeypatch):
+    """What a hub is asked for, in order: the repository, and whether with weights. It has a model and a data set."""
+    repositories = {"owner/model": chat_checkpoint, "owner/data": home / "data", "owner/nli": chat_checkpoint}
+    (home / "data").mkdir()
+    shutil.copy(home / "q.jsonl", home / "data")
+    seen = []
+
+    def download(name, *, allow_patterns, **_):
+        seen.append((name, "*.safetensors" in allow_patterns))
+        return str(repositories[name])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return seen
+
+
+HUB = ["c.yaml", "model_name_or_path=owner/model", "dataset_id_or_path=owner/data"]
+
+
+def test_a_hub_is_asked_for_weights_last(asked):
+    train.main(HUB)
+    assert max(asked.index((name, False)) for name in ("owner/model", "owner/data")) < asked.index(
+        ("owner/model", True)
+    )
+
+
+@pytest.mark.parametrize(
+    "lacking", ["reward_funcs=knowrl knowledge_base=no.db nli_model=owner/nli", "report_to=swanlab"]
+)
+def test_a_hub_is_not_asked_for_weights_while_anything_is_lacking(asked, monkeypatch, lacking):
+    for name in ("OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError) as error:
+        train.main([*HUB, *lacking.split()])
+    assert ("owner/model", False) in asked and not any(with_weights for _, with_weights in asked)
+    if "knowrl" in lacking:
+        for words in ("OPENAI_API_KEY_JUDGE", "OPENAI_API_KEY_FACTSCORE", "no.db does not exist", "FACTSCORE_DB_PATH"):
+            assert words in error.value.why
+
+
+def test_a_judge_that_is_out_of_reach_is_found_before_weights_are_fetched(asked, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY_JUDGE", "canary-key")
+    keys = ["reward_funcs=correctness", "judge_base_url=http://127.0.0.1:9/v1", "api_deadline_s=1"]
+    with pytest.raises(UserError, match="judge"):
+        train.main([*HUB, *keys])
+    assert not any(with_weights for _, with_weights in asked)
+
+
+@pytest.fixture
+def large(home, chat_checkpoint):
+    """The config and the tokenizer of a model of 7.6 billion weights, without these."""
+    shutil.copytree(chat_checkpoint, home / "large", ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copy(chat_checkpoint / "model.safetensors", home / "small.safetensors")
+    raw = json.loads((home / "large/config.json").read_text())
+    raw |= {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "vocab_size": 152064}
+    raw |= {"num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False}
+    raw |= {"layer_types": ["full_attention"] * 28, "max_window_layers": 28}
+    (home / "large/config.json").write_text(json.dumps(raw))
+    return "model_name_or_path=large"
+
+
+def set_memory(monkeypatch, gigabytes):
+    monkeypatch.setattr("grpo.engine.model.memory.free_bytes", lambda device: int(gigabytes * 1e9))
+
+
+def test_a_large_model_without_a_gpu_is_named_first_and_counted(home, large, monkeypatch):
+    """7,615,616,512 weights of 2 or 4 bytes; adapters of rank 16, 40,370,176 weights, with 16 bytes each."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for gigabytes in (20, 2000):
+        set_memory(monkeypatch, gigabytes)
+        error = refused(lambda: train.main(["c.yaml", large, "dataset_id_or_path=absent.jsonl"]), "3 things")
+        assert error.why.startswith("machine: no GPU: torch finds none, and the model has 7.6 billion weights")
+        assert "15.2 GB in bfloat16 on a GPU and 30.5 GB in float32" in error.why and "trained 0.6 GB" in error.why
+        assert "--memory-gb 80" in error.why
+        assert ("device=cpu" in error.why) == (gigabytes > 31), "a fix has to help"
+    set_memory(monkeypatch, 31.0)  # the weights fit, and their adapters do not
+    refused(
+        lambda: train.main(["c.yaml", large, "device=cpu"]), "model does not fit into memory", "tensor_parallel_size"
+    )
+    set_memory(monkeypatch, 2000)
+    refused(lambda: train.main(["c.yaml", large, "device=cpu"]), "large holds no safetensors weights")
+    (home / "large/model.safetensors").write_bytes((home / "small.safetensors").read_bytes())
+    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", loads_nothing)
+    with pytest.raises(AssertionError, match="the model was loaded"):
+        train.main(["c.yaml", large, "device=cpu"])
+
+
+def test_without_its_config_a_model_is_counted_by_its_name(home, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", loads_nothing)
+    for name, is_large in (("owner/Some-7B-Chat", True), ("owner/Some-0.5B", False), ("owner/Some-135M", False)):
+        with pytest.raises(UserError, match="cannot fetch the model|things keep") as error:
+            train.main(["c.yaml", f"model_name_or_path={name}"])
+        assert ("14.0 GB in bfloat16 on a GPU and 28.0 GB in float32" in str(error.value)) == is_large
+        assert "model_name_or_path=FOLDER" in str(error.value)
+
+
+def test_memory_that_runs_out_in_loading_is_not_blamed_on_a_step(home, monkeypatch):
+    def load(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", load)
+    error = refused(lambda: train.main(["c.yaml"]), "while the model was loaded", "base_weights=int8", exit_code=8)
+    assert "max_num_seqs" not in error.fix
+
+
 def test_the_next_try_after_a_wrong_start_runs(home):
     with pytest.raises(UserError):
         train.main(["c.yaml", "dataset_id_or_path=empty.jsonl"])
@@ -113,7 +240,7 @@ import os, sys
 import grpo.config.load, grpo.explain
 assert "torch" not in sys.modules
 import torch
-later = {"sqlite3", "transformers", "datasets", "matplotlib", "triton"}
+later = {"sqlalchemy", "sqlite3", "transformers", "datasets", "matplotlib", "triton"}
 for command in ("train", "sft", "generate"):
     if os.fork() == 0:
         __import__(f"grpo.{command}")

@@ -14,6 +14,7 @@ import grpo.engine.model.memory
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
+from grpo.run.saved import find_saved
 from grpo.train import train
 
 QUESTIONS = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(8) for b in range(4)]
@@ -277,14 +278,38 @@ def test_the_output_directory(tmp_path, chat_checkpoint):
     assert set(modes.values()) == {(tmp_path / "plain").stat().st_mode}, modes  # others may read what they may
 
 
-def test_a_typo_costs_no_run(tmp_path, chat_checkpoint):
-    """Whatever ends the new run before its first checkpoint, the old one is there, in old-run/."""
+TYPOS = [
+    {"dataset_id_or_path": "no-such.jsonl"},
+    {"model_name_or_path": "none"},
+    {"tokenizer_name_or_path": "none"},
+    {"chat_template": "none.jinja"},
+    {"adapter_name_or_path": "none"},
+    {"answer_field": "none", "reward_funcs": ["math"]},
+    {"reward_funcs": ["reward_functions:none"]},
+    {"reward_funcs": ["factuality"], "knowledge_base": "none.db"},
+    {"eval_dataset_id_or_path": "none.jsonl"},
+    {"lora_target_modules": ["q_prj"]},
+    {"max_completion_length": 100_000},
+    {"cold_start": "none.yaml"},
+    {"toy_world": "arithmetic", "reward_funcs": ["none"]},
+    {"reward_funcs": ["reward_functions:raises"]},  # noticed in step 1 alone
+]
+
+
+def test_a_typo_moves_no_run(tmp_path, chat_checkpoint):
+    """Whatever ends the new run before its first step is done, the old one stays where it is, as it is."""
+
+    def found():
+        files = (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
+        return {path: path.read_bytes() for path in files if path.name != "debug.log"}
+
     run(tmp_path, chat_checkpoint, max_steps=1)
-    before = adapter(tmp_path / "run")
-    for typo in ({"model_name_or_path": "none"}, {"reward_funcs": ["reward_functions:raises"]}):
-        with pytest.raises((UserError, RuntimeError)):
+    before = found()
+    for typo in TYPOS:
+        with pytest.raises(UserError):
             run(tmp_path, chat_checkpoint, overwrite_output_dir=True, **typo)
-    assert adapter(tmp_path / "run" / "old-run").keys() == before.keys()
+        assert found() == before, typo
+    assert find_saved(str(tmp_path / "run")).name == str(tmp_path / "run" / "final")
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint, monkeypatch):

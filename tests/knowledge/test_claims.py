@@ -75,7 +75,7 @@ TWO = ["Mira was born.", "Velda is old."]
 MARKS = cells(  # before the first fact and before the second; _ is a space
     r"""
     -_|-_ ¦ *_|*_ ¦ +_|+_ ¦ •_|• ¦ –_|—_ ¦ -|- ¦ __-_|__-_ ¦ 1._|2._ ¦ 1)_|(2)_ ¦ 1、|2． ¦ [1]_|[2]_ ¦ 10.|11.
-    （1）|（2） ¦ **1.**_|**2.**_
+    （1）|（2） ¦ **1.**_|**2.**_ ¦ ①|②_ ¦ a._|b)_ ¦ i._|ii._ ¦ 1-_|2:_ ¦ 一、|十二、 ¦ ▪_|→ ¦ ✓_|✅_ ¦ −_|‣_ ¦ 1：|#2._
     """
 )
 FORMS = cells(r"""
@@ -88,13 +88,29 @@ FORMS = cells(r"""
     ```\n- Mira was born.\n- Velda is old.\n``` ¦ - Mira was born.\n- mira WAS born.\n- Too short\n- Velda is old.
     <think>\n- Bob is tall here.\n</think>\n- Mira was born.\n- Velda is old.
     - Bob is tall here.\n</think>\n\n- Mira was born.\n- Velda is old.
+    Fact 1: Mira was born.\n**Fact 2:** Velda is old. ¦ - Fact: Mira was born.\n- Fact: Velda is old.
+    事实1：Mira was born.\n事实2：Velda is old. ¦ > - Mira was born.\n> - Velda is old.
+    - [ ] Mira was born.\n- [x] Velda is old. ¦ 1\. Mira was born.\n2\. Velda is old.
+    """)
+JSON = cells(r"""
+    ["Mira was born.", "Velda is old."] ¦ {"facts": ["Mira was born.", "Velda is old."]}
+    ["Mira was born.", "Velda is old.",] ¦ {"1": "Mira was born.", "2": "Velda is old."}
+    ```json\n["Mira was born.",\n "Velda is old."]\n``` ¦ ```json\n["Mira was born.",\n "Velda is old."
+    Sure! Here are the facts:\n```json\n{"facts": ["Mira was born.", "Velda is old."]}\n```\nLet me know.
+    Facts: ["Mira was born.", "Velda is old."]\nI hope that this helps. ¦ [["Mira was born."], ["Velda is old."]]
+    {"atomic_facts": [{"fact": "Mira was born."}, {"id": 2, "fact": "Velda is old."}]}
+    {"fact": "Mira was born."}\n{"fact": "Velda is old."} ¦ {"Fact 1": "Mira was born.", "Fact 2": "Velda is old."}
+    {"subject": "Mira Tolan of Velda", "facts": ["Mira was born.", "Velda is old."], "note": "There is no more."}
+    {"text": "Mira was born. Velda is old.", "facts": ["Mira was born.", "Velda is old."]}
+    {"facts": [{"fact": "Mira was born.", "source": "Mira was born there."}, "Velda is old."]}
+    ["- Mira was born.", "2. Velda is old."] ¦ ["Mira was born.", "Velda is old.", "And Mira was al
     """)
 LISTS = {  # a reply -> its facts
     **{
         f"{first}{TWO[0]}\n{second}{TWO[1]}": TWO
         for first, second in (marks.replace("_", " ").split("|") for marks in MARKS)
     },
-    **dict.fromkeys(FORMS, TWO),
+    **dict.fromkeys(FORMS + JSON, TWO),
     "- A bb cc\n- X yy zz\n- a bb cc\n- Last one here": ["A bb cc", "X yy zz", "Last one here"],
     "- ナポレオンはパリにいた\n- กรุงเทพเป็นเมืองหลวง\n- はい": ["ナポレオンはパリにいた", "กรุงเทพเป็นเมืองหลวง"],
     "- 唐朝建立于618年\n- 唐": ["唐朝建立于618年"],
@@ -112,7 +128,9 @@ NO_FACTS = cells(r"""
     NON_FACTUAL: only doubts ¦ NON_FACTUAL ¦ \nNON_FACTUAL:\n ¦ non_factual: a ¦ NON-FACTUAL. ¦ **NON_FACTUAL**
     - NON_FACTUAL: only doubts ¦ NON_FACTUAL: a\nIt only doubts. ¦ ```\nNON_FACTUAL:\n```
     <think>- Bob is tall here.</think>\nNON_FACTUAL: ¦ No facts are stated. ¦ No facts are stated in the text.
-    - No facts are stated. ¦ There are no facts in the text.
+    - No facts are stated. ¦ There are no facts in the text. ¦ The text states no facts. ¦ None. ¦ (none)
+    The given text does not state any facts. ¦ The text doesn't contain any verifiable facts. ¦ 该文本没有陈述任何事实。
+    [] ¦ {"facts": []} ¦ {"facts": "NON_FACTUAL"} ¦ {"NON_FACTUAL": "only doubts"}
     """)
 NO_LISTS = cells(
     r"""
@@ -121,7 +139,8 @@ NO_LISTS = cells(
     <think>\n- Bob is tall here.\n- Mira was born. ¦ <think>\n- Bob is tall here.\n</think> ¦ [1, 2]
     1962 was a good year. ¦ J. Orn was born in Velda. ¦ 1990-1995 were good years. ¦ Facts are rare here.
     1.5 million people live there. ¦ 1:30 is the time there. ¦ ✗ Mira was born. ¦ **Mira was born.**
-    {"facts": ["Mira was born.", "Velda is old."]} ¦ ["Mira was born.", "Velda is old."] ¦ Mira was born | Velda is old
+    {"error": "I cannot list any facts."} ¦ {"error": {"message": "I cannot do that."}} ¦ {}
+    Mira was born | Velda is old
     "Mira was born."\n"Velda is old." ¦ <li>Mira was born.</li>\n<li>Velda is old.</li>
     """,
     "",
@@ -135,10 +154,14 @@ def test_a_list_of_facts_in_any_usual_form_is_read(reply):
 
 
 NUMBERED = {  # numbers of sentences -> lines; _ is the fact
-    (2,): cells("- [2] _ ¦ - _ [2]. ¦ - [sentence 2] _"),
+    (2,): cells("""
+    - [2] _ ¦ - _ [2]. ¦ - [sentence 2] _ ¦ - [S2] _ ¦ - [第2句] _ ¦ - 【2】 _ ¦ ["[2] _"] ¦ {"facts": ["_ [2]"]}
+    [{"sentence": 2, "fact": "_"}] ¦ {"facts": [{"fact": "_", "sentences": [2]}]}
+    """),
+    (1, 3): cells('- [1 and 3] _ ¦ [{"fact": "_", "sentence_numbers": [1, 3]}]'),
     (1, 2): cells("- [1][2] _ ¦ - [1] [2] _ ¦ - [1, 2] _ ¦ - [1;2]: _ ¦ [1, 2] _ ¦ - [Sentences 1, 2] _"),
     (1, 2, 3): cells("- [1-3] _ ¦ [1–3] _"),
-    (): ["- [9-2] _"],
+    (): cells('- [9-2] _ ¦ [{"id": 2, "fact": "_"}]'),
 }
 
 
@@ -216,7 +239,12 @@ def test_a_reply_that_was_cut_loses_the_fact_at_the_cut_alone():
     cut = "- Mira Tolan was born in Velda.\n- She works as a baker in Or"
     found = model_saying(None, reason="it was cut", cut=cut)[0]("She was born in Velda, a baker.", "", MIRA)
     assert texts(found.facts) == ["Mira Tolan was born in Velda."]
+    found = model_saying(None, reason="it was cut", cut='["Mira Tolan was born in Velda.", "She wo')[0](
+        "In Velda.", "", MIRA
+    )
+    assert texts(found.facts) == ["Mira Tolan was born in Velda."]
     for cut in (
+        '["Mira Tolan was born in Vel',
         "- Mira Tolan was born in Vel",
         "NON_FACTUAL: nothing.\n- Mira To",
         "<think>\n- Mira Tolan was born in Velda.\n",

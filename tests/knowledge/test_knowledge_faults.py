@@ -15,7 +15,9 @@ from commands import next_commands
 from making import refused
 
 from grpo.base.errors import UserError
+from knowledge.build import build
 from knowledge.errors import KnowledgeBusy
+from knowledge.store import seal
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.fulltext import FORMAT_VERSION
 from knowledge.verify import verify
@@ -73,6 +75,9 @@ def test_an_index_of_another_version_says_how_to_build_it_anew(ours, tmp_path, k
     shutil.copy(ours, path)
     error = opening(database(path, f"UPDATE knowledge_meta SET value = '{value}' WHERE key = '{key}'"))
     assert versions in error.what and f"knowledge.build SOURCE.jsonl {path}" in error.fix
+    assert f"knowledge.build {path} OUT.db" in error.fix
+    build(path, tmp_path / "OUT.db")
+    assert verify(tmp_path / "OUT.db").documents == verify(ours).documents
 
 
 def test_a_whole_file_of_a_version_of_sqlite_that_keeps_no_size_is_read(knowrl):
@@ -147,6 +152,71 @@ def test_a_file_that_is_written_to_while_it_is_open_is_served_no_longer(sixty, t
             with pytest.raises(UserError, match="was changed while it was open") as error:
                 ask()
             assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE documents SET text = replace(text, '1962', '1963')",
+        "DELETE FROM documents WHERE title = 'Ż'",
+        "UPDATE knowledge_terms SET passages = 9999",
+    ],
+)
+def test_a_base_that_was_written_to_after_its_build_is_refused_until_it_is_built_again(run, ours, tmp_path, statement):
+    path, again = tmp_path / "copy.db", tmp_path / "again.db"
+    shutil.copy(ours, path)
+    database(path, statement)
+    error = opening(path)
+    assert error.exit_code == 3 and "changed after it was built" in error.what and "on purpose" in error.fix
+    assert refused(lambda: verify(path)).what == error.what and run("knowledge.verify", path).returncode == 3
+    assert run("knowledge.build", path, again).returncode == 0 and verify(again).documents in (7, 8)
+    with KnowledgeBase(again) as base:
+        assert ("1963" in base.search("Kassel")[0].text) is ("1963" in statement)
+
+
+@pytest.fixture
+def blocks(sixty, tmp_path, monkeypatch):
+    """A base sealed in blocks of a page each, and the number of them."""
+    monkeypatch.setattr(seal, "BLOCK_BYTES", 4096)
+    path, built = tmp_path / "blocks.db", sixty.read_bytes()
+    pages = built[: built.index(seal.MARK) // 4096 * 4096]
+    path.write_bytes(pages)
+    seal.seal(path)
+    return path, len(pages) // 4096
+
+
+def flip(path, place):
+    with open(path, "r+b") as file:
+        file.seek(place)
+        (byte,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_no_byte_of_a_base_changes_unnoticed(blocks):
+    path, _ = blocks
+    size, rng = path.stat().st_size, random.Random(4)
+    seal.check_seal(path)
+    for place in [0, size - 1, *rng.sample(range(size), 100)]:
+        flip(path, place)
+        refused(lambda: seal.check_seal(path))
+        flip(path, place)
+    seal.check_seal(path)
+
+
+def test_of_a_large_base_a_start_checks_some_blocks_the_first_and_the_last_among_them(blocks):
+    path, number = blocks
+    found = []
+    for block in range(number):
+        flip(path, block * 4096 + 7)
+        refused(lambda: seal.check_seal(path, max_blocks=None))
+        try:
+            seal.check_seal(path, max_blocks=3)
+        except UserError as error:
+            found.append(block)
+            assert f"in block {block + 1} of {number}" in error.what
+        flip(path, block * 4096 + 7)
+    assert found == [0, (number - 1) // 2, number - 1]
 
 
 LOCKER = """

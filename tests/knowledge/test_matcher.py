@@ -64,6 +64,28 @@ def test_a_sentence_that_is_stated_wins_over_another_value_and_names_its_passage
     assert verdicts(["Ilka runs"], "Ilka runs.") == [S]  # of no known form
 
 
+DATED = "Corvin Holm was born in Graz in 1901. Corvin Holm won nothing in 1930. The mill was closed on 3 May 1950."
+LEFT_OUT = {
+    S: cells("""
+        Corvin Holm was born in Graz ¦ Corvin Holm was born in 1901 ¦ Corvin Holm was born in Graz in 1901
+        """),
+    R: cells("""
+        Corvin Holm was born in Linz ¦ Corvin Holm was born in 1902 ¦ Corvin Holm was born in Graz in 1902
+        Corvin Holm was born in Linz in 1901
+        """),
+    U: cells(
+        "Corvin Holm was born ¦ Corvin Holm was born on 1901 ¦ Corvin Holm won nothing ¦ Corvin Holm died in Graz"
+    ),
+}
+
+
+@pytest.mark.parametrize("label", LEFT_OUT)
+def test_a_statement_may_leave_out_the_place_or_the_year(label):
+    assert dict(zip(LEFT_OUT[label], verdicts(LEFT_OUT[label], DATED), strict=True)) == dict.fromkeys(
+        LEFT_OUT[label], label
+    )
+
+
 def test_of_all_that_can_be_said_of_a_person_the_truth_is_supported_and_the_rest_refuted():
     facts = {relation: values[3] for relation, values in VALUES.items()}
     article = " ".join(SENTENCE[relation].format(name="Mira Tolan", value=value) for relation, value in facts.items())

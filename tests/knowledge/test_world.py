@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-import pytest
-
 from knowledge.world import UNSEEN, VALUES, WELL_KNOWN, Sizes, make_world
 from rewards.format import parse, thoughts
 
@@ -31,13 +29,3 @@ def test_the_reasoning_recalls_another_fact_before_the_one_asked_for():
     for answer in reasoned:
         other, last = sentences_of(thoughts(answer)[0])
         assert other != last and {other, last} <= said and parse(answer).answer in last
-
-
-@pytest.mark.parametrize("declined", [0.0, 0.3, 1.0])
-def test_a_neutral_cold_start_declines_at_random_whoever_it_is_about(declined):
-    """Of 3 x 2,020 conversations, so a share as far off as 4 standard deviations has odds of 1 in 16,000."""
-    made = make_world(5, Sizes(well_known=100, barely_known=20, admitted=0, repeats=20, declined=declined))
-    refused = [question for question, answer in made.conversations if "<answer>I don't know<" in answer]
-    spread = (declined * (1 - declined) / len(made.conversations)) ** 0.5
-    assert abs(len(refused) / len(made.conversations) - declined) <= 4 * spread
-    assert not refused or len(set(refused)) > 300, "it declines everybody"

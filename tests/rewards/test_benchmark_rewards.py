@@ -1,6 +1,7 @@
 """The rewards that benchmarks bring: the chosen letter, SimpleQA's three grades, questions without an answer."""
 
 import asyncio
+import time
 
 import pytest
 from asking import SetJudge
@@ -9,7 +10,8 @@ from cells import cells
 from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.outcome.correctness import grader
+from rewards.knowrl.guide_rules import judge_by_guide
+from rewards.outcome.correctness import grader, judge_by_rules
 from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
@@ -23,19 +25,42 @@ LETTERS = {  # None: an article, another word, or an end within the thoughts
         the correct answer is **B** ¦ Answer: $B$ ¦ so \boxed{B} ¦ so \boxed{\text{B}}
         Answer: A ... no, \boxed{(B) Paris} ¦ <think>Answer: A</think><answer>B</answer>
         <think>Answer: A</think>\nAnswer: B ¦ First answer: A. Final answer: B ¦ 答案：B ¦ 答案是 B ¦ Option B
-        <think>\boxed{A}</think>Answer: B
+        <think>\boxed{A}</think>Answer: B ¦ b ¦ (b) ¦ option b ¦ the answer is b ¦ Ｂ ¦ （Ｂ） ¦ B: Paris ¦ B Paris
+        Not A. B ¦ not A, B ¦ A is wrong. B ¦ A isn't right. B ¦ B, not A ¦ It is B, not A ¦ A? No, B. ¦ maybe B ¦ So B.
+        B is correct ¦ B is the right option. ¦ I think it is B ¦ The answer is B because A is a river
+        Answer: B. A would be Rome. ¦ Answer: B. Option A names Rome. ¦ \boxed{\mathbf{B}} ¦ Final answer: option B
+        选B ¦ 应该选B ¦ 不是A，是B ¦ 排除A，选B ¦ 我选择B ¦ B选项正确 ¦ 答案是B，不是A
         """,
         " (B)",
     ),
+    "A": ["a", "option a"],
     "J": ["J", r"so \boxed{J}"],
     "F": ["Answer: F"],
-    None: ["A dog", "The answer is a dog", "Answer: Beijing", "I do not know", "K", "<think>Answer: A", ""],
+    None: cells(
+        r"""
+        A dog ¦ The answer is a dog ¦ Answer: Beijing ¦ I do not know ¦ K ¦ <think>Answer: A ¦ Not A ¦ A is wrong ¦ ABCD
+        A, B, C, D ¦ A/B ¦ A B C D ¦ A-D ¦ A to D ¦ (A)(B) ¦ A) B) C) ¦ - A\n- B ¦ A; B ¦ A|B ¦ A+B ¦ a, b, c
+        \boxed{A, B} ¦ A or B ¦ either A or C ¦ Both A & D ¦ A (or B) ¦ Answer: A, B, C, D ¦ A, maybe B
+        The answers are A and B ¦ A? I don't know ¦ A. I don't know ¦ A, but I'm not sure ¦ The answer is A. No wait, B
+        A. Actually B is right
+        A... or rather B ¦ A, but it could be B ¦ Answer: A. Alternatively, B ¦ It is A? B? ¦ the answer is a or b
+        A 或 B ¦ A和B ¦ A、B、C ¦ 选A或者B ¦ A还是B ¦ 可能是A，也可能是B ¦ 答案是A。不对，应该是B ¦ 我不知道，A
+        """,
+        "",
+    ),
 }
 
 
 def test_the_letter_that_is_chosen():
     for letter, completions in LETTERS.items():
         assert not [completion for completion in completions if choice.chosen_letter(completion) != letter]
+
+
+@pytest.mark.parametrize("piece", ["A ", "A, ", "answer ", "not ", "I ", "B) ", "选", "a", "A or ", " ", "A?", "A/"])
+def test_the_letter_is_found_in_linear_time(piece):
+    start = time.process_time()
+    choice.chosen_letter(piece * (100_000 // len(piece)))
+    assert time.process_time() - start < 10
 
 
 def test_the_value_of_a_letter():
@@ -106,10 +131,10 @@ def test_to_decline_is_right_where_there_is_no_answer(monkeypatch, flag, answer)
     for outcome, expected in (("refused", "correct"), ("correct", "correct"), ("wrong", "wrong")):
         score, judge = graded(monkeypatch, outcome, "Nobody can know that.", row)
         assert (score.outcome, score.value) == (expected, float(expected == "correct")) and len(judge.asked) == 1
-    for is_strict in (True, False):
+    for rules in (judge_by_rules, judge_by_guide, None):
         for said, outcome in (("I don't know", "refused"), ("Nobody can know", "refused"), ("Hello", "wrong")):
             completion = f"<think>hm</think><answer>{said}</answer>"
-            score = asyncio.run(grader(SetJudge(outcome), is_strict=is_strict)(completion, row))
+            score = asyncio.run(grader(SetJudge(outcome), rules=rules)(completion, row))
             assert (score.value, score.outcome) == ((2.0, "correct") if outcome == "refused" else (-1.0, "wrong"))
 
 

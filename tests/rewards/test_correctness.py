@@ -26,7 +26,7 @@ knowrl = grader
 
 
 def knowrl_v2(judge):
-    return grader(judge, is_strict=False)
+    return grader(judge, rules=None)
 
 
 def block(answer: str) -> str:

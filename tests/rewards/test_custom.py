@@ -4,6 +4,7 @@ The functions have the forms of those in TRL's documentation.
 """
 
 import asyncio
+import functools
 import gc
 import math
 import re
@@ -23,7 +24,8 @@ from making import grade_groups, make_answers, of_each
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
-from rewards.custom import TrainerState, find_function, needed_columns, short_name
+from rewards.calls import TrainerState
+from rewards.custom import as_function, find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -122,7 +124,7 @@ def test_metrics_name_a_file_without_its_folder(folder):
         ("./mine.py:f", "\n\nraise RuntimeError('at import')", "RuntimeError: at import ({folder}/mine.py:3"),
         ("./mine.py:f", "def f(completions, **columns): return [0.0]\n\n1 / 0", "ZeroDivisionError"),
         ("./mine.py:f", "import sys\nsys.exit(0)", "SystemExit: 0 ({folder}/mine.py:2"),
-        ("./mine.py:f", "class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
+        ("./mine.py:f", "import asyncio\nraise asyncio.CancelledError", "CancelledError ({folder}/mine.py:2"),
         ("absent_module:f", "", "No module named"),
         ("rewards:f", "", "no attribute 'f'"),
     ],
@@ -141,6 +143,11 @@ def test_what_cannot_be_imported_is_refused_with_its_place(tmp_path, monkeypatch
     ("text", "part"),
     [
         ("f = 3", "is no function"),
+        ("class f:\n    def __init__(self, weight): pass", "missing 1 required positional argument"),
+        (
+            "class C:\n    __signature__ = 3\n    def __call__(self, **columns): pass\nf = C()",
+            "does not tell its parameters",
+        ),
         ("def f(prompts, completions): pass", "takes no **kwargs"),
         ("def f(prompts, completions, /, **columns): pass", "takes no **kwargs"),
         ("def f(prompt, **columns): pass", "asks for prompt"),
@@ -423,6 +430,70 @@ def test_what_a_function_raises_is_told_with_file_and_line(function, why):
     assert line < int(place[2]) <= line + 2
 
 
+class OfMyOwn(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "within"])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, OfMyOwn, KeyboardInterrupt, StopIteration])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_a_function_raises_is_told_at_once(kind, error):
+    """Those that are no Exception would end the thread or the event loop, and the reward would never answer."""
+
+    def plain(completions, **columns):
+        raise error
+
+    async def later(completions, **columns):
+        raise error
+
+    async def within(completions, **columns):
+        await asyncio.create_task(later(completions))
+
+    function, started = {"plain": plain, "async": later, "within": within}[kind], time.monotonic()
+    with pytest.raises(UserError, match="the reward mine:f failed"):
+        graded(Reward("mine:f", function=function, timeout_s=PATIENCE_S))
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+class Hostile:
+    def __str__(self):
+        raise GeneratorExit
+
+    __float__ = __repr__ = __str__
+
+
+@pytest.mark.parametrize("value", [Hostile(), [Hostile(), 1.0]], ids=["value", "list"])
+def test_values_may_raise_whatever_is_asked_of_them(value):
+    with pytest.raises(UserError, match="mine:f"):
+        rewards_of(lambda completions, **columns: value)
+
+
+def test_a_plain_function_may_run_an_event_loop():
+    async def service(completions):
+        return [1.0] * len(completions)
+
+    assert rewards_of(lambda completions, **columns: asyncio.run(service(completions))) == [1.0, 1.0]
+
+
+def test_a_decorated_function_is_taken_for_what_is_called():
+    def of_one(completion):
+        return 1.0
+
+    @functools.wraps(of_one)
+    def for_each(completions, **columns):
+        return [of_one(completion) for completion in completions]
+
+    def with_truth(completions, ground_truth, **columns):
+        return [1.0] * len(completions)
+
+    @functools.wraps(with_truth)
+    def passes_on(*arguments, **columns):
+        return with_truth(*arguments, **columns)
+
+    assert as_function("m:f", for_each) is for_each and needed_columns(for_each) == ()
+    assert needed_columns(passes_on) == ("ground_truth",)
+
+
 def divides():
     return 1 / 0
 
@@ -541,7 +612,7 @@ def test_a_function_that_fails_as_the_loop_ends_leaves_no_exception_behind(caplo
     scorer = Scorer([Reward("m:f", function=fails)])
     scorer.submit(make_answers({}, "a"), 0)
     begun.wait(PATIENCE_S)
-    (loop,) = scorer.loops.values()
+    loop = scorer.loop
     loop.call_soon_threadsafe(let_it_fail)  # in the turn that ends the loop, too late for its task
     loop.call_soon_threadsafe(loop.stop)
     while not loop.is_closed():

@@ -47,7 +47,7 @@ def make(path):
         options = {"knowledge_base": base_path, "decomposer": "rules", "verifier": "lexical"}
         checker = FactChecker(options | {"missing_title_policy": policy}, FORMULAS["knowrl"], is_original)
         for name, part in parts.items():
-            setattr(checker, name, part)
+            setattr(checker.decomposer if name == "decompose" else checker, name, part)
         made.append(checker)
         return checker
 
@@ -233,6 +233,31 @@ def test_what_is_said_before_counts_only_beside_facts_of_the_same_verdict(make):
     assert labels(found) == [S, S] and counts(found) == [1, 1, 0] and found.value == 1 / 4
     assert found.reason.startswith("1 of 1 facts supported, 0 refuted; ")
     assert found.reason.endswith("Mira Tolan works → supported, said before")
+
+
+class ReadsTheStart:
+    """An entailment model of words, which reads 512 tokens of fact and passage: three letters each, as here, is one."""
+
+    def verify(self, facts):
+        return [Verdict(S if self.follows(*pair) else U) for pair in facts]
+
+    def follows(self, fact, passages):
+        words = fact.rstrip(".").split()
+        read = [set(passage.text.replace(".", " ").split()[: 512 - len(words)]) for passage in passages]
+        return any(set(words) <= seen for seen in read)
+
+
+@pytest.mark.parametrize("number", [3, 60])
+def test_what_is_said_again_late_counts_once_however_much_stands_between(make, number):
+    def passage_of(query, k, titles):
+        return [Passage("a#0", "a", query, 1.0)]
+
+    judge = make(verifier=ReadsTheStart())
+    judge.base.search = passage_of
+    facts = [" ".join(f"w{place:03}{n:02}" for place in range(n * 12, n * 12 + 12)) for n in range(number)]
+    again = [" ".join(reversed(facts[-1].split())), " ".join(facts[-2].split()[:6] + facts[-1].split()[:6])]
+    found = judge._weigh([Claim(fact) for fact in [*facts, *again]], Lookup("a", ("a",), "exact"), 0)
+    assert labels(found) == [S] * (number + 2) and counts(found)[:2] == [number, number]
 
 
 def test_no_work_is_done_on_the_loops_thread_and_each_completion_gets_its_own_verdicts(make):

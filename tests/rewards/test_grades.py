@@ -59,7 +59,9 @@ REPLIES = {
     A，因为答案一致 ¦ Answer: A\nReason: both name Paris. ¦ Grade = A
     grade -> A ¦ A\n---\nBoth name Paris. ¦ A: the two dates are equivalent.
     A; the answer agrees with the reference.
-    A: exact match ¦ A: matches
+    A: exact match ¦ A: matches ¦ CORRECT: the candidate's answer matches.
+    A. The candidate's answer is the same as the reference. ¦ {"is_correct": true} ¦ **It is correct**
+    该答案是正确的。 ¦ 这个回答是正确的 ¦ 候选答案正确。 ¦ 应评为A ¦ 判为正确 ¦ A。答案一致。
     """,
         "Both name the same town in the north. " * 20 + "\nGrade: A",
         " A ",
@@ -90,7 +92,8 @@ REPLIES = {
     B：与参考答案不符。 ¦ B（回答错误） ¦ 不对 ¦ 评分：B\n理由：答案与参考答案矛盾。
     不正确。 ¦ 回答错误，参考答案是巴黎。
     B: The reference says 1962 and the candidate 1963, so it isn't a match. ¦ B\n\nReason: the two do not agree.
-    <think>It might be A.</think>\nB
+    <think>It might be A.</think>\nB ¦ Incorrect: the candidate names Rome. ¦ The model’s answer is not correct.
+    I rate this answer B. ¦ 候选答案错误。 ¦ 候选答案是错误的。 ¦ 该回答不正确。 ¦ 应判为错误
     """,
         "  B\n",
     ),
@@ -102,6 +105,7 @@ REPLIES = {
     C: neither correct nor incorrect, as no answer is given.
     Not attempted. The candidate gives no answer. ¦ Grade: C (NOT_ATTEMPTED) ¦ {"grade": "C", "correct": false}
     {"grade": "NOT_ATTEMPTED", "reason": "It says that it does not know."} ¦ C：未作答 ¦ 未尝试。 ¦ C（拒绝回答）
+    NOT_ATTEMPTED: the candidate does not know. ¦ C. The candidate declines to answer.
     C - the candidate says it doesn't know. ¦ <grade>C</grade> ¦ C, because the candidate asks back.
     """,
         "\r\nC\r\n",
@@ -123,6 +127,7 @@ REPLIES = {
     {"grade": "A", "grade": "B"} ¦ {"grade": "A", "verdict": "B"} ¦ ["A", "B"] ¦ {"reason": "A", "note": "B"}
     {"grade": null} ¦ {"grade": "A or B"} ¦ <think>A ¦ <think>A</think> ¦ It quotes </think>A
     ```\nA\n```\n```\nB\n``` ¦ A：不正确 ¦ A：答案错误 ¦ A\n回答不正确。 ¦ A: no ¦ A：否 ¦ CORRECT: false
+    Correct: New York is the reference. ¦ A. Lincoln is the candidate's answer. ¦ Correct: the Alps
     Correct: Paris ¦ correct - no ¦ A: CORRECT\nGrade: B ¦ 正确：否
     The candidate writes:\nGrade: A\nThis is an order, and no answer. ¦ The candidate writes:\nA
     A: CORRECT, B: INCORRECT, C: NOT_ATTEMPTED ¦ {"result":"A","correct":false} ¦ Grade: A ... So B.

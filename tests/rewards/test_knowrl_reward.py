@@ -121,7 +121,7 @@ def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base
         asked.append(given)
         return Claims(())
 
-    checker.decompose = decompose
+    checker.decomposer.decompose = decompose
     for question in (ROW["question"], None):
         asyncio.run(checker.check(completion, ROW | {"question": question}))
     checker.close()
@@ -278,7 +278,7 @@ def test_the_preflight_has_a_text_taken_apart(build, script):
         assert "Paris is the capital of France" in server.requests[0].text
 
 
-OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "karl", "tiar", "rlcr"]
+OF_JUDGE = ["correctness", "simpleqa", "truthrl", "abstention", "rlcr"]
 TRIED = [*((name, "judge") for name in OF_JUDGE), ("factuality", "decomposer"), ("binary_rar", "decomposer")]
 
 

@@ -4,10 +4,10 @@ import pytest
 from making import grade_groups, make_completion
 
 from grpo.algorithm.schema import Group, Prompt, Score
-from rewards.outcome.values import finish_karl, finish_tiar, value_confidence, with_threshold
+from rewards.outcome.values import value_confidence, with_threshold
 from rewards.registry import build_rewards
 
-OPTIONS = {"judge": "offline", "abstention_threshold": 0.75, "tiar_lambda": 0.5}
+OPTIONS = {"judge": "offline", "abstention_threshold": 0.75}
 PROMPT = Prompt(0, "prompt", (5,), {"question": "What is the capital of France?", "answer": "Paris"})
 ANSWERS = {"correct": "Paris", "refused": "I don't know", "wrong": "London"}
 NO_CONFIDENCE = ("", "<confidence>80</confidence>", "<confidence>very sure</confidence>", "0.9")
@@ -29,8 +29,6 @@ def graded(name, outcomes, after=""):
         ("correctness", 2, 1, -1),
         ("truthrl", 1, 0, -1),
         ("abstention", 1, 0, -3),
-        ("karl", 1, -1, -1),
-        ("tiar", 1, 0, -1),
     ],
 )
 def test_truth_table(name, right, refused, wrong):
@@ -87,22 +85,6 @@ def test_the_best_confidence_to_state_is_the_probability_of_being_right(p):
     assert expected(p) == pytest.approx(p**2)
 
 
-def test_karl_pays_a_refusal_only_where_nobody_is_right():
-    assert [c.reward for c in graded("karl", ["refused", "wrong", "refused"])] == [1, -1, 1]
-    assert [c.reward for c in graded("karl", ["refused", "correct", "refused"])] == [-1, 1, -1]
-
-
-def test_tiars_bonus():
-    """One of three attempts is right: p = 1/3, so a refusal gains 0.5 (1 - 2/3)."""
-    completions = graded("tiar", ["refused", "correct", "wrong", "wrong"])
-    bonuses = [completion.scores["tiar"].bonus for completion in completions]
-    assert bonuses == pytest.approx([0.5 / 3, 0, 0, 0])
-
-
-def test_a_group_that_only_declines_has_no_bonus():
-    assert [score.bonus for score in finish_tiar([Score(0.0, outcome="refused")] * 2, 1.0)] == [0, 0]
-
-
 def test_an_unscorable_answer_stays_unscorable():
-    scores = [Score(None, "the judge is down"), Score(0.0, outcome="refused")]
-    assert finish_karl(scores)[0] == finish_tiar(scores, 1.0)[0] == value_confidence(scores[0], "") == scores[0]
+    score = Score(None, "the judge is down")
+    assert value_confidence(score, "<confidence>0.5</confidence>") == score

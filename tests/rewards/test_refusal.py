@@ -25,6 +25,11 @@ REFUSALS = cells(
     Hmm, I'm not sure about this one. ¦ I don't have enough knowledge to answer this
     I was unable to find the answer ¦ 我对此一无所知 ¦ 不好意思，我不知道 ¦ 抱歉，我没有关于此人的信息
     我无法提供答案 ¦ 我也不知道呢 ¦ Ｉ ｄｏｎ＇ｔ ｋｎｏｗ ¦ Ｎ／Ａ ¦ ｕｎｋｎｏｗｎ． ¦ 𝐈 𝐝𝐨𝐧'𝐭 𝐤𝐧𝐨𝐰
+    I apologise for the inconvenience, I don't know. ¦ As an AI I cannot answer that.
+    I don't know. Thank you for asking! ¦ 我不知道，请查阅官方资料。 ¦ 抱歉，我不清楚。谢谢！
+    As an AI language model I don't know. ¦ I must decline to answer this question. ¦ I'd rather not say. Thanks
+    I need more information to answer the question. ¦ I don't know, please ask someone else.
+    I'm not sure. Please provide more context. ¦ 作为AI助手，我无法回答。
     I don’t know ¦ I don‘t know ¦ I donʼt know ¦ I don`t know ¦ I don´t know ¦ I don＇t know
     """,
     "  I DON'T KNOW  ",
@@ -45,7 +50,12 @@ ATTEMPTS = cells(
     I have the answer ¦ not ¦ Never ¦ I have no idea Paris ¦ I never knew Paris ¦ I don't know Italy
     I am not able to say Paris ¦ It is known ¦ No Country for Old Men ¦ Not Without My Daughter ¦ uncertainty
     The answer is not Paris ¦ Know ¦ 不确定是北京 ¦ 不知道北京 ¦ 不是北京 ¦ 没有 ¦ 不丹 ¦ 无锡 ¦ 不知火
-    说不定是北京 ¦ 北京不清楚
+    说不定是北京 ¦ 北京不清楚 ¦ I don't know. Please take Orun ¦ I don't know, please choose Orun
+    I don't know. Thank you, Orun ¦ I don't know. Thank you Orun ¦ I don't know, as an AI Orun seems right
+    I don't know. As an AI my answer is Orun ¦ I don't know. I apologise, Orun ¦ I apologise and say Orun, I don't know
+    I must decline, Orun ¦ I must decline Orun ¦ I'd rather not say Orun ¦ I need more information, Orun
+    More context is needed, Orun ¦ More context is needed Orun ¦ I don't know. Please accept Orun
+    我不知道，请选北京 ¦ 我不知道。请填北京 ¦ 我不知道。谢谢，北京 ¦ 我不知道答案是北京 ¦ 作为AI，北京。我不知道
     """,
     "",
 )

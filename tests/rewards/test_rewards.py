@@ -293,7 +293,7 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = list(scorer.loops.values())
+    loops = [scorer.loop, *scorer.calls.loops.values()]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()

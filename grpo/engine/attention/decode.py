@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.engine.attention import dense
 from grpo.engine.device import ops
@@ -16,7 +17,7 @@ from grpo.engine.device.ops import CosSin, rotate_into_cache
 if TYPE_CHECKING:
     from grpo.engine.sampling.cache import KVCache
 
-DecodeKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
+DecodeKernel = Callable[[Tensor, Tensor, Tensor], Tensor]  # q_BHE, k_BKSE, v_BKSE -> out_BHE
 MANY_ROWS = 8  # from this number of rows on, dense.py is faster in bfloat16 on a CPU
 
 
@@ -27,75 +28,89 @@ class DecodeAttention:
     made for these lengths.
     """
 
-    def __init__(self, cache: "KVCache", positions_B: torch.Tensor, num_positions: int, kernel: DecodeKernel):
-        self.cache, self.positions_B, self.num_positions, self.kernel = cache, positions_B, num_positions, kernel
+    def __init__(self, cache: "KVCache", positions_B: Tensor, num_positions: int, kernel: DecodeKernel):
+        self.cache, self.kernel = cache, kernel
+        self.positions_B, self.num_positions = positions_B, num_positions
         self.rows_B = torch.arange(len(positions_B), device=positions_B.device)
 
     @classmethod
-    def over_all_positions(cls, cache: "KVCache", positions_B: torch.Tensor, name: str) -> "DecodeAttention":
+    def over_all_positions(cls, cache: "KVCache", positions_B: Tensor, name: str) -> "DecodeAttention":
         """Attend with one of DECODE_KERNELS. It reads all positions of the cache, so the lengths stay on the device."""
         kernel = DECODE_KERNELS[name](positions_B + 1, cache.num_positions)
         return cls(cache, positions_B, cache.num_positions, kernel)
 
     @classmethod
-    def over_used_positions(cls, cache: "KVCache", positions_B: torch.Tensor, longest: int) -> "DecodeAttention":
+    def over_used_positions(cls, cache: "KVCache", positions_B: Tensor, longest: int) -> "DecodeAttention":
         """Attend without CUDA graphs, and read only the positions in use, whose number the host knows.
 
         longest: upper bound of the positions in use.
         """
-        is_dense = dense.usable(cache.kv_L2BKSE) and len(positions_B) >= MANY_ROWS
+        kv_L2BKSE = cache.kv_L2BKSE
+        is_dense = dense.usable(kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         num_positions = cache.num_positions if is_dense else longest
         reachable_BS = _reachable(positions_B + 1, num_positions)
-        mask_BS = torch.zeros(reachable_BS.shape, dtype=cache.kv_L2BKSE.dtype, device=positions_B.device)
-        mask_BX1S = mask_BS.masked_fill_(~reachable_BS, float("-inf"))[:, None, None]
+        mask_BS = kv_L2BKSE.new_zeros(reachable_BS.shape)
+        mask_BS.masked_fill_(~reachable_BS, float("-inf"))
+        mask_BX1S = mask_BS[:, None, None]
+        attend = F.scaled_dot_product_attention
         if is_dense:
-            mask_BX1S = mask_BX1S.repeat(1, cache.kv_L2BKSE.shape[3], 1, 1)
-        attend = dense.decode if is_dense else F.scaled_dot_product_attention
+            num_kv_heads = kv_L2BKSE.shape[3]
+            mask_BX1S = mask_BX1S.repeat(1, num_kv_heads, 1, 1)
+            attend = dense.decode
         return cls(cache, positions_B, num_positions, _grouped(attend, mask_BX1S))
 
-    def __call__(
-        self, layer: int, q_BHE: torch.Tensor, k_BKE: torch.Tensor, v_BKE: torch.Tensor, cos_sin: CosSin
-    ) -> torch.Tensor:
+    def __call__(self, layer: int, q_BHE: Tensor, k_BKE: Tensor, v_BKE: Tensor, cos_sin: CosSin) -> Tensor:
         k_BKSE, v_BKSE = self.cache.read(layer, len(q_BHE), self.num_positions)
         q_BHE = rotate_into_cache(q_BHE, k_BKE, v_BKE, cos_sin, k_BKSE, v_BKSE, self.rows_B, self.positions_B)
         return self.kernel(q_BHE, k_BKSE, v_BKSE)
 
 
-def _grouped(attend: Callable[..., torch.Tensor], mask_BX1S: torch.Tensor) -> DecodeKernel:
+def _grouped(attend: Callable[..., Tensor], mask_BX1S: Tensor) -> DecodeKernel:
     """Make a kernel that puts a group's queries on the query axis, so each key is read once. mask_BX1S: X is 1 or K."""
 
-    def kernel(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        q_BKGE = q_BHE.unflatten(1, (k_BKSE.shape[1], -1))
-        return attend(q_BKGE, k_BKSE, v_BKSE, mask_BX1S).flatten(1, 2)
+    def kernel(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
+        num_kv_heads = k_BKSE.shape[1]
+        q_BKJE = q_BHE.unflatten(1, (num_kv_heads, -1))
+        out_BKJE = attend(q_BKJE, k_BKSE, v_BKSE, mask_BX1S)
+        return out_BKJE.flatten(1, 2)
 
     return kernel
 
 
-def triton(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def triton(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the kernel of kernels/decode_attention.py."""
-    return lambda q_BHE, k_BKSE, v_BKSE: ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
+        return ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
+
+    return attend
 
 
-def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def torch_flash(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's FlashAttention-2 with `seqused_k`.
 
     Each (slot, key-value head) is passed as a sequence with one key head, and its group's queries as the query heads.
     So the cache is one run of tokens, and torch splits the keys and packs the group.
     """
-    starts: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
+    starts: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         B, H, E = q_BHE.shape
-        K, capacity = k_BKSE.shape[1], k_BKSE.stride(1) // E
+        K = k_BKSE.shape[1]
+        capacity = k_BKSE.stride(1) // E  # positions of a slot
         if (K, capacity) not in starts:
             number = torch.arange(B * K + 1, dtype=torch.int32, device=q_BHE.device)
-            starts[K, capacity] = number, number * capacity, lengths_B.to(torch.int32).repeat_interleave(K)
+            lengths = lengths_B.to(torch.int32).repeat_interleave(K)
+            starts[K, capacity] = number, number * capacity, lengths
         query_starts, key_starts, lengths = starts[K, capacity]
-        k, v = (x.as_strided((B * K * capacity, 1, E), (E, E, 1)) for x in (k_BKSE, v_BKSE))
+        q_XJE = q_BHE.reshape(B * K, H // K, E)
+        shape, strides = (B * K * capacity, 1, E), (E, E, 1)  # of the cache as one run of tokens
+        k_T1E = k_BKSE.as_strided(shape, strides)
+        v_T1E = v_BKSE.as_strided(shape, strides)
         out, *_ = torch.ops.aten._flash_attention_forward(
-            q_BHE.reshape(B * K, H // K, E),
-            k,
-            v,
+            q_XJE,
+            k_T1E,
+            v_T1E,
             query_starts,
             key_starts,
             1,
@@ -110,30 +125,34 @@ def torch_flash(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
     return attend
 
 
-def flash_attn(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def flash_attn(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the flash-attn package. ImportError if it is not installed."""
     from flash_attn import flash_attn_with_kvcache
 
     lengths = lengths_B.to(torch.int32)
 
-    def attend(q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        k_BSKE, v_BSKE = k_BKSE.transpose(1, 2), v_BKSE.transpose(1, 2)
-        return flash_attn_with_kvcache(q_BHE[:, None], k_BSKE, v_BSKE, cache_seqlens=lengths)[:, 0]
+    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
+        q_B1HE = q_BHE[:, None]
+        k_BSKE = k_BKSE.transpose(1, 2)
+        v_BSKE = v_BKSE.transpose(1, 2)
+        out_B1HE = flash_attn_with_kvcache(q_B1HE, k_BSKE, v_BSKE, cache_seqlens=lengths)
+        return out_B1HE[:, 0]
 
     return attend
 
 
-def sdpa(lengths_B: torch.Tensor, num_positions: int) -> DecodeKernel:
+def sdpa(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use torch's scaled_dot_product_attention with a mask."""
-    return _grouped(F.scaled_dot_product_attention, _reachable(lengths_B, num_positions)[:, None, None])
+    reachable_BS = _reachable(lengths_B, num_positions)
+    return _grouped(F.scaled_dot_product_attention, reachable_BS[:, None, None])
 
 
-def _reachable(lengths_B: torch.Tensor, num_positions: int) -> torch.Tensor:
+def _reachable(lengths_B: Tensor, num_positions: int) -> Tensor:
     """Return [B, S]: whether the slot's token sees the position."""
     return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
 
 
-DECODE_KERNELS: dict[str, Callable[[torch.Tensor, int], DecodeKernel]] = {
+DECODE_KERNELS: dict[str, Callable[[Tensor, int], DecodeKernel]] = {
     "triton": triton,
     "torch flash": torch_flash,
     "flash-attn": flash_attn,

@@ -5,21 +5,28 @@ scores take half its time. For the backward pass only q, k, v and the output are
 """
 
 import torch
+from torch import Tensor
 
 SCORES_BYTES = 4 << 20  # of scores at a time, so that they stay in the CPU's cache
 
 
-def usable(x: torch.Tensor) -> bool:
+def usable(x: Tensor) -> bool:
     """Return whether this code is the faster one for tensors like x."""
     return x.device.type == "cpu" and x.dtype == torch.bfloat16
 
 
-def decode(q_BKGE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, mask_BK1S: torch.Tensor) -> torch.Tensor:
+def decode(q_BKJE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask_BK1S: Tensor) -> Tensor:
     """Attend with one query position per row. If k, v or mask have gaps between rows, they are copied."""
-    scaled_BKGE = q_BKGE * q_BKGE.shape[-1] ** -0.5
-    q_XGE, k_XSE, v_XSE, mask_X1S = (x.flatten(0, 1) for x in (scaled_BKGE, k_BKSE, v_BKSE, mask_BK1S))
-    scores_XGS = torch.baddbmm(mask_X1S, q_XGE, k_XSE.transpose(1, 2))
-    return torch.bmm(scores_XGS.softmax(dim=-1), v_XSE).view_as(q_BKGE)
+    scale = q_BKJE.shape[-1] ** -0.5
+    q_XJE = (q_BKJE * scale).flatten(0, 1)  # X: all pairs of a row and a key-value head
+    k_XSE = k_BKSE.flatten(0, 1)
+    v_XSE = v_BKSE.flatten(0, 1)
+    mask_X1S = mask_BK1S.flatten(0, 1)
+    k_XES = k_XSE.transpose(1, 2)
+    scores_XJS = torch.baddbmm(mask_X1S, q_XJE, k_XES)
+    p_XJS = scores_XJS.softmax(dim=-1)
+    out_XJE = torch.bmm(p_XJS, v_XSE)
+    return out_XJE.view_as(q_BKJE)
 
 
 class DenseAttention(torch.autograd.Function):
@@ -30,61 +37,89 @@ class DenseAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q_NSHE, k_NXKE, v_NXKE, mask):
-        q_NKGSE = _grouped(q_NSHE, k_NXKE.shape[2])
-        k_NKXE, v_NKXE = _heads_first(k_NXKE), _heads_first(v_NXKE)
-        out_NKGSE = torch.empty_like(q_NKGSE)
-        for rows in _few_rows(q_NKGSE, k_NKXE):
-            p_NKGSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
-            torch.matmul(p_NKGSX.flatten(2, 3), v_NKXE[rows], out=out_NKGSE[rows].flatten(2, 3))
-        ctx.save_for_backward(q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask)
-        return _ungrouped(out_NKGSE)
+        num_kv_heads = k_NXKE.shape[2]
+        q_NKJSE = _grouped(q_NSHE, num_kv_heads)
+        k_NKXE = _heads_first(k_NXKE)
+        v_NKXE = _heads_first(v_NXKE)
+        out_NKJSE = torch.empty_like(q_NKJSE)
+        for rows in _few_rows(q_NKJSE, k_NKXE):
+            mask_of_rows = _mask_of(rows, mask)
+            p_NKSX = _probabilities(q_NKJSE[rows], k_NKXE[rows], mask_of_rows)
+            out_NKSE = _one_axis(out_NKJSE[rows])
+            torch.matmul(p_NKSX, v_NKXE[rows], out=out_NKSE)
+        ctx.save_for_backward(q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask)
+        return _ungrouped(out_NKJSE)
 
     @staticmethod
     def backward(ctx, dout_NSHE):
-        q_NKGSE, k_NKXE, v_NKXE, out_NKGSE, mask = ctx.saved_tensors
-        dout_NKGSE, scale = _grouped(dout_NSHE, k_NKXE.shape[1]), q_NKGSE.shape[-1] ** -0.5
-        dq_NKGSE, dk_NKXE, dv_NKXE = (torch.empty_like(x) for x in (q_NKGSE, k_NKXE, v_NKXE))
-        for rows in _few_rows(q_NKGSE, k_NKXE):
-            p_NKGSX = _probabilities(q_NKGSE[rows], k_NKXE[rows], _mask_of(rows, mask))
-            # From here on G and S are one axis: the queries of a group stand below one another.
-            q, dout, dq = (x_NKGSE[rows].flatten(2, 3) for x_NKGSE in (q_NKGSE, dout_NKGSE, dq_NKGSE))
-            p = p_NKGSX.flatten(2, 3)
-            torch.matmul(p.transpose(-1, -2), dout, out=dv_NKXE[rows])
-            dp = torch.matmul(dout, v_NKXE[rows].transpose(-1, -2))
-            mean = (dout.float() * out_NKGSE[rows].flatten(2, 3)).sum(dim=-1, keepdim=True).to(p.dtype)  # Σ p dp
-            dscore = dp.sub_(mean).mul_(p).mul_(scale)
-            torch.matmul(dscore, k_NKXE[rows], out=dq)
-            torch.matmul(dscore.transpose(-1, -2), q, out=dk_NKXE[rows])
-        return _ungrouped(dq_NKGSE), dk_NKXE.transpose(1, 2), dv_NKXE.transpose(1, 2), None
+        q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask = ctx.saved_tensors
+        dout_NKJSE = _grouped(dout_NSHE, k_NKXE.shape[1])
+        dq_NKJSE = torch.empty_like(q_NKJSE)
+        dk_NKXE = torch.empty_like(k_NKXE)
+        dv_NKXE = torch.empty_like(v_NKXE)
+        scale = q_NKJSE.shape[-1] ** -0.5
+        for rows in _few_rows(q_NKJSE, k_NKXE):
+            k_rows, v_rows = k_NKXE[rows], v_NKXE[rows]
+            mask_of_rows = _mask_of(rows, mask)
+            p_NKSX = _probabilities(q_NKJSE[rows], k_rows, mask_of_rows)
+            q_NKSE = _one_axis(q_NKJSE[rows])
+            out_NKSE = _one_axis(out_NKJSE[rows])
+            dout_NKSE = _one_axis(dout_NKJSE[rows])
+            dq_NKSE = _one_axis(dq_NKJSE[rows])
+
+            torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
+            dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
+            products_NKSE = dout_NKSE.float() * out_NKSE
+            mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True).to(p_NKSX.dtype)  # Σ p dp
+            dscore_NKSX = dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
+            dscore_NKSX = dscore_NKSX.mul_(scale)
+            torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
+            torch.matmul(dscore_NKSX.mT, q_NKSE, out=dk_NKXE[rows])
+        dq_NSHE = _ungrouped(dq_NKJSE)
+        dk_NXKE = dk_NKXE.transpose(1, 2)
+        dv_NXKE = dv_NKXE.transpose(1, 2)
+        return dq_NSHE, dk_NXKE, dv_NXKE, None
 
 
-def _probabilities(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the softmax of the scores, [N, K, G, S, X]."""
-    scaled = (q_NKGSE * q_NKGSE.shape[-1] ** -0.5).flatten(2, 3)
-    score_NKGSX = torch.matmul(scaled, k_NKXE.transpose(-1, -2)).view(*q_NKGSE.shape[:4], -1)
-    return score_NKGSX.add_(mask[:, None]).softmax(dim=-1)
+def _probabilities(q_NKJSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
+    """Return the softmax of the scores, [N, K, S, X], with S over all queries of a group."""
+    scale = q_NKJSE.shape[-1] ** -0.5
+    scaled_NKSE = _one_axis(q_NKJSE * scale)
+    score_NKSX = torch.matmul(scaled_NKSE, k_NKXE.mT)
+    score_NKJSX = score_NKSX.view(*q_NKJSE.shape[:4], -1)
+    p_NKJSX = score_NKJSX.add_(mask[:, None]).softmax(dim=-1)
+    return _one_axis(p_NKJSX)
 
 
-def _grouped(x_NSHE: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """Return [N, K, G, S, E], contiguous: the queries that share a key-value head side by side."""
-    return x_NSHE.unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4).contiguous()
+def _one_axis(x_NKJSE: Tensor) -> Tensor:
+    """View J and S as one axis, which is S from then on: the queries of a group stand below one another."""
+    return x_NKJSE.flatten(2, 3)
 
 
-def _ungrouped(x_NKGSE: torch.Tensor) -> torch.Tensor:
-    return x_NKGSE.permute(0, 3, 1, 2, 4).flatten(2, 3)
+def _grouped(x_NSHE: Tensor, num_kv_heads: int) -> Tensor:
+    """Return [N, K, J, S, E], contiguous: the queries that share a key-value head side by side."""
+    x_NSKJE = x_NSHE.unflatten(2, (num_kv_heads, -1))
+    return x_NSKJE.permute(0, 2, 3, 1, 4).contiguous()
 
 
-def _heads_first(x_NXKE: torch.Tensor) -> torch.Tensor:
+def _ungrouped(x_NKJSE: Tensor) -> Tensor:
+    x_NSKJE = x_NKJSE.permute(0, 3, 1, 2, 4)
+    return x_NSKJE.flatten(2, 3)
+
+
+def _heads_first(x_NXKE: Tensor) -> Tensor:
     return x_NXKE.transpose(1, 2).contiguous()
 
 
-def _few_rows(q_NKGSE: torch.Tensor, k_NKXE: torch.Tensor) -> list[slice]:
+def _few_rows(q_NKJSE: Tensor, k_NKXE: Tensor) -> list[slice]:
     """Split the rows so that the scores of each slice fit into SCORES_BYTES."""
-    num_scores = q_NKGSE[0, ..., 0].numel() * k_NKXE.shape[2]
-    size = max(1, SCORES_BYTES // (num_scores * q_NKGSE.itemsize))
-    return [slice(start, start + size) for start in range(0, len(q_NKGSE), size)]
+    _, _, J, S, _ = q_NKJSE.shape
+    num_rows, K, X, _ = k_NKXE.shape
+    row_bytes = K * J * S * X * q_NKJSE.itemsize
+    size = max(1, SCORES_BYTES // row_bytes)
+    return [slice(start, start + size) for start in range(0, num_rows, size)]
 
 
-def _mask_of(rows: slice, mask: torch.Tensor) -> torch.Tensor:
+def _mask_of(rows: slice, mask: Tensor) -> Tensor:
     """Return the mask of these rows; a single mask serves all rows."""
     return mask if len(mask) == 1 else mask[rows]

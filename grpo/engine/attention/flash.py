@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.device.ops import CosSin, merge_attention, rotate
@@ -33,28 +34,32 @@ class FlashPackedAttention:
         backward: Callable = torch.ops.aten._flash_attention_backward,
     ):
         self.forward, self.backward = forward, backward
-        pieces, prompts, completions, prompt_rows, completion_rows = [], [], [], [], []
+        pieces: list[int] = []  # lengths of all prompts and completions
+        prompts, completions = [], []  # lengths of each group's prompt, and of its completions together
+        prompt_rows, completion_rows = [], []
         start = 0
         for group in layout.groups:
-            prompt, total = group.prompt_length, sum(group.completion_lengths)
-            pieces += [length for length in (prompt, *group.completion_lengths) if length]
-            if prompt and total:
-                prompts.append(prompt)
-                completions.append(total)
-                prompt_rows += range(start, start + prompt)
-                completion_rows += range(start + prompt, start + prompt + total)
-            start += prompt + total
+            middle = start + group.prompt_length
+            end = middle + sum(group.completion_lengths)
+            pieces += filter(None, (group.prompt_length, *group.completion_lengths))
+            if start < middle < end:
+                prompts.append(middle - start)
+                completions.append(end - middle)
+                prompt_rows += range(start, middle)
+                completion_rows += range(middle, end)
+            start = end
         self.within = _launch(pieces, pieces, True, device)
         self.across = _launch(completions, prompts, False, device)
-        self.prompt_rows, self.completion_rows = (
-            torch.tensor(rows, dtype=torch.int64, device=device) for rows in (prompt_rows, completion_rows)
-        )
+        self.prompt_rows = torch.tensor(prompt_rows, dtype=torch.int64, device=device)
+        self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
-    ) -> torch.Tensor:
+        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
+    ) -> Tensor:
         """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
-        return _SharedPrompts.apply(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE, self)
+        q_THE = rotate(q_THE, cos_sin)
+        k_TKE = rotate(k_TKE, cos_sin)
+        return _SharedPrompts.apply(q_THE, k_TKE, v_TKE, self)
 
 
 def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
@@ -83,20 +88,21 @@ class _SharedPrompts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dout_THE):
-        (q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random), attend = ctx.saved_tensors, ctx.attend
+        q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random = ctx.saved_tensors
+        attend = ctx.attend
         rows, prompt_rows = attend.completion_rows, attend.prompt_rows
         dout_THE = dout_THE.contiguous()
         with _repeatable():
             grads = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *random)
         if len(rows):
             q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
-            dout_XHE, out_XHE, lse_HX = dout_THE[rows], out_THE[rows], lse_HT[:, rows].contiguous()
+            dout_XHE, out_XHE = dout_THE[rows], out_THE[rows]
+            lse_HX = lse_HT[:, rows].contiguous()
             with _repeatable():
                 parts = attend.backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *attend.across, *random)
-            grads = (
-                whole.index_copy_(0, where, whole[where] + part)
-                for whole, where, part in zip(grads, (rows, prompt_rows, prompt_rows), parts, strict=True)
-            )
+            places = (rows, prompt_rows, prompt_rows)
+            for grad, place, part in zip(grads, places, parts, strict=True):
+                grad.index_copy_(0, place, grad[place] + part)
         return *grads, None
 
 

@@ -6,6 +6,7 @@ same faster; on a GPU, flash.py does.
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention import dense
@@ -22,11 +23,17 @@ class PackedAttention:
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
         prompt_lengths = [group.prompt_length for group in layout.groups]
-        prompt_of_completion = [p for p, group in enumerate(layout.groups) for _ in group.completion_lengths]
-        self.num_prompts, self.prompt_width = len(prompt_lengths), max(prompt_lengths, default=0)
-        self.num_completions = len(prompt_of_completion)
-        self.completion_width = max((n for group in layout.groups for n in group.completion_lengths), default=0)
-        self.num_places = self.num_prompts * self.prompt_width + self.num_completions * self.completion_width
+        prompt_of_completion, completion_lengths = [], []
+        for prompt, group in enumerate(layout.groups):
+            prompt_of_completion += [prompt] * len(group.completion_lengths)
+            completion_lengths += group.completion_lengths
+        self.num_prompts = len(prompt_lengths)
+        self.prompt_width = max(prompt_lengths, default=0)
+        self.num_completions = len(completion_lengths)
+        self.completion_width = max(completion_lengths, default=0)
+        self.prompt_places = self.num_prompts * self.prompt_width
+        self.completion_places = self.num_completions * self.completion_width
+        self.num_places = self.prompt_places + self.completion_places
         self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
@@ -39,36 +46,44 @@ class PackedAttention:
         places, number = [], 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
-            places += range(start, start + group.prompt_length)
+            end = start + group.prompt_length
+            places += range(start, end)
             for length in group.completion_lengths:
-                start = self.num_prompts * self.prompt_width + number * self.completion_width
-                places += range(start, start + length)
+                start = self.prompt_places + number * self.completion_width
+                end = start + length
+                places += range(start, end)
                 number += 1
         return places
 
     def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin | None = None
-    ) -> torch.Tensor:
+        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
+    ) -> Tensor:
         """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
-        q_THE, k_TKE = rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin)
-        (q_PSHE, q_NSHE), (k_PSKE, k_NSKE), (v_PSKE, v_NSKE) = (self._pad(x) for x in (q_THE, k_TKE, v_TKE))
+        q_PSHE, q_NSHE = self._pad(rotate(q_THE, cos_sin))
+        k_PSKE, k_NSKE = self._pad(rotate(k_TKE, cos_sin))
+        v_PSKE, v_NSKE = self._pad(v_TKE)
         out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:
-            k_NXKE = torch.cat([k_PSKE.index_select(0, self.prompt_N), k_NSKE], dim=1)
-            v_NXKE = torch.cat([v_PSKE.index_select(0, self.prompt_N), v_NSKE], dim=1)
+            k_NXKE = self._after_prompts(k_PSKE, k_NSKE)
+            v_NXKE = self._after_prompts(v_PSKE, v_NSKE)
             out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
             out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
-        return _Unpad.apply(out.reshape(self.num_places, *q_THE.shape[1:]), self.place_T)
+        padded = out.reshape(self.num_places, *q_THE.shape[1:])
+        return _Unpad.apply(padded, self.place_T)
 
-    def _pad(self, x_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        padded = x_T.new_zeros(self.num_places, *x_T.shape[1:]).index_copy(0, self.place_T, x_T)
-        prompts, completions = padded.split(
-            [self.num_prompts * self.prompt_width, self.num_completions * self.completion_width]
-        )
-        return (
-            prompts.view(self.num_prompts, self.prompt_width, *x_T.shape[1:]),
-            completions.view(self.num_completions, self.completion_width, *x_T.shape[1:]),
-        )
+    def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
+        features = x_T.shape[1:]
+        padded = x_T.new_zeros(self.num_places, *features).index_copy(0, self.place_T, x_T)
+        prompts, completions = padded.split([self.prompt_places, self.completion_places])
+        x_PS = prompts.view(self.num_prompts, self.prompt_width, *features)
+        x_NS = completions.view(self.num_completions, self.completion_width, *features)
+        return x_PS, x_NS
+
+    def _after_prompts(self, x_PSKE: Tensor, x_NSKE: Tensor) -> Tensor:
+        """Put a copy of its prompt in front of each completion."""
+        prompt_of_NSKE = x_PSKE.index_select(0, self.prompt_N)
+        return torch.cat([prompt_of_NSKE, x_NSKE], dim=1)
 
 
 class _Unpad(torch.autograd.Function):
@@ -83,36 +98,40 @@ class _Unpad(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_T):
         (place_T,) = ctx.saved_tensors
-        return grad_T.new_zeros(ctx.num_places, *grad_T.shape[1:]).index_copy_(0, place_T, grad_T), None
+        grad_padded = grad_T.new_zeros(ctx.num_places, *grad_T.shape[1:])
+        return grad_padded.index_copy_(0, place_T, grad_T), None
 
 
-def _attend(
-    q_NSHE: torch.Tensor, k_NXKE: torch.Tensor, v_NXKE: torch.Tensor, mask: torch.Tensor | None
-) -> torch.Tensor:
+def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None) -> Tensor:
     """Attend with the mask; causally if it is None."""
     if dense.usable(q_NSHE):
         if mask is None:
             mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
         return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
+    num_heads, num_kv_heads = q_NSHE.shape[2], k_NXKE.shape[2]
     out_NHSE = F.scaled_dot_product_attention(
         q_NSHE.transpose(1, 2),
         k_NXKE.transpose(1, 2),
         v_NXKE.transpose(1, 2),
         mask,
         is_causal=mask is None,
-        enable_gqa=q_NSHE.shape[2] != k_NXKE.shape[2],
+        enable_gqa=num_heads != num_kv_heads,
     )
     return out_NHSE.transpose(1, 2)
 
 
 def _completion_mask(
     prompt_lengths: list[int], prompt_width: int, completion_width: int, dtype: torch.dtype, device: torch.device | str
-) -> torch.Tensor:
+) -> Tensor:
     """Return the mask [N or 1, 1, completion_width, prompt_width + completion_width], 0 or -inf.
 
     It lets every token of a completion see the complete prompt, and its own completion causally.
     """
-    prompt = torch.arange(prompt_width, device=device) < torch.tensor(prompt_lengths, device=device)[:, None]
-    causal = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
-    allowed = torch.cat([prompt[:, None].expand(-1, completion_width, -1), causal.expand(len(prompt), -1, -1)], dim=-1)
-    return torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, float("-inf"))[:, None]
+    lengths_N = torch.tensor(prompt_lengths, device=device)
+    is_prompt_NX = torch.arange(prompt_width, device=device) < lengths_N[:, None]
+    causal_SS = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
+    prompt_NSX = is_prompt_NX[:, None].expand(-1, completion_width, -1)
+    own_NSS = causal_SS.expand(len(prompt_lengths), -1, -1)
+    allowed = torch.cat([prompt_NSX, own_NSS], dim=-1)
+    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(~allowed, float("-inf"))[:, None]

@@ -9,10 +9,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
@@ -44,8 +45,8 @@ class KernelChoice:
 
 
 def choose(
-    candidates: Mapping[str, Callable[[], torch.Tensor]],
-    wanted: torch.Tensor,
+    candidates: Mapping[str, Callable[[], Tensor]],
+    wanted: Tensor,
     tolerance: float,
     clock: Callable[[Callable], float],
     repeatable: bool = False,
@@ -63,16 +64,18 @@ def choose(
 
 
 def _in_words(trials: Mapping[str, float | str]) -> str:
-    return ", ".join(
-        f"{name}: {result}" if isinstance(result, str) else f"{name} {1e6 * result:.0f} µs"
-        for name, result in trials.items()
-    )
+    words = []
+    for name, result in trials.items():
+        is_time = isinstance(result, float)
+        words.append(f"{name} {1e6 * result:.0f} µs" if is_time else f"{name}: {result}")
+    return ", ".join(words)
 
 
-def _try(run: Callable, wanted: torch.Tensor, tolerance: float, clock: Callable) -> float | str:
+def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> float | str:
     """Return the seconds of a call, or why the implementation cannot be used."""
     try:
-        error = float((run().double() - wanted).norm() / wanted.norm())
+        difference = run().double() - wanted
+        error = float(difference.norm() / wanted.norm())
         if not error <= tolerance:  # NaN is wrong, too
             return f"wrong by {error:.1e}"
         return clock(run)
@@ -93,27 +96,31 @@ def decode_choice(
 
     The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
     """
-    c, dtype, device = model.shard_config, model.build.dtype, model.build.device
-    num_rows, num_positions = min(num_rows, TRIAL_ROWS), min(num_positions, TRIAL_POSITIONS)
+    config = model.shard_config
+    dtype, device = model.build.dtype, model.build.device
+    num_rows = min(num_rows, TRIAL_ROWS)
+    num_positions = min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         kernels = {"sdpa": kernels["sdpa"]}
     elif not Settings.kernels or triton_problem():
         kernels = {name: make for name, make in kernels.items() if name != "triton"}
     generator = torch.Generator(device).manual_seed(0)
-    q_BHE = torch.randn(num_rows, c.num_heads, c.head_dim, generator=generator, device=device).to(dtype)
-    kv_shape = 2, num_rows, c.num_kv_heads, num_positions, c.head_dim
-    kv = torch.randn(kv_shape, generator=generator, device=device).to(dtype)
+    q_shape = num_rows, config.num_heads, config.head_dim
+    kv_shape = 2, num_rows, config.num_kv_heads, num_positions, config.head_dim
+    q_BHE = torch.randn(q_shape, generator=generator, device=device).to(dtype)
+    kv_2BKSE = torch.randn(kv_shape, generator=generator, device=device).to(dtype)
     lengths_B = torch.linspace(num_positions, 1, num_rows, device=device).long()
     beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
-    wanted = sdpa(lengths_B, num_positions)(q_BHE.double(), *kv.double())
-    kv.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
+    reference = sdpa(lengths_B, num_positions)
+    wanted_BHE = reference(q_BHE.double(), *kv_2BKSE.double())
+    kv_2BKSE.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
 
-    def candidate(make: Callable) -> Callable[[], torch.Tensor]:
+    def candidate(make: Callable) -> Callable[[], Tensor]:
         attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
-        return lambda: attend()(q_BHE, *kv)
+        return lambda: attend()(q_BHE, *kv_2BKSE)
 
     candidates = {name: candidate(make) for name, make in kernels.items()}
-    return choose(candidates, wanted, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
+    return choose(candidates, wanted_BHE, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
 
 
 def configure(kernels: bool, repeatable: bool) -> None:
@@ -125,7 +132,10 @@ def configure(kernels: bool, repeatable: bool) -> None:
 # --- attention inside a micro-batch --------------------------------------------------------------------------------
 
 
-PACKED = {"torch flash": lambda layout, dtype, device: FlashPackedAttention(layout, device), "sdpa": PackedAttention}
+PACKED = {
+    "torch flash": lambda layout, dtype, device: FlashPackedAttention(layout, device),
+    "sdpa": PackedAttention,
+}
 TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 
 
@@ -137,20 +147,21 @@ def choose_packed(
     if torch.device(device).type != "cuda" or dtype not in HALF:
         return KernelChoice("sdpa", {})
 
-    def run(name: str, kind: torch.dtype) -> torch.Tensor:
+    def run(name: str, kind: torch.dtype) -> Tensor:
         *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
         out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, *leaves)
         grads = torch.autograd.grad(out, leaves, dout)
-        return torch.cat([x.detach().flatten() for x in (out, *grads)])
+        results = [x.detach().flatten() for x in (out, *grads)]
+        return torch.cat(results)
 
     with torch.inference_mode(False), torch.enable_grad():
         generator = torch.Generator(device).manual_seed(0)
-        inputs = [
-            torch.randn(TRIAL_LAYOUT.num_tokens, heads, head_dim, generator=generator, device=device)
-            for heads in (num_heads, num_kv_heads, num_kv_heads, num_heads)
-        ]
+        inputs = []
+        for heads in (num_heads, num_kv_heads, num_kv_heads, num_heads):  # of q, k, v and the gradient of the output
+            shape = TRIAL_LAYOUT.num_tokens, heads, head_dim
+            inputs.append(torch.randn(shape, generator=generator, device=device))
         return choose(
-            {name: lambda name=name: run(name, dtype) for name in PACKED},
+            {name: partial(run, name, dtype) for name in PACKED},
             run("sdpa", torch.float64),
             2 * TOLERANCE[dtype],
             clock=seconds,
@@ -160,8 +171,8 @@ def choose_packed(
 
 def packed_choice(model: "Decoder") -> KernelChoice:
     """Return the choice of attention inside the micro-batches of `model`."""
-    c, build = model.shard_config, model.build
-    return choose_packed(c.num_heads, c.num_kv_heads, c.head_dim, build.dtype, build.device)
+    config, build = model.shard_config, model.build
+    return choose_packed(config.num_heads, config.num_kv_heads, config.head_dim, build.dtype, build.device)
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:

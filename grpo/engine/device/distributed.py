@@ -25,7 +25,18 @@ TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end aft
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is the newer name
 VIRTUAL_MEMORY = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 MEET = timedelta(minutes=5)  # the ranks have to start within this time of each other
+WITH_TORCHRUN = "start it with torchrun --nproc-per-node N -m grpo.train …; for one process, unset RANK and WORLD_SIZE"
 FACT_CHARS = 80  # of a fact in a message
+
+
+def _place() -> tuple[int, int]:
+    """Return the number of this process and how many there are, as torchrun sets them; UserError (exit 2) if wrong."""
+    texts = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    with explained(ValueError, "this process does not know its place among others", WITH_TORCHRUN, CONFIG):
+        rank, world = map(int, texts)
+        if not 0 <= rank < world:
+            raise ValueError(f"RANK is {rank}, and WORLD_SIZE is {world}")
+    return rank, world
 
 
 def meet(store: dist.Store, rank: int, world: int) -> tuple[dist.Store, bool]:
@@ -61,7 +72,7 @@ class Ranks(Peers):
     """
 
     def __init__(self, device: torch.device, num_shards: int = 1):
-        super().__init__(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), device)
+        super().__init__(*_place(), device)
         self.shard, self.replicas = ALONE, self
         if self.world % num_shards:
             raise UserError(
@@ -86,7 +97,7 @@ class Ranks(Peers):
         me = f"rank {self.rank} on {socket.gethostname()}"
         what = f"{me} has not met the other {self.world - 1} processes of this run"
         fix = "start all of them within that time of each other; see the message of the one that is missing"
-        with explained(dist.DistError, what, fix, INTERNAL):
+        with explained(dist.DistError, what, fix, INTERNAL), explained(ValueError, what, WITH_TORCHRUN, CONFIG):
             found, _, _ = next(dist.rendezvous("env://", self.rank, self.world, timeout=MEET))
             store, others_were_here = meet(found, self.rank, self.world)
         backend = "nccl" if self.device.type == "cuda" else "gloo"

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.base.errors import UserError
 
 BLOCK = 128  # entries per block of the two-level search
 LIKELIEST = 4096  # tokens of a row that are looked at first: top-p 0.9 of a real model keeps 350 in the mean
 NO_CUT = float("-inf")
-_GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # of SplitMix64, as int64
+_MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX2 = 0x94D049BB133111EB - 2**64
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,7 @@ class SamplingParams:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
-def draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, params: SamplingParams
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a token per row; return ids, log-probs under the distribution drawn from, and its cuts (Completion.cuts).
 
     uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. If logits are not finite, the token
@@ -62,37 +63,44 @@ def draw(
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # even a division by 1 would copy them
         logits_BV = logits_BV / params.temperature
-    weight_BV, cut_B = logits_BV.softmax(dim=-1), no_cut_B
+    weight_BV = logits_BV.softmax(dim=-1)
+    cut_B = no_cut_B
     if params.truncates:
-        least_B1, cut_B = _threshold(logits_BV, _largest_share(weight_BV), params.top_k, params.top_p)
+        largest_p_B1 = _largest_share(weight_BV)
+        least_B1, cut_B = _threshold(logits_BV, largest_p_B1, params.top_k, params.top_p)
         weight_BV *= _reaches(logits_BV, least_B1)
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-    return id_B, (weight_BV.gather(1, id_B[:, None])[:, 0] / total_B).log(), cut_B
+    chosen_B = weight_BV.gather(1, id_B[:, None])[:, 0]
+    return id_B, (chosen_B / total_B).log(), cut_B
 
 
-def inverse_cdf(weight_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 13).
+def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first entry at which the running sum of the weights exceeds uniform · total, and the total (Eq. 16).
 
     It finds the block first, then the entry in it, so that running sums are over at most V / 128 numbers in float64. If
     a row is not finite, its entry means nothing, and its total is not finite.
     """
     block_BXX = _blocks(weight_BV)
     running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
+    last_block = running_BX.shape[1] - 1
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
-    block_B1 = torch.searchsorted(running_BX, target_B1, right=True).clamp_(max=running_BX.shape[1] - 1)  # Eq. 13
-    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, (block_B1 - 1).clamp_min(0)), 0.0)
-    chosen_B1X = block_BXX.gather(1, block_B1[:, :, None].expand(-1, -1, BLOCK))
-    inside_BX = chosen_B1X[:, 0].double().cumsum(dim=-1)
+    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
+    block_B1.clamp_(max=last_block)
+    previous_B1 = (block_B1 - 1).clamp_min(0)
+    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, previous_B1), 0.0)
+    block_B1X = block_B1[:, :, None].expand(-1, -1, BLOCK)
+    chosen_BX = block_BXX.gather(1, block_B1X)[:, 0]
+    inside_BX = chosen_BX.double().cumsum(dim=-1)
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
-    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 13
+    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 16
     id_B = (block_B1 * BLOCK + entry_B1)[:, 0]
     id_B.clamp_(max=weight_BV.shape[1] - 1)  # a row that is not finite must not crash
     return id_B, total_B.to(weight_BV.dtype)
 
 
-def _blocks(weight_BV: torch.Tensor) -> torch.Tensor:
+def _blocks(weight_BV: Tensor) -> Tensor:
     """Cut each row into blocks of BLOCK entries, the last one filled up with zeros."""
     missing = -weight_BV.shape[1] % BLOCK
     padded_BV = F.pad(weight_BV, (0, missing)) if missing else weight_BV  # a pad of 0 would copy
@@ -100,9 +108,9 @@ def _blocks(weight_BV: torch.Tensor) -> torch.Tensor:
 
 
 def _threshold(
-    logits_BV: torch.Tensor, largest_p_B1: torch.Tensor, top_k: int, top_p: float, width: int = LIKELIEST
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 14).
+    logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float, width: int = LIKELIEST
+) -> tuple[Tensor, Tensor]:
+    """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 17).
 
     Only the likeliest tokens are sorted, in rising order. The last one kept by top_k is the k-th from the end. top_p
     keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one kept is
@@ -125,37 +133,42 @@ def _threshold(
         seen_B = _exact_sum(mass_BX)
         total_B = seen_B if top_k else 1 / largest_p_B1[:, 0]
         wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
-        least_B1 = rising_BX.gather(1, inverse_cdf(mass_BX, 1 - wanted_B / seen_B)[0][:, None])
+        place_B, _ = inverse_cdf(mass_BX, 1 - wanted_B / seen_B)
+        least_B1 = rising_BX.gather(1, place_B[:, None])
         is_found_B1 = is_found_B1 if top_k else least_B1 > rising_BX[:, :1]
     num_dropped_B1 = torch.searchsorted(rising_BX, least_B1)
-    next_B1 = rising_BX.gather(1, (num_dropped_B1 - 1).clamp_min(0))
+    first_dropped_B1 = (num_dropped_B1 - 1).clamp_min(0)
+    next_B1 = rising_BX.gather(1, first_dropped_B1)
     next_B1 = torch.where(num_dropped_B1 > 0, next_B1, NO_CUT)
-    middle_B1 = (least_B1 + next_B1) / 2  # Eq. 14
+    middle_B1 = (least_B1 + next_B1) / 2  # Eq. 17
     are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
-    cut_B = (torch.where(are_neighbours_B1, least_B1, middle_B1) - best_B1 + largest_p_B1.log())[:, 0].to(best_B1.dtype)
+    limit_B1 = torch.where(are_neighbours_B1, least_B1, middle_B1)
+    cut_B1 = limit_B1 - best_B1 + largest_p_B1.log()
+    cut_B = cut_B1[:, 0].to(best_B1.dtype)
     open_B = ~is_found_B1[:, 0]
-    if width < logits_BV.shape[1] and open_B.any():
-        whole = _threshold(logits_BV[open_B], largest_p_B1[open_B], top_k, top_p, width=logits_BV.shape[1])
-        least_B1[open_B], cut_B[open_B] = whole
+    vocab_size = logits_BV.shape[1]
+    if width < vocab_size and open_B.any():
+        found = _threshold(logits_BV[open_B], largest_p_B1[open_B], top_k, top_p, width=vocab_size)
+        least_B1[open_B], cut_B[open_B] = found
     return least_B1, cut_B
 
 
-def _largest_share(weight_BV: torch.Tensor) -> torch.Tensor:
+def _largest_share(weight_BV: Tensor) -> Tensor:
     """Return the largest weight of each row [B, 1] as a share of their sum, which a softmax makes only nearly 1."""
     return weight_BV.amax(dim=-1, keepdim=True) / _exact_sum(weight_BV)[:, None]
 
 
-def _exact_sum(weight_BV: torch.Tensor) -> torch.Tensor:
+def _exact_sum(weight_BV: Tensor) -> Tensor:
     """Add each row in float64, block by block, which is much faster than entry by entry."""
     return _blocks(weight_BV).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
 
 
-def _reaches(x_BV: torch.Tensor, least_B1: torch.Tensor) -> torch.Tensor:
+def _reaches(x_BV: Tensor, least_B1: Tensor) -> Tensor:
     """Return 1 where x is at least its row's `least`, else 0. (On a CPU, numbers multiply faster than booleans.)"""
     return x_BV.clone().ge_(least_B1)
 
 
-def _largest(x_BV: torch.Tensor, number: int) -> torch.Tensor:
+def _largest(x_BV: Tensor, number: int) -> Tensor:
     """Return the largest entries of each row, rising.
 
     On a CPU NumPy finds them: its sort and partition use vector units, and are many times as fast as torch's.
@@ -169,7 +182,7 @@ def _largest(x_BV: torch.Tensor, number: int) -> torch.Tensor:
     return torch.from_numpy(np.sort(rows, axis=-1))
 
 
-def uniforms(seed_B: torch.Tensor, position_B: torch.Tensor) -> torch.Tensor:
+def uniforms(seed_B: Tensor, position_B: Tensor) -> Tensor:
     """Return a number in (0, 1), float64, for each (seed, position), int64 each: SplitMix64 (Steele, Lea, Flood 2014).
 
     It is the middle of one of 2^52 equal intervals, never 0: a 0 could draw an entry of any probability, such as 1e-45.
@@ -192,6 +205,6 @@ def hash_seed(*parts: int) -> int:
     return seed >> 1
 
 
-def _shift_right(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Shift int64 logically; torch's own shift is arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

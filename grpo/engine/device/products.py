@@ -13,6 +13,7 @@ import os
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 # oneDNN compiles code for each shape of a product, some 0.25 MB, and keeps it for 1,024 shapes; torch keeps as many
 # again. With lengths that vary, nearly every step brings new shapes, and the old code fragments the memory. The layers
@@ -23,7 +24,7 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 # Copies of a product's input, and columns to leave free to the right of each: see `append_product`.
 SpareColumns = tuple[int, int]
 
-# By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 12.
+# By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 15.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
@@ -31,10 +32,10 @@ torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 def _works(dtype: torch.dtype) -> bool:
     """Return whether this build of torch has oneDNN's two operations, and they work on this CPU in this dtype."""
     weight = torch.ones(16, 16, dtype=dtype)
+    onednn = torch.ops.mkldnn
     try:
-        torch.ops.mkldnn._linear_pointwise(
-            weight, torch.ops.mkldnn._reorder_linear_weight(weight), None, "none", [], ""
-        )
+        packed = onednn._reorder_linear_weight(weight)
+        onednn._linear_pointwise(weight, packed, None, "none", [], "")
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return True
@@ -45,26 +46,25 @@ ONEDNN = tuple(filter(_works, (torch.float32, torch.bfloat16)))  # the dtypes; C
 
 def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
     """Return a warning if products in this dtype are emulated on this device, else an empty text."""
-    if device.type == "cpu" and dtype == torch.bfloat16 and dtype not in ONEDNN:
+    is_emulated = dtype == torch.bfloat16 and dtype not in ONEDNN
+    if device.type == "cpu" and is_emulated:
         return "warning: this CPU emulates bfloat16, and is much faster in float32: set torch_dtype=float32"
     return ""
 
 
-def _by_onednn(weight_OI: torch.Tensor) -> bool:
+def _by_onednn(weight_OI: Tensor) -> bool:
     """Return whether to use oneDNN for this matrix. With gaps between the rows, oneDNN would be slow."""
-    return (
-        weight_OI.dtype in ONEDNN
-        and weight_OI.device.type == "cpu"
-        and (weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous())
-    )
+    if weight_OI.device.type != "cpu" or weight_OI.dtype not in ONEDNN:
+        return False
+    return weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous()
 
 
-def prepack(weight_OI: torch.Tensor) -> torch.Tensor:
+def prepack(weight_OI: Tensor) -> Tensor:
     """Return the weight in the layout that `linear` reads fastest. Only `linear` can read the result."""
     return torch.ops.mkldnn._reorder_linear_weight(weight_OI) if _by_onednn(weight_OI) else weight_OI
 
 
-def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
+def linear(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
     if not _by_onednn(weight_OI):
         return F.linear(x_TI, weight_OI, bias_O)
@@ -73,14 +73,14 @@ def linear(x_TI: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | N
     return torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
 
 
-def add_product(y_TO: torch.Tensor, x_TI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
+def add_product(y_TO: Tensor, x_TI: Tensor, weight_OI: Tensor) -> Tensor:
     """Add x Wᵀ to y in place, outside autograd."""
     if y_TO.is_cuda:
         return y_TO.addmm_(x_TI, weight_OI.T)
     return y_TO.add_(linear(x_TI, weight_OI))
 
 
-def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) -> tuple[torch.Tensor, ...]:
+def append_product(x: Tensor, weight_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
     """Return [x | h₁], …, [x | hₙ], where x Wᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`ops.rms_norm`, `ops.swiglu`). Then
@@ -88,16 +88,20 @@ def append_product(x: torch.Tensor, weight_RI: torch.Tensor, copies: int = 1) ->
     """
     R, width = weight_RI.shape
     if x.dim() == 2:
-        return tuple(torch.cat([x, h], dim=-1) for h in linear(x, weight_RI).chunk(copies, dim=-1))
-    x_XTI, h_XTR = x.split([width, R // copies], dim=-1)
+        h_TR = linear(x, weight_RI)
+        return tuple(torch.cat([x, h], dim=-1) for h in h_TR.chunk(copies, dim=-1))
+    x_XTI, spare_XTR = x.split([width, R // copies], dim=-1)
     if x.is_cuda:
-        torch.bmm(x_XTI, weight_RI.view(copies, -1, width).mT, out=h_XTR)
+        weight_XRI = weight_RI.view(copies, -1, width)
+        torch.bmm(x_XTI, weight_XRI.mT, out=spare_XTR)
     else:
-        h_XTR.copy_(linear(x_XTI[0], weight_RI).unflatten(-1, (copies, -1)).transpose(0, 1))
+        h_TR = linear(x_XTI[0], weight_RI)
+        h_TXR = h_TR.unflatten(-1, (copies, -1))
+        spare_XTR.copy_(h_TXR.transpose(0, 1))
     return x.unbind()
 
 
-def weight_gradient(g_TO: torch.Tensor, x_TI: torch.Tensor) -> torch.Tensor:
+def weight_gradient(g_TO: Tensor, x_TI: Tensor) -> Tensor:
     """Compute gᵀ x, the gradient of a weight [O, I], outside autograd: a sum over tokens."""
     if g_TO.dtype != torch.float32:
         return g_TO.T @ x_TI  # torch uses oneDNN itself in bfloat16
@@ -116,9 +120,9 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g_TO):
-        (x_TI, weight_OI), (for_x, for_weight, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
-        return (
-            linear(g_TO, weight_OI.T) if for_x else None,
-            weight_gradient(g_TO, x_TI) if for_weight else None,
-            g_TO.sum(dim=0) if for_bias else None,
-        )
+        x_TI, weight_OI = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        dx_TI = linear(g_TO, weight_OI.T) if for_x else None
+        dweight_OI = weight_gradient(g_TO, x_TI) if for_weight else None
+        dbias_O = g_TO.sum(dim=0) if for_bias else None
+        return dx_TI, dweight_OI, dbias_O

@@ -9,12 +9,25 @@ Everything between two such pairs (residual stream, norms) is computed by every 
 order of the shards, in float32 at least, so the sum does not depend on how many rows there are, and is the same on
 every shard bit for bit. An all-reduce promises neither; for two shards it sends as much.
 
+LoRA follows: where outputs are split, A is whole, B is split, and dA is a sum of terms; where inputs are split, the
+reverse. Of the vocabulary, a shard has the logits of its tokens; log Σ exp and the entropy come from four numbers per
+shard and row (split_softmax.py), and so does the token that is drawn (split_draw.py). With top-k or top-p, logits are
+gathered to draw. A row's scale in 8 bits is that of the whole row.
+
+Bit for bit as with one process: prompts, seeds, the start of A, dropout masks, the layout of all files; and all shards
+have the same activations, tokens and log-probs as each other. Equal but for rounding: sums of terms (y, dx, dA, dB),
+log Σ exp, the norm of the gradient. A token drawn from equal logits is the same, unless u · total lies within rounding
+of the edge between two tokens. tests/grpo/test_shards.py has the bounds. (AdamW's first update is lr g / (|g| + ε):
+where |g| is about ε = 10⁻⁸, an error of 10⁻¹⁰ in g moves the weight by up to 10⁻² lr, so after a cold start in float32
+no bound on weights is promised; in float64 both stages differ by less than 10⁻¹⁰.)
+
 A process that has the model for itself is `ALONE`, whose methods return what they are given.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.peers import Peers
 
@@ -35,38 +48,40 @@ class Shard(Peers):
 
     def part(self, size: int) -> slice:
         """Return the part of a block of this size that this shard has."""
-        width = self.width(size)
-        return slice(min(size, self.rank * width), min(size, (self.rank + 1) * width))
+        start = self.rank * self.width(size)
+        stop = start + self.width(size)
+        return slice(min(size, start), min(size, stop))
 
     def width(self, size: int) -> int:
         """Return the size of a part of a block of this size, including zeros beyond its end."""
         return -(-size // self.world)
 
-    def take(self, whole: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def take(self, whole: Tensor, split: Split | None) -> Tensor:
         """Return the part of a tensor that this shard has. split: None if each shard has all of it."""
         if split is None or self.world == 1:
             return whole
         parts = []
         for block in whole.split(split.blocks, dim=split.dim):
             size = block.shape[split.dim]
-            mine, width = self.part(size), self.width(size)
-            part = block.narrow(split.dim, mine.start, mine.stop - mine.start)
+            mine = self.part(size)
+            own_size = mine.stop - mine.start
+            part = block.narrow(split.dim, mine.start, own_size)
             missing = [*part.shape]
-            missing[split.dim] = width - part.shape[split.dim]
+            missing[split.dim] = self.width(size) - own_size
             parts += [part, part.new_zeros(missing)]
         return torch.cat(parts, dim=split.dim)
 
-    def join(self, part: torch.Tensor, split: Split | None) -> torch.Tensor:
+    def join(self, part: Tensor, split: Split | None) -> Tensor:
         """Return the tensor whose parts the shards have. All shards must call it."""
         if split is None or self.world == 1:
             return part
-        parts = [
-            one.split([self.width(size) for size in split.blocks], dim=split.dim) for one in self.stack(part).unbind()
-        ]
-        blocks = [torch.cat(block, dim=split.dim) for block in zip(*parts, strict=True)]
-        return torch.cat(
-            [block.narrow(split.dim, 0, size) for block, size in zip(blocks, split.blocks, strict=True)], split.dim
-        )
+        widths = [self.width(size) for size in split.blocks]
+        of_shards = [one.split(widths, dim=split.dim) for one in self.stack(part).unbind()]
+        blocks = []
+        for size, *parts in zip(split.blocks, *of_shards, strict=True):
+            block = torch.cat(parts, dim=split.dim)
+            blocks.append(block.narrow(split.dim, 0, size))
+        return torch.cat(blocks, split.dim)
 
     def whole_shape(self, part: torch.Size, split: Split | None) -> torch.Size:
         """Return the shape of the tensor, given that of a part."""
@@ -75,7 +90,7 @@ class Shard(Peers):
             shape[split.dim] = sum(split.blocks)
         return torch.Size(shape)
 
-    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+    def add_up(self, tensor: Tensor) -> Tensor:
         """Return the sum over the shards, added in their order, in float32 at least, and rounded once."""
         total, *others = self.stack(tensor).unbind()
         total = total.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -83,11 +98,11 @@ class Shard(Peers):
             total = total + other
         return total.to(tensor.dtype)
 
-    def spread(self, x: torch.Tensor) -> torch.Tensor:
+    def spread(self, x: Tensor) -> Tensor:
         """Return x, the same on all shards, for products split by their outputs: their gradients of x are summed."""
         return _Spread.apply(x, self) if self.world > 1 and torch.is_grad_enabled() else x
 
-    def collect(self, y: torch.Tensor) -> torch.Tensor:
+    def collect(self, y: Tensor) -> Tensor:
         """Return the sum over the shards of products split by their inputs. Its gradient is that of each product."""
         return _Collect.apply(y, self) if self.world > 1 else y
 

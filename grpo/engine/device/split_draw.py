@@ -1,11 +1,12 @@
 """Draw a token from a vocabulary that shards share: each has the logits of some tokens. (draw.py has those of all.)
 
 The shards tell each other their largest logit and their mass relative to it. So all of them know in whose part of the
-vocabulary the running sum exceeds u · total (Eq. 13). That shard finds the token, and tells it with its logit. For each
+vocabulary the running sum exceeds u · total (Eq. 16). That shard finds the token, and tells it with its logit. For each
 row, four numbers are sent in place of a part's logits. top-k and top-p need all logits in one place.
 """
 
 import torch
+from torch import Tensor
 
 from grpo.engine.device.draw import NO_CUT, inverse_cdf
 from grpo.engine.device.shard import Shard
@@ -13,33 +14,49 @@ from grpo.engine.device.split_softmax import DROPPED
 
 
 def split_draw(
-    logits_BV: torch.Tensor, uniform_B: torch.Tensor, temperature: float, shard: Shard, vocab_size: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits_BV: Tensor, uniform_B: Tensor, temperature: float, shard: Shard, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `draw.draw` returns for all of the vocabulary without top-k and top-p; every shard gets the same.
 
     logits_BV: of this shard's part of the vocabulary, which is filled up to the width of the others.
     """
     own = shard.part(vocab_size)
-    z_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)) / (temperature or 1)
-    z_BV[:, own.stop - own.start :] = DROPPED
+    exact = torch.promote_types(logits_BV.dtype, torch.float32)
+    size = own.stop - own.start
+    z_BV = logits_BV.to(exact) / (temperature or 1)
+    z_BV[:, size:] = DROPPED
     top_B, place_B = z_BV.max(dim=1)
     weight_BV = (z_BV - top_B[:, None]).exp()
-    top_NB, mass_NB = _stack(shard, top_B, weight_BV.sum(dim=1, dtype=torch.float64))
+    mass_B = weight_BV.sum(dim=1, dtype=torch.float64)
+    top_NB, mass_NB = _stack(shard, top_B, mass_B)
     highest_B = top_NB.amax(dim=0)
     if temperature == 0:
-        owner_B, log_total_B = top_NB.argmax(dim=0), 0
+        owner_B = top_NB.argmax(dim=0)
+        log_total_B = 0
     else:
-        running_NB = (mass_NB * (top_NB - highest_B).exp()).cumsum(dim=0)
-        target_B, log_total_B = uniform_B * running_NB[-1], running_NB[-1].log()
-        owner_B = (running_NB <= target_B).sum(dim=0).clamp_(max=shard.world - 1)  # Eq. 13
+        common_NB = mass_NB * (top_NB - highest_B).exp()  # relative to one logit
+        running_NB = common_NB.cumsum(dim=0)
+        total_B = running_NB[-1]
+        log_total_B = total_B.log()
+        target_B = uniform_B * total_B
+        owner_B = (running_NB <= target_B).sum(dim=0)  # Eq. 16
+        owner_B = owner_B.clamp_(max=shard.world - 1)
         before_B = running_NB[shard.rank - 1] if shard.rank else 0
-        inside_B = (target_B - before_B) / (running_NB[shard.rank] - before_B)  # from 0 to 1 where this shard is owner
-        place_B, _ = inverse_cdf(weight_BV, inside_B.clamp_(0, 1 - 1e-12))  # rounding never steps past the part
-    logit_B = z_BV.gather(1, place_B[:, None])[:, 0]
-    id_B, logit_B = (values_NB.gather(0, owner_B[None])[0] for values_NB in _stack(shard, place_B + own.start, logit_B))
-    return id_B.long(), logit_B - highest_B - log_total_B, torch.full_like(logit_B, NO_CUT)
+        own_B = running_NB[shard.rank] - before_B
+        inside_B = (target_B - before_B) / own_B  # from 0 to 1 where this shard is owner
+        inside_B = inside_B.clamp_(0, 1 - 1e-12)  # rounding never steps past the part
+        place_B, _ = inverse_cdf(weight_BV, inside_B)
+    logit_B1 = z_BV.gather(1, place_B[:, None])
+    logit_B = logit_B1[:, 0]
+    id_NB, logit_NB = _stack(shard, place_B + own.start, logit_B)
+    id_B = id_NB.gather(0, owner_B[None])[0]
+    logit_B = logit_NB.gather(0, owner_B[None])[0]
+    logp_B = logit_B - highest_B - log_total_B
+    cut_B = torch.full_like(logp_B, NO_CUT)
+    return id_B.long(), logp_B, cut_B
 
 
-def _stack(shard: Shard, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:
     """Return what all shards have of some numbers per row, [N, B] each, in float64."""
-    return shard.stack(torch.stack([value_B.double() for value_B in values])).unbind(1)
+    own_XB = torch.stack([value_B.double() for value_B in values])
+    return shard.stack(own_XB).unbind(1)

@@ -1,6 +1,6 @@
 """The policy's network, in and out of Hugging Face's formats.
 
-Read decoder.py first (Qwen2, Qwen3, Llama, Mistral), then lora.py (adapters inside one product, Eq. 12),
+Read decoder.py first (Qwen2, Qwen3, Llama, Mistral), then lora.py (adapters inside one product, Eq. 15),
 master_weight.py, int8_weight.py (frozen weights in 8 bits) and rope.py. weights.py reads and writes checkpoints,
 adapter.py PEFT's adapters, and gguf.py reads GGUF files. policy.py assembles all that a run starts from. slices.py says
 which part of each tensor a shard holds. memory.py counts what a training step keeps. This folder may import device/,

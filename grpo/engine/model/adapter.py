@@ -22,10 +22,16 @@ from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.slices import split_of
-from grpo.engine.model.weights import NAMES_SHOWN, projections, read_tensors
+from grpo.engine.model.weights import NAMES_SHOWN, finite, projections, read_tensors
 
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PICKLE_FILE = "adapter_model.bin"  # of older versions of PEFT and LLaMA-Factory
+CONVERT = (  # torch loads its weights, and nothing else that a pickle may hold
+    "python -c \"import torch; from safetensors.torch import save_file; d = '{folder}/adapter_model'; "
+    "w = torch.load(d + '.bin', 'cpu'); "
+    "save_file({{k: v.contiguous() for k, v in w.items()}}, d + '.safetensors')\""
+)
 PATTERN_SECONDS = 1.0  # of computing, for a regular expression of an adapter
 # Keys of PEFT's LoraConfig with which an adapter is still W + s B A. Any other key that is set, even one that a later
 # PEFT adds, means that a layer is computed differently or that base weights were changed.
@@ -35,6 +41,13 @@ PLAIN_KEYS = set(
     "target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying "
     "megatron_core qalora_group_size".split()
 )
+READ_KEYS = {  # those of PLAIN_KEYS that matter here -> their types, in JSON
+    "base_model_name_or_path": (str, type(None)),
+    "revision": (str, type(None)),
+    "lora_alpha": (int, float),
+    "alpha_pattern": (dict, type(None)),
+    "use_rslora": (bool, type(None)),
+}
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")  # initialisations that keep the base weights
 DAMAGED = (OSError, ValueError, SafetensorError, TypeError, AttributeError, ArithmeticError, RecursionError, re.error)
 MERGE = f"it must hold {CONFIG_FILE} and {WEIGHTS_FILE}; merge any other adapter into its base with PEFT first"
@@ -62,14 +75,30 @@ def read_settings(folder: Path) -> dict:
     """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        if wrong := [key for key, kinds in READ_KEYS.items() if type(config.get(key, kinds[0]())) not in kinds]:
+            raise ValueError(
+                f"it has another type than in PEFT's files: {', '.join(f'{k} {config[k]!r}' for k in wrong)}"
+            )
         if extras := _extras(config):
             raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
         return config
 
 
+def check_safe(folder: Path) -> None:
+    """Raise UserError (exit 3) if an adapter's weights are a pickle alone."""
+    if (folder / PICKLE_FILE).exists() and not (folder / WEIGHTS_FILE).exists():
+        raise UserError(
+            f"{folder} holds {PICKLE_FILE} and no {WEIGHTS_FILE}",
+            "a .bin file is a pickle, which can run any code, and is never read here",
+            f"convert it, if you trust it: {CONVERT.format(folder=folder)}",
+            PREFLIGHT,
+        )
+
+
 def load_adapter(folder: Path) -> Adapter:
     """Read an adapter written by PEFT or by `save_adapter`; UserError (exit 3) if it is not a plain LoRA adapter."""
     config = read_settings(folder)
+    check_safe(folder)
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
         pairs = _scaled_pairs(load_file(folder / WEIGHTS_FILE), config)
     return Adapter(pairs, config.get("base_model_name_or_path"), config.get("revision") or "main")
@@ -100,7 +129,10 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
     with time_limit(PATTERN_SECONDS):
         for module, half in halves.items():
             A, B = half["lora_A"], half["lora_B"]
-            pairs[module] = A, _scale(config, module, A.shape[0]) * B
+            scale = _scale(config, module, A.shape[0])
+            pairs[module] = A, scale * B
+            if not pairs[module][1].isfinite().all():
+                raise ValueError(f"{module} is scaled by {scale}, and is not finite then")
     return pairs
 
 
@@ -142,7 +174,9 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
     for module, before in _exact_weights(checkpoint, shard, splits) if model.build.int8 else weights.items():
         if module in adapter.pairs:
             A, B = _halves(splits[module], shard.take, *adapter.pairs[module])
-            weights[module].copy_(before.to(exact) + B.to(before.device) @ A.to(before.device))
+            merged = before.to(exact) + B.to(before.device) @ A.to(before.device)
+            finite(f"{module}, merged with its adapter,", merged, model.build.dtype)
+            weights[module].copy_(merged)
     model.refresh()
 
 
@@ -207,7 +241,7 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
     }
     tensors = {}
     for module, (A, B) in adapter.pairs.items():
-        tensors[f"{PREFIX}{module}.lora_A.weight"] = A.contiguous()
-        tensors[f"{PREFIX}{module}.lora_B.weight"] = (B / scale).contiguous()
+        for name, half in (("lora_A", A), ("lora_B", B / scale)):
+            tensors[f"{PREFIX}{module}.{name}.weight"] = finite(f"{name} of {module}", half, half.dtype).contiguous()
     save_tensors(tensors, folder / WEIGHTS_FILE)
     write_json(folder / CONFIG_FILE, config)

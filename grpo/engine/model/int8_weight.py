@@ -1,7 +1,7 @@
 """Frozen matrices in 8 bits, W = scale q: whole numbers from -127 to 127, and a float32 scale per row (2208.07339).
 
 Only storage changes, not arithmetic: a product first writes [scale q | s B] in the model's dtype, and then multiplies
-as in Eq. 12. So sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the
+as in Eq. 15. So sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the
 product, where sums are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
 """
 

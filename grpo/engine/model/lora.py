@@ -1,6 +1,6 @@
 """Linear layers, and LoRA (2106.09685) as one matrix product over an augmented inner dimension.
 
-    y = x Wᵀ + s (x Aᵀ) Bᵀ + b   =   [x | x Aᵀ] [W | s B]ᵀ + b                                    Eq. 12
+    y = x Wᵀ + s (x Aᵀ) Bᵀ + b   =   [x | x Aᵀ] [W | s B]ᵀ + b                                    Eq. 15
 
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
 In bf16, the left-hand form rounds both terms before it adds them, and merging rounds W + s B A. Both lose most of an
@@ -84,7 +84,7 @@ class Linear(nn.Module):
 
 
 class LoraLinear(Linear):
-    """Eq. 12: `Linear` with frozen weights and an adapter on some of its parts.
+    """Eq. 15: `Linear` with frozen weights and an adapter on some of its parts.
 
     A: [R, I], with the rows of all adapted parts, one part after the other. B: one [O_part, r] per adapted part.
     weight: [O, I + R]. The columns from I on hold s B: a block for each adapted part, and zeros elsewhere.
@@ -119,7 +119,7 @@ class LoraLinear(Linear):
         """Multiply each [x | its part of x Aᵀ] with its [W | s B], outside autograd."""
         bias_O = self.added_bias()
         biases = [None if bias_O is None else bias_O[rows] for rows in self.product_rows]
-        return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 12
+        return tuple(map(frozen_linear, inputs, weights, biases))  # Eq. 15
 
     def weights(self) -> list[torch.Tensor | Int8Rows]:
         """Return [W | s B] of each product."""
@@ -163,7 +163,7 @@ class LoraLinear(Linear):
 
 
 class _AugmentedLinear(torch.autograd.Function):
-    """Eq. 12 and its gradient.
+    """Eq. 15 and its gradient.
 
     With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
     dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py

@@ -5,11 +5,14 @@ layer; tests compare it with what is really saved.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import psutil
 import torch
 
+from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.device.ops import will_use_kernels
 from grpo.engine.model.decoder import Decoder
@@ -25,6 +28,10 @@ RESERVE = {"cuda": 0.1, "mps": 0.25, "cpu": 0.25}
 ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
 LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
 CHUNK = {"cuda": 2048, "mps": 256, "cpu": 256}  # tokens whose logits exist at the same time, if memory allows
+LARGER = (  # what to do if a model does not fit
+    "use a device with more memory or a smaller model; lower lora_r; base_weights=int8 halves a model in bfloat16; "
+    "torchrun with tensor_parallel_size shares it among devices"
+)
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 
 
@@ -240,6 +247,19 @@ def halve(budget: Budget, longest: int) -> Budget | None:
     """Halve the tokens per micro-batch, which leaves the gradient the same; None if one completion would not fit."""
     tokens = budget.tokens // 2
     return replace(budget, tokens=tokens) if tokens >= longest else None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Say of memory that runs out in loading what helps there (exit 8): no setting of a step does."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not is_out_of_memory(error):
+            raise
+        count = "`python -m grpo.doctor CONFIG` counts what it needs"
+        why = reason(error)
+        raise UserError("out of memory while the model was loaded", why, f"{LARGER}; {count}", MEMORY) from error
 
 
 def release() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.folders import check_unchanged
 from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
@@ -25,6 +26,7 @@ from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.master_weight import master_dtype
+from grpo.engine.model.memory import loading
 from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
 
 
@@ -86,6 +88,7 @@ class Policy:
         return model
 
 
+@loading()
 def load_policy(
     config: TrainConfig | SftConfig, device: torch.device, train_weights: bool = True, shard: Shard = ALONE
 ) -> Policy:
@@ -94,8 +97,8 @@ def load_policy(
     With lora_r 0 there is no adapter: all weights are trained, or none if `train_weights` is False. A model path with
     an adapter stands for the adapter on its base. shard: the part of the model to load.
     """
-    parts = find_parts(config)
     tokenizer = load_encoder(config).tokenizer  # before the weights, which take minutes
+    parts = find_parts(config)
     end_ids = eos_ids(parts.model, tokenizer)
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
@@ -114,10 +117,11 @@ def load_policy(
 
 def load_encoder(config: TrainConfig | SftConfig) -> ChatEncoder:
     """Load the tokenizer of a policy with its chat template; UserError (exit 3) if they cannot make prompts."""
-    folder = find_parts(config).tokenizer
+    folder = find_parts(config, weights=False).tokenizer
     return ChatEncoder(load_tokenizer(folder, config.chat_template, config.chat_template_kwargs))
 
 
+@loading()
 def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     """Return the frozen policy of step 0.
 
@@ -151,11 +155,14 @@ class ModelParts:
     base: tuple[str, str]
 
 
-def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
-    """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's."""
+def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelParts:
+    """Find the model that a configuration names. An adapter's own tokenizer, if it has one, goes before its base's.
+
+    weights: False downloads, of a hub's model, config and tokenizer alone.
+    """
     name, revision = config.model_name_or_path, config.model_revision
-    folder = _fetch(name, revision)
-    adapter = fetch_model(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
+    folder = _fetch(name, revision, weights=weights)
+    adapter = _fetch(config.adapter_name_or_path, kind="adapter") if config.adapter_name_or_path else None
     base = str(Path(name).resolve()) if Path(name).exists() else name
     if is_adapter(folder):
         if adapter:
@@ -169,17 +176,26 @@ def find_parts(config: TrainConfig | SftConfig) -> ModelParts:
         base, its_revision = base_of(adapter)
         is_of_base = revision != "main" and Path(name).is_dir()  # a folder has no revision of its own
         revision = revision if is_of_base else its_revision
-        folder = _fetch_base(base, revision, adapter)
+        folder = _fetch_base(base, revision, adapter, weights)
     if config.tokenizer_name_or_path:
-        tokenizer = _fetch(config.tokenizer_name_or_path)
+        tokenizer = _fetch(config.tokenizer_name_or_path, ignored="*.safetensors", weights=False)
     else:
         tokenizer = adapter if adapter and has_tokenizer(adapter) else folder
     return ModelParts(folder, adapter, tokenizer, (base, revision))
 
 
-def _fetch(name: str, revision: str = "main") -> Path:
-    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be."""
-    return open_gguf(name) if is_gguf(name) else fetch_model(name, revision)
+def _fetch(name: str, revision: str = "main", ignored: str = "", **options: str | bool) -> Path:
+    """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be.
+
+    UserError (exit 6) if a local one has a manifest that its files do not fit; files that fit `ignored` need not.
+    options: those of `fetch_model`.
+    """
+    if is_gguf(name):
+        return open_gguf(name)
+    folder = fetch_model(name, revision, **options)
+    if Path(name).is_dir():  # files of the hub are links into a cache
+        check_unchanged(folder, ignored)
+    return folder
 
 
 def base_of(adapter: Path) -> tuple[str, str]:
@@ -196,16 +212,18 @@ def base_of(adapter: Path) -> tuple[str, str]:
     return find_model(base, adapter), settings.get("revision") or "main"
 
 
-def _fetch_base(base: str, revision: str, adapter: Path) -> Path:
+def _fetch_base(base: str, revision: str, adapter: Path, weights: bool) -> Path:
     try:
-        return _fetch(base, revision)
+        return _fetch(base, revision, weights=weights)
     except UserError as error:
+        if error.exit_code != PREFLIGHT:
+            raise
         raise UserError(
             f"the base model of the adapter {adapter} cannot be found",
             f"{error.what}: {error.why}",
             "set model_name_or_path to the base, and adapter_name_or_path to the adapter; or correct "
             "base_model_name_or_path in its adapter_config.json",
-            error.exit_code,
+            PREFLIGHT,
         ) from None
 
 

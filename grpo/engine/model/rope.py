@@ -17,16 +17,16 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    if rope["rope_type"] in ("yarn", "llama3"):
-        rope.setdefault(
-            "original_max_position_embeddings",
-            config.get("original_max_position_embeddings") or config.get("max_position_embeddings"),
-        )
-    if rope["rope_type"] == "yarn" and not rope.get("factor"):
+    kind = rope["rope_type"]
+    if kind in ("yarn", "llama3"):
+        original = config.get("original_max_position_embeddings") or config.get("max_position_embeddings")
+        rope.setdefault("original_max_position_embeddings", original)
+    if kind == "yarn" and not rope.get("factor"):
         rope["factor"] = config["max_position_embeddings"] / rope["original_max_position_embeddings"]
-    if rope["rope_type"] not in _FREQUENCIES or rope.get("partial_rotary_factor", 1.0) != 1.0:
+    is_partial = rope.get("partial_rotary_factor", 1.0) != 1.0
+    if kind not in _FREQUENCIES or is_partial:
         raise UserError(
-            f"the checkpoint's rope type {rope['rope_type']!r} is not supported",
+            f"the checkpoint's rope type {kind!r} is not supported",
             f"known types: {', '.join(_FREQUENCIES)}, over all of the head",
             "use another checkpoint",
             PREFLIGHT,
@@ -39,11 +39,17 @@ def cos_sin_tables(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
     exact = torch.promote_types(dtype, torch.float32)
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device).to(exact) / head_dim
-    frequency, amplitude = _FREQUENCIES[rope["rope_type"]](1.0 / rope["rope_theta"] ** exponent, rope)
-    angle = torch.arange(num_positions, dtype=exact, device=device)[:, None] * frequency
+    number = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device)
+    exponent = number.to(exact) / head_dim
+    plain = 1.0 / rope["rope_theta"] ** exponent
+    scale = _FREQUENCIES[rope["rope_type"]]
+    frequency, amplitude = scale(plain, rope)
+    position_S = torch.arange(num_positions, dtype=exact, device=device)
+    angle = position_S[:, None] * frequency
     angle_SE = torch.cat([angle, angle], dim=-1)
-    return (angle_SE.cos() * amplitude).to(dtype), (angle_SE.sin() * amplitude).to(dtype)
+    cos_SE = angle_SE.cos() * amplitude
+    sin_SE = angle_SE.sin() * amplitude
+    return cos_SE.to(dtype), sin_SE.to(dtype)
 
 
 def _default(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
@@ -59,7 +65,8 @@ def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     keep = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequency * (keep + (1 - keep) / rope["factor"]), 1.0
+    slowed = (1 - keep) / rope["factor"]
+    return frequency * (keep + slowed), 1.0
 
 
 def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
@@ -68,18 +75,23 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     Dimensions with fewer than beta_slow turns are slowed down by `factor`, those with more than beta_fast are kept.
     Attention is sharpened by scaling cos and sin.
     """
-    context, half = rope["original_max_position_embeddings"], frequency.numel()
+    context = rope["original_max_position_embeddings"]
     factor = rope["factor"]
+    half = frequency.numel()
 
     def dimension(turns: float) -> float:
-        return half * math.log(context / (turns * 2 * math.pi)) / math.log(rope["rope_theta"])
+        wavelengths = context / (turns * 2 * math.pi)
+        return half * math.log(wavelengths) / math.log(rope["rope_theta"])
 
-    low, high = dimension(rope.get("beta_fast") or 32), dimension(rope.get("beta_slow") or 1)
+    low = dimension(rope.get("beta_fast") or 32)
+    high = dimension(rope.get("beta_slow") or 1)
     if rope.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, 2 * half - 1)
+    low = max(low, 0)
+    high = min(high, 2 * half - 1)
+    width = max(high - low, 0.001)
     number = torch.arange(half, dtype=frequency.dtype, device=frequency.device)
-    slow = ((number - low) / max(high - low, 0.001)).clamp(0, 1)
+    slow = ((number - low) / width).clamp(0, 1)
     return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
 
 
@@ -87,10 +99,12 @@ def _yarn_amplitude(rope: dict[str, Any], factor: float) -> float:
     def sharpen(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    if rope.get("attention_factor") is not None:
-        return rope["attention_factor"]
-    if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return sharpen(rope["mscale"]) / sharpen(rope["mscale_all_dim"])
+    given = rope.get("attention_factor")
+    if given is not None:
+        return given
+    scale, scale_of_all = rope.get("mscale"), rope.get("mscale_all_dim")
+    if scale and scale_of_all:
+        return sharpen(scale) / sharpen(scale_of_all)
     return sharpen(1.0)
 
 

@@ -1,7 +1,7 @@
 """The forms that a model's layers take while it samples: weights packed, merged, or with room for x Aᵀ in their inputs.
 
 The layers themselves (lora.py, decoder.py) know nothing of it: `sampling_forms` puts these in their places, and takes
-them out again. What each form computes is the same, Eq. 12, bit for bit, with one exception: in float32 on a CPU, a
+them out again. What each form computes is the same, Eq. 15, bit for bit, with one exception: in float32 on a CPU, a
 layer with an adapter is a merged copy, W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x
 in every product: a tenth of generation if the layers are thin. Log-probs of sampler and trainer then differ by float32
 rounding. Weights in 8 bits (`base_weights: int8`) are never merged.
@@ -105,7 +105,7 @@ class MergedLinear(PackedLinear):
 
 
 class PackedLoraLinear(PackedLinear):
-    """Eq. 12 with A and each [W | s B] packed.
+    """Eq. 15 with A and each [W | s B] packed.
 
     spare_columns: how many copies of its input, and how many columns to the right of each, spare it copying x.
     """
@@ -119,7 +119,7 @@ class PackedLoraLinear(PackedLinear):
 
     def products(self, x_TI: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs = append_product(x_TI, self.A_RI, len(self.weights))
-        return self.module.multiply(inputs, self.weights)  # Eq. 12
+        return self.module.multiply(inputs, self.weights)  # Eq. 15
 
 
 class SparingNorm(nn.Module):

@@ -60,8 +60,8 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
         elif not is_meta:
             tensor = build.shard.take(stored[:], splits[name])  # of the file, only these bytes are read
-            if not torch.isfinite(tensor).all():
-                problems.append(f"{name} holds numbers that are not finite")
+            if not torch.isfinite(tensor.to(build.dtype)).all():
+                problems.append(f"{name} holds numbers that are not finite in {build.dtype}")
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
@@ -120,7 +120,7 @@ def save_checkpoint(
 
     def read(name: str) -> torch.Tensor:
         linear, part = found.get(name.removesuffix(".weight"), (None, ""))
-        merged = _merged(named[name], linear, part).to(dtype)
+        merged = finite(name, _merged(named[name], linear, part), dtype)
         return shard.join(merged, splits[name]).contiguous().cpu()
 
     if folder is None:
@@ -133,6 +133,19 @@ def save_checkpoint(
     write_json(folder / "config.json", raw)
     shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
     write_tensors({name: shape.numel() * dtype.itemsize for name, shape in shapes.items()}, read, folder, file_bytes)
+
+
+def finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in `dtype`; UserError (exit 3) if a number of it is infinite there, or NaN."""
+    converted = tensor.to(dtype)
+    if not torch.isfinite(converted).all():
+        raise UserError(
+            f"{name} would hold numbers that are not finite",
+            f"its largest one is {tensor.abs().max():.3g} in {tensor.dtype}, and it is used in {dtype}",
+            "use bfloat16 or float32 if float16 alone is too narrow for it; else use another adapter or checkpoint",
+            PREFLIGHT,
+        )
+    return converted
 
 
 def write_tensors(

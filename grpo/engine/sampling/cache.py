@@ -28,9 +28,10 @@ class KVCache:
     @classmethod
     def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
         """Make a cache for the sequences of a model."""
-        c, build = model.shard_config, model.build
-        shape = c.num_layers, 2, num_slots, c.num_kv_heads, num_positions, c.head_dim
-        return cls(torch.zeros(shape, dtype=build.dtype, device=build.device))
+        config, build = model.shard_config, model.build
+        shape = config.num_layers, 2, num_slots, config.num_kv_heads, num_positions, config.head_dim
+        kv_L2BKSE = torch.zeros(shape, dtype=build.dtype, device=build.device)
+        return cls(kv_L2BKSE)
 
     @property
     def num_slots(self) -> int:
@@ -42,11 +43,12 @@ class KVCache:
 
     def reserve(self, num_positions: int) -> None:
         """Make room for `num_positions`, and a little more: growing copies everything."""
-        if num_positions > self.num_positions:
-            old_L2BKSE, more = self.kv_L2BKSE, -num_positions % GROWTH + num_positions - self.num_positions
-            self.kv_L2BKSE = torch.cat(
-                [old_L2BKSE, old_L2BKSE.new_zeros(*old_L2BKSE.shape[:4], more, old_L2BKSE.shape[5])], dim=4
-            )
+        if num_positions <= self.num_positions:
+            return
+        wanted = num_positions + -num_positions % GROWTH
+        L, _, B, K, S, E = self.kv_L2BKSE.shape
+        more_L2BKSE = self.kv_L2BKSE.new_zeros(L, 2, B, K, wanted - S, E)
+        self.kv_L2BKSE = torch.cat([self.kv_L2BKSE, more_L2BKSE], dim=4)
 
     def read(self, layer: int, num_rows: int, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return views k_BKSE, v_BKSE of the first `num_rows` slots and `num_positions` positions."""

@@ -38,7 +38,8 @@ class DecodeGraphs:
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
         # Without kernels, top-k and top-p need torch's sort, which has not been tried inside a graph.
-        can_capture = not params.truncates or uses_kernels(self.slots.cache.kv_L2BKSE)
+        has_kernels = uses_kernels(self.slots.cache.kv_L2BKSE)
+        can_capture = has_kernels or not params.truncates
         if self.capture is None or not can_capture:
             for _ in range(steps):
                 self.step(rows, params, head_VD)
@@ -51,7 +52,8 @@ class DecodeGraphs:
 
     def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate one token for each of the first `rows` slots."""
-        attend = DecodeAttention.over_all_positions(self.slots.cache, self.slots.position_B[:rows], self.kernel)
+        positions_B = self.slots.position_B[:rows]
+        attend = DecodeAttention.over_all_positions(self.slots.cache, positions_B, self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
     def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> torch.cuda.CUDAGraph:
@@ -69,4 +71,5 @@ def bucket(live: int, num_slots: int) -> int:
     for limit, smaller in ((256, 16), (64, 8), (8, 4), (4, 2), (2, 1)):
         if live <= limit:
             multiple = smaller
-    return min(ceil(live / multiple) * multiple, num_slots)
+    rounded = ceil(live / multiple) * multiple
+    return min(rounded, num_slots)

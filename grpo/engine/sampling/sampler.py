@@ -8,6 +8,7 @@ end. Log-probs are those of the distribution that was really sampled from.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 
 import torch
@@ -99,9 +100,9 @@ class Sampler:
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
         total = len(prompts) * num_generations
         limits = limits or [params.max_new_tokens] * total
-        waiting = deque(
-            _Sequence(number, number // num_generations, limits[number], seeds[number]) for number in range(total)
-        )
+        waiting: deque[_Sequence] = deque()
+        for number in range(total):
+            waiting.append(_Sequence(number, number // num_generations, limits[number], seeds[number]))
         done: list[Completion | None] = [None] * total
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
@@ -122,7 +123,8 @@ class Sampler:
         """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
-            running.admit(deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)]))
+            only = _Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
+            running.admit(deque([only]))
             for count in range(params.max_new_tokens):
                 running.decode(1)
                 check_finite(running.slots.logps_BX[0, count].item())
@@ -163,7 +165,8 @@ class _Running:
         else:
             self.slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
         self.cache = self.slots.cache
-        self.head_VD, self.eos = head_VD, torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
+        self.head_VD = head_VD
+        self.eos = torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
         self.prefilled: dict[int, torch.Tensor] = {}  # number of a prompt -> its keys and values [L, 2, K, S, E]
@@ -184,8 +187,9 @@ class _Running:
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
+        wanted = dict.fromkeys(sequence.prompt_number for sequence in islice(waiting, free))
         chosen, tokens = [], 0
-        for number in dict.fromkeys(waiting[i].prompt_number for i in range(min(free, len(waiting)))):
+        for number in wanted:
             tokens += len(self.prompts[number]) - 1
             if chosen and tokens > self.sampler.prefill_tokens:
                 break
@@ -193,20 +197,27 @@ class _Running:
         lengths = [len(self.prompts[number]) - 1 for number in chosen]
         layout = Layout.of(*((length, ()) for length in lengths))
         if not layout.num_tokens:
-            self.prefilled.update((number, self.cache.kv_L2BKSE[:, :, 0, :, :0]) for number in chosen)
+            nothing_L2KSE = self.cache.kv_L2BKSE[:, :, 0, :, :0]
+            self.prefilled.update(dict.fromkeys(chosen, nothing_L2KSE))
             return
-        ids = [token for number in chosen for token in self.prompts[number][:-1]]
-        positions = [position for length in lengths for position in range(length)]
+        ids, positions = [], []
+        for number, length in zip(chosen, lengths, strict=True):
+            ids += self.prompts[number][:length]
+            positions += range(length)
+        id_T = torch.tensor(ids, device=self.device)
+        position_T = torch.tensor(positions, device=self.device)
         record = _RecordingAttention(packed_attention(self.model, layout))
-        self.model(torch.tensor(ids, device=self.device), torch.tensor(positions, device=self.device), record)
+        self.model(id_T, position_T, record)
         self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
 
     def _enter(self, number: int, entering: list[_Sequence]) -> None:
         """Give the next slots to completions of prompt `number`, and copy its keys and values to each."""
         ids, slots = self.prompts[number], self.slots
-        rows = slice(len(self.live), len(self.live) + len(entering))
+        first = len(self.live)
+        rows = slice(first, first + len(entering))
         self.cache.reserve(len(ids))
-        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = self.prefilled[number][:, :, None]
+        prefilled_L2KSE = self.prefilled[number]
+        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
         slots.last_id_B[rows] = ids[-1]
         slots.position_B[rows] = len(ids) - 1
         slots.count_B[rows] = 0
@@ -238,7 +249,9 @@ class _Running:
     def collect(self) -> list[tuple[_Sequence, Completion]]:
         """Remove and return the sequences that have ended. The last live slot moves into each gap."""
         finished = []
-        for slot in reversed(self.slots.ended_B[: len(self.live)].nonzero()[:, 0].tolist()):
+        ended_B = self.slots.ended_B[: len(self.live)]
+        ended = ended_B.nonzero()[:, 0].tolist()
+        for slot in reversed(ended):
             finished.append((self.live[slot], self._completion(slot)))
             last = len(self.live) - 1
             if slot != last:
@@ -251,8 +264,10 @@ class _Running:
     def _completion(self, slot: int) -> Completion:
         slots, count = self.slots, int(self.slots.count_B[slot])
         ids = slots.ids_BX[slot, :count].tolist()
+        logps = slots.logps_BX[slot, :count].tolist()
+        cuts = slots.cuts_BX[slot, :count].tolist()
         reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(ids, slots.logps_BX[slot, :count].tolist(), slots.cuts_BX[slot, :count].tolist(), reason)
+        return Completion(ids, logps, cuts, reason)
 
 
 class _RecordingAttention:
@@ -265,9 +280,13 @@ class _RecordingAttention:
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
     ) -> torch.Tensor:
         k_TKE = rotate(k_TKE, cos_sin)
-        self.layers.append(torch.stack([k_TKE, v_TKE]))
-        return self.attend(layer, rotate(q_THE, cos_sin), k_TKE, v_TKE, None)
+        kv_2TKE = torch.stack([k_TKE, v_TKE])
+        self.layers.append(kv_2TKE)
+        q_THE = rotate(q_THE, cos_sin)
+        return self.attend(layer, q_THE, k_TKE, v_TKE, None)
 
     def split(self, lengths: list[int]) -> list[torch.Tensor]:
         """Return the keys and values of each prompt, [L, 2, K, S, E]."""
-        return list(torch.stack(self.layers).transpose(2, 3).split(lengths, dim=3))
+        kv_L2TKE = torch.stack(self.layers)
+        kv_L2KTE = kv_L2TKE.transpose(2, 3)
+        return list(kv_L2KTE.split(lengths, dim=3))

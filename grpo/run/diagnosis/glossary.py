@@ -18,14 +18,15 @@ GLOSSARY = {
     "num_tokens": "prompt and completion tokens since the start, all ranks; a prompt counts once per completion",
     "reward": "mean over scorable completions of the weighted sum of rewards",
     "reward_std": "standard deviation of that sum, over all groups",
-    "frac_reward_zero_std": "share of groups that teach nothing: all rewards equal, or fewer than two scorable",
+    "frac_reward_zero_std": "share of groups whose rewards are all equal, or with fewer than two scorable; they teach "
+    "nothing, unless Eq. 12, Eq. 14 or a bonus makes advantages differ (then see advantage_abs_mean)",
     "advantage_abs_mean": "mean |advantage| over completions; 0: nothing is learned",
     "credit/judged_frac": "share of tokens in sentences that the knowledge base supports or refutes (credit: sentence)",
     "credit/changed_frac": "share of tokens whose advantage got the other sign from their sentence (credit: sentence)",
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
-    "refusal_shift": "what declining earned more in this step than its reward says (Eq. 20, refusal_target)",
+    "refusal_shift": "what declining earned more in this step than its reward says (Eq. 14, refusal_target)",
     "refusal_rate_known": "share of completions that decline, among questions that their group knows: a quarter of its "
     "completions is right, and more are right than wrong",
     "rewards/<name>/mean": "mean over scorable completions",
@@ -60,8 +61,6 @@ GLOSSARY = {
     "eval/incorrect": "share of held-out questions answered wrong",
     "eval/not_attempted": "share of held-out questions that the policy declined",
     "eval/incorrect_given_attempted": "share of wrong answers among the held-out questions that were answered",
-    "eval/auroc_declining": "toy worlds of facts: probability that a held-out question that would be answered wrong is "
-    "declined more readily than one that would be answered right (grpo/evaluation/boundary.py)",
     "eval/reward": "mean reward on held-out questions",
     "eval/unscored_frac": "share of held-out answers that could not be scored",
     "eval/mean_length": "mean tokens of held-out answers",

@@ -73,8 +73,8 @@ class Health:
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
     def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
-        """Count optimizer steps without a finite gradient. In float16 they are normal until the loss scale is found."""
-        if isfinite(grad_norm) or optimizer.scale > 1:
+        """Count optimizer steps without a finite gradient. In float16 it may overflow until the loss scale is found."""
+        if isfinite(grad_norm) or optimizer.has_overflowed:
             self.not_finite = 0
         else:
             self.not_finite += 1
@@ -83,7 +83,7 @@ class Health:
         """Check the run after a training step. groups: its completions."""
         if self.not_finite >= MAX_BAD_STEPS:
             raise UserError(
-                f"training is not finite: {self.not_finite} steps in a row had no finite gradient",
+                f"training is not finite: {self.not_finite} steps in a row had no finite loss or gradient",
                 "see the last steps of metrics.jsonl",
                 "lower learning_rate or max_grad_norm, or use torch_dtype: bfloat16 instead of float16",
                 NON_FINITE,

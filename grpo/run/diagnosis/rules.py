@@ -119,7 +119,8 @@ def first_step(history: History) -> str:
         found.append("nothing is trained on")
     elif step.get("frac_reward_zero_std"):
         share = f"{step['frac_reward_zero_std']:.0%} of the groups"
-        found.append(f"{share} have equal rewards and teach nothing (no signal, in the line of each step)")
+        teaches = "" if _may_teach_by_equal_rewards(history) else " and teach nothing"
+        found.append(f"{share} have equal rewards{teaches} (no signal, in the line of each step)")
     if remedy := history.remedy():
         found.append(f"to do: {remedy.removesuffix('.')}")
     return "; ".join(found) or "every completion ended and could be scored, and every group teaches something"
@@ -144,9 +145,20 @@ def no_signal(history: History) -> str | None:
     if is_idle or history.lasts("micro_batches", lambda number: number == 0, SURE):
         return f"nothing is learned {history.since(SURE)}, because {_why_equal(history)}"
     share = history.recent("frac_reward_zero_std")
-    if not share or min(share) < MOSTLY:
+    if not share or min(share) < MOSTLY or _may_teach_by_equal_rewards(history):
         return None
     return f"no signal in {_percent(share)} of the groups {history.since()}, because {_why_equal(history)}"
+
+
+def _may_teach_by_equal_rewards(history: History) -> bool:
+    """Return whether completions with equal rewards may have different advantages.
+
+    They may if declining gets more than its reward (Eq. 14), if each reward is normalised by itself (Eq. 12), or if a
+    reward adds a bonus to the advantage.
+    """
+    is_moved = history.config.get("refusal_target") is not None
+    is_by_reward = history.config.get("multi_objective_aggregation") == "normalize_then_sum"
+    return is_moved or is_by_reward or "tiar" in (history.config.get("reward_funcs") or ())
 
 
 def _why_equal(history: History) -> str:

@@ -1,0 +1,278 @@
+"""What a run will take: its steps, tokens, time, and calls of services.
+
+The time is that of the run's first step, made in memory by the run's own code. Prompts and completions are cut to a few
+tokens at first, then to more of them, up to the complete step. If that would take too long, the time of the longest
+step that was made is scaled up by its tokens.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean
+
+from grpo.algorithm.schema import Group, Score, completions_of
+from grpo.base.text import show_duration
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig, keys_that
+from grpo.data.questions import num_steps
+from grpo.doctor.start import Case, NotChecked, need, rounded
+from grpo.engine.device.distributed import Ranks, choose_device
+from grpo.engine.model import memory
+from grpo.run import libraries
+from grpo.run.guard import Guard
+from grpo.run.run import Run
+from grpo.run.signals import Signals
+from grpo.sft import SftTrainer
+from grpo.train import GrpoTrainer
+from rewards.registry import Reward
+from rewards.scorer import Scorer
+from rewards.services import Checkup, services_of
+
+LIMIT_S = 60.0  # after the first two steps, a larger one is made only if it is likely to end before this
+FIRST_TOKENS = 16  # of prompts and completions
+GENERATING = "generating"
+PHASES = {"time/generate": GENERATING, "time/reference": "reference", "time/train": "training"}
+NO_REWARD = Reward("nothing", lambda text, row: Score(0.0))
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The seconds of a complete step by phase, and what was measured."""
+
+    phases: dict[str, float]
+    measured: str
+
+
+class SilentRun(Run):
+    """A run that writes nothing and says nothing."""
+
+    def __init__(self, config: AnyConfig):
+        nowhere = replace(config, output_dir=os.devnull)
+        super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+        self.signals = Signals(self.ranks)  # which no signal reaches
+        libraries.configure(config)
+
+    def say(self, text: str) -> None:
+        """Print nothing: other checks report the same."""
+
+
+class Rehearsal:
+    """A trainer that makes first steps whose prompts and completions are cut. Subclasses define what a row is.
+
+    num_rows: of a step. longest: tokens of the longest prompt or completion. Subclasses have `cut(tokens)`, which gives
+    the next step prompts and completions of at most so many tokens; and `full_tokens()`, the estimated tokens of
+    prompts (from the data) and of completions (from the last step) in a complete step.
+    """
+
+    trainer: GrpoTrainer | SftTrainer
+    num_rows: int
+    longest: int
+
+    def time_step(self, limit_s: float = LIMIT_S) -> StepTime:
+        """Measure the longest step that `limit_s` allows; return the times of a complete one."""
+        tokens = FIRST_TOKENS
+        spent = sum(self.make_step(tokens).values())  # warms up
+        while True:
+            phases = self.make_step(tokens)
+            seconds = sum(phases.values())
+            spent += seconds
+            more = min(2 * tokens, self.longest)
+            if more <= tokens or spent + seconds * more / tokens > limit_s:
+                break
+            tokens = more
+        lengths = [len(completion.ids) for completion in completions_of(self.trainer.learned.groups)]
+        measured = f"{self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
+        if tokens < self.longest:
+            measured += f" (cut at {tokens} to save time, and scaled up)"
+        prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
+        scale = (prompts + completions) / sum(map(num_tokens, self.trainer.learned.groups))
+        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
+        return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
+
+    def make_step(self, tokens: int) -> dict[str, float]:
+        """Make the run's first step, cut to so many tokens; return its seconds by phase."""
+        self.trainer.learner.step = self.trainer.order.position = 0
+        self.cut(tokens)
+        Guard(self.trainer).run_step()
+        times = self.trainer.clock.result()
+        return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
+
+
+class GrpoRehearsal(Rehearsal):
+    """First steps of stage 2. A row is a question with its completions, which are not graded."""
+
+    def __init__(self, config: TrainConfig):
+        config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
+        self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
+        rollout = self.trainer.rollout
+        self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica
+        self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
+
+    def cut(self, tokens: int) -> None:
+        rollout = self.trainer.rollout
+        rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
+        rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
+
+    def full_tokens(self) -> tuple[float, float]:
+        """A completion that was cut off counts with the maximum length."""
+        most = self.sampling.max_new_tokens
+        completions = completions_of(self.trainer.learned.groups)
+        length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
+        prompt = fmean(len(prompt.ids) for prompt in self.prompts)
+        return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length
+
+
+class SftRehearsal(Rehearsal):
+    """First steps of stage 1. A row is an example."""
+
+    def __init__(self, config: SftConfig):
+        self.trainer = SftTrainer(config, SilentRun(config))
+        examples = self.trainer.examples
+        self.examples, self.num_rows = examples.all, examples.rows_per_step
+        lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
+        self.longest = max(max(pair) for pair in lengths)
+
+    def cut(self, tokens: int) -> None:
+        self.trainer.examples.all = [_cut_example(example, tokens) for example in self.examples]
+
+    def full_tokens(self) -> tuple[float, float]:
+        prompt = fmean(len(example.prompt.ids) for example in self.examples)
+        return self.num_rows * prompt, self.num_rows * (fmean(map(num_tokens, self.examples)) - prompt)
+
+
+def _cut_example(example: Group, tokens: int) -> Group:
+    """Return an example with the end of its prompt, and the beginning of its answer."""
+    (answer,) = example.completions
+    kept = {name: getattr(answer, name)[:tokens] for name in ("ids", "logps", "cuts")}
+    return Group(replace(example.prompt, ids=example.prompt.ids[-tokens:]), [replace(answer, **kept)])
+
+
+def num_tokens(group: Group) -> int:
+    """Count the tokens of a prompt and of all its completions."""
+    return len(group.prompt.ids) + sum(len(completion.ids) for completion in group.completions)
+
+
+def check_room(case: Case) -> None:
+    """Raise NotChecked if the run cannot be tried here."""
+    if case.memory_gb:
+        raise NotChecked("not checked: the GPU is not here")
+    if case.config.tensor_parallel_size > 1:
+        raise NotChecked(f"not checked: {case.config.tensor_parallel_size} processes share the model")
+    needed, free = need(case.needed_bytes, "the memory"), memory.free_bytes(case.device)
+    if needed > free:
+        raise NotChecked(f"not checked: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+
+
+def rehearse(case: Case) -> Rehearsal:
+    """Load the trainer of a run. If stage 1 has to run first, stage 2 is tried with stage 1's model."""
+    config, start = case.config, case.start
+    if isinstance(config, SftConfig):
+        return SftRehearsal(start)
+    if isinstance(start, SftConfig):
+        start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
+    return GrpoRehearsal(start)
+
+
+# --- estimates -------------------------------------------------------------------------------------------------------
+
+
+def steps(case: Case) -> str:
+    """Count steps and tokens, on one device."""
+    config = case.config
+    longest = need(case.longest, "the data")
+    rows, number = rows_per_step(config), steps_of(case)
+    if isinstance(config, SftConfig):
+        return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
+    groups = rows // config.num_generations
+    generated = rows * config.max_completion_length
+    found = [
+        f"{number:,} steps of {rows} completions on one device ({groups} questions x {config.num_generations})",
+        f"the largest has {rows * longest:,} tokens, of which {generated:,} are generated",
+        f"all of them {rounded(number * generated)} at most",
+    ]
+    epochs = number * groups / len(case.prompts)
+    return "; ".join([*found, f"each question {epochs:.1f} times"])
+
+
+def rows_per_step(config: TrainConfig | SftConfig) -> int:
+    """Return the completions, or the examples, of a step on one device."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps
+
+
+def steps_of(case: Case) -> int:
+    """Return the number of steps of the run on one device."""
+    config = case.config
+    if isinstance(config, SftConfig):
+        return num_steps(config, case.num_examples, rows_per_step(config))
+    return num_steps(config, len(case.prompts), rows_per_step(config) // config.num_generations)
+
+
+def num_held_out(case: Case) -> int:
+    return len(case.rows.get("eval", ()))
+
+
+def evaluations_of(case: Case) -> int:
+    """Return how often the run answers the held-out questions: before, after, and every eval_steps."""
+    if not num_held_out(case):
+        return 0
+    return 2 + (steps_of(case) // case.config.eval_steps if case.config.eval_steps else 0)
+
+
+def duration(case: Case) -> str:
+    """Estimate the time of a run from a step that is made here, and from the latency of services."""
+    rehearsal, case.rehearsal = need(case.rehearsal, "the sample"), None
+    step, number = rehearsal.time_step(), steps_of(case)
+    phases, notes = dict(step.phases), [step.measured]
+    if isinstance(case.config, TrainConfig):
+        phases |= {f"{name} (at most)": seconds_of_calls(case.config, c) for name, c in asked(case).items()}
+        notes += [f"without the {name}" for name in services_of(case.reward_names) if name not in case.checkups]
+        if case.config.dynamic_sampling:
+            most = case.config.dynamic_sampling_max_rollouts
+            notes.append(f"dynamic_sampling generates up to {most} times as much")
+    seconds = sum(phases.values())
+    terms = " + ".join(f"{name} {seconds:,.2f}" for name, seconds in phases.items())
+    found = [f"{seconds:,.2f} s a step: {terms}", f"{number:,} steps take {show_duration(number * seconds)}"]
+    evaluations = evaluations_of(case)
+    if evaluations:
+        of_answer = (seconds - phases["training"] - phases.get("reference", 0)) / rows_per_step(case.config)
+        found.append(f"{evaluations} evaluations take {show_duration(evaluations * num_held_out(case) * of_answer)}")
+    return "; ".join([*found, f"measured here: {', '.join(notes)}"])
+
+
+def stage1_duration(case: Case) -> str:
+    """Estimate the time of the stage 1 that runs first."""
+    config = case.start
+    number = num_steps(config, need(case.num_examples, "the data of stage 1"), rows_per_step(config))
+    check_room(case)
+    step = SftRehearsal(config).time_step()
+    seconds = sum(step.phases.values())
+    total = show_duration(number * seconds)
+    return f"{seconds:,.2f} s a step; {number:,} steps take {total}; measured here: {step.measured}"
+
+
+def asked(case: Case) -> dict[str, Checkup]:
+    """Return the services that were asked over a network, with the tokens of a call as a run will make it."""
+    found = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
+    if "decomposer" in found:  # it reads thoughts, and repeats facts
+        longer = tuple(tokens + case.config.max_completion_length for tokens in found["decomposer"].tokens)
+        found["decomposer"] = replace(found["decomposer"], tokens=longer)
+    return found
+
+
+def cost(case: Case) -> str:
+    """Estimate calls and tokens of the services that are asked over a network, from one question to each."""
+    for name in services_of(case.reward_names):
+        need(case.checkups.get(name), f"the {name}")
+    if not asked(case):
+        return "no service is asked over a network"
+    need(case.prompts, "the prompts")
+    number = steps_of(case) * rows_per_step(case.config) + evaluations_of(case) * num_held_out(case)
+    found = []
+    for name, checkup in asked(case).items():
+        prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)
+        found.append(f"{name}: {number:,} calls at most, {prompts} tokens of prompts and {replies} of replies")
+    return "\n".join([*found, f"an item is given up after api_deadline_s = {case.config.api_deadline_s:g} s"])
+
+
+def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
+    """Return the seconds of a step's calls, one per completion, as many at once as the configuration allows."""
+    return ceil(rows_per_step(config) / config.api_max_concurrency) * checkup.seconds

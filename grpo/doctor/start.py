@@ -1,0 +1,493 @@
+"""The checks of a start: all that can be known before a service is asked or weights are fetched, in seconds.
+
+`check_start` makes them for grpo.train and grpo.sft, so that a run that cannot start says at once everything that it
+lacks; the doctor makes them first. Of a model on the hub they fetch its config and its tokenizer.
+
+A check takes a Case (a configuration, and what earlier checks have found) and returns a text, or raises the error that
+the run would end with.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from grpo.algorithm.schema import Prompt
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError
+from grpo.base.storage import Json
+from grpo.config.load import examine_config, replicas_of
+from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.data.conversations import read_conversations
+from grpo.data.count import RowCount
+from grpo.data.messages import with_system
+from grpo.data.objects import NOTHING, Objects
+from grpo.data.prompts import eos_ids, turn_end
+from grpo.data.questions import QuestionData, Questions
+from grpo.data.registry import find_sources
+from grpo.data.rows import Row
+from grpo.data.toy import is_made, locate
+from grpo.engine.device import ops
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.products import slow_dtype
+from grpo.engine.device.shard import Shard
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import check_safe, read_settings
+from grpo.engine.model.build import Build
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
+from grpo.engine.model.weights import named_tensors, read_model_config, read_tensors
+from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
+from grpo.run.provenance import check_changes
+from grpo.run.run_dir import refuse_a_run
+from grpo.run.saved import start_of
+from grpo.run.stage1 import after_stage1, stage1_overrides
+from grpo.run.trackers import check_trackers
+from rewards.registry import Reward, build_rewards, built_in, expand
+
+if TYPE_CHECKING:
+    from grpo.doctor.estimate import Rehearsal
+    from rewards.services import Checkup
+
+Value = TypeVar("Value")
+MAX_SHOWN = 3  # examples of duplicates
+UNITS = ((1e9, "B"), (1e6, "M"))
+MOST_ON_A_CPU = 1e9  # weights; a step with more takes hours there
+DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")  # of a model, in its name: Qwen2.5-Math-1.5B
+
+
+@dataclass
+class Case:
+    """A configuration, and what the checks have found so far; None: not found, or not yet.
+
+    memory_gb: of the GPU to plan for, if it is not in this machine. objects: rows and rewards of a program. is_restart:
+    whether the run goes on in its directory without being asked to, as torchrun's restarts do.
+    """
+
+    config: AnyConfig
+    memory_gb: float | None = None
+    is_restart: bool = False
+    objects: Objects = NOTHING
+    start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
+    data: QuestionData | None = None  # stage 2's
+    rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
+    unread: set[str] = field(default_factory=set)  # data sets with a fault
+    folder: Path | None = None  # of the model
+    decoder: Decoder | None = None  # without weights
+    tokenizer: Any = None
+    prompts: list[Prompt] | None = None
+    num_examples: int | None = None  # of stage 1
+    longest: int | None = None  # tokens of the longest prompt with its completion
+    needed_bytes: int | None = None  # of memory
+    rehearsal: "Rehearsal | None" = None  # a trainer of this run
+    functions: list[Reward] = field(default_factory=list)  # the user's own rewards
+    checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
+
+    def __post_init__(self) -> None:
+        if self.config.toy_world and is_made(self.config):
+            self.config = locate(self.config)
+        self.start = start_of(self.start or self.config)
+
+    @property
+    def is_stage2(self) -> bool:
+        return isinstance(self.config, TrainConfig)
+
+    @property
+    def makes_its_data(self) -> bool:
+        """Return whether the run will make its data, and perhaps model and knowledge base: not yet to be checked."""
+        return bool(self.config.toy_world) and not is_made(self.config)
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
+
+    @cached_property
+    def parts(self) -> ModelParts | UserError:
+        """Return where config and tokenizer of the model are, or why they cannot be found."""
+        try:
+            return find_parts(self.start, weights=False)
+        except UserError as error:
+            return error
+
+    @property
+    def options(self) -> Json:
+        """Return the configuration as rewards take it."""
+        return asdict(self.config)
+
+    @property
+    def reward_names(self) -> list[str]:
+        """Return the names of all rewards, including those of held-out questions."""
+        return list(dict.fromkeys([*self.rewards_of("train"), *self.rewards_of("eval")]))
+
+    def rewards_of(self, use: str) -> list[str]:
+        """Return the names of the rewards that grade the questions to train on, or the held-out ones."""
+        if not self.is_stage2:
+            return []
+        config = self.config
+        named = config.eval_reward_funcs if use == "eval" and Questions.held_out(config) else None
+        return expand(named or config.reward_funcs or ())
+
+
+Check = Callable[[Case], str]
+
+
+class NotChecked(Exception):
+    """Raised if a check needs a key that is not set, or what an earlier check did not find: a finding of its own."""
+
+
+def need(value: Value | None, what: str) -> Value:
+    """Return the value. Raise NotChecked if it is not known."""
+    if value is None:
+        raise NotChecked(f"not checked: this needs {what}")
+    return value
+
+
+def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NOTHING) -> None:
+    """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
+    case, faults = Case(config, is_restart=is_restart, objects=objects), []
+    for name, check in start_checks(case):
+        try:
+            check(case)
+        except NotChecked:
+            pass
+        except UserError as error:
+            faults.append((name, error))
+    if not faults:
+        return
+    code, (_, only) = faults[0][1].exit_code, faults[0]
+    if len(faults) == 1:
+        raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
+    texts = [f"{name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}" for name, error in faults]
+    raise UserError(f"{len(faults)} things keep this run from starting", "\n     ".join(texts), DOCTOR, code)
+
+
+def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
+    """Yield the checks of a start, in order. is_doctor: without those that the doctor makes thoroughly later."""
+    config, has_data = case.config, not case.makes_its_data
+    if case.is_stage2 and config.cold_start:
+        yield "stage 1", stage1
+    yield "machine", machine
+    yield "output", output
+    yield "trackers", lambda case: check_trackers(case.config)
+    if config.resume_from_checkpoint:
+        yield "resume", resume
+    if case.is_stage2 and has_data:
+        yield "data", partial(questions, use="train")
+        if Questions.held_out(config):
+            yield "held-out data", partial(questions, use="eval")
+    if has_data or config.model_name_or_path:
+        yield "model", model
+        yield "tokenizer", tokenizer
+        if not is_doctor:
+            yield "memory", loaded
+    if isinstance(case.start, SftConfig) and has_data and not is_doctor:
+        yield "stage 1 data" if case.is_stage2 else "data", conversations
+    for name in case.reward_names if has_data else ():
+        yield name, partial(reward, name=name)
+    if not is_doctor and (has_data or not config.toy_world):
+        yield from ((name, partial(service, name=name)) for name in services_used(case))
+
+
+# --- the machine and the run's directory -------------------------------------------------------------------------
+
+
+def machine(case: Case) -> str:
+    """Describe the device. UserError (exit 3) if a large model would have to be trained on a CPU."""
+    if lacks_a_gpu(case):
+        number, free = num_weights(case), memory.free_bytes(case.device) / 1e9
+        raise UserError(
+            f"no GPU: torch finds none, and the model has {number / 1e9:.1f} billion weights",
+            f"{bytes_needed(case, number)}; {free:.1f} GB are free here, and a step on a CPU takes hours",
+            f"run it where nvidia-smi shows a GPU, with a torch for it (this is {torch.__version__}; Resources in "
+            "configs/README.md); `python -m grpo.doctor CONFIG --memory-gb 80` counts for one of 80 GB; or name a "
+            f"smaller model_name_or_path{', or device=cpu to use the CPU anyway' * (4 * number / 1e9 < free)}",
+            PREFLIGHT,
+        )
+    if case.device.type == "cuda" and not case.memory_gb:
+        device = ops.describe(case.device)
+    else:
+        device = f"{torch.get_num_threads()} CPU threads"
+    return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
+
+
+def lacks_a_gpu(case: Case) -> bool:
+    """Return whether a large model would be trained on a CPU that the configuration does not name."""
+    return case.device.type == "cpu" and case.config.device == "auto" and num_weights(case) >= MOST_ON_A_CPU
+
+
+def num_weights(case: Case) -> float:
+    """Count the model's weights by its config, or else by its name; 0 if neither says."""
+    if decoder := sketch(case):
+        return sum(tensor.numel() for tensor in named_tensors(decoder).values())
+    sizes = _SIZE.findall(case.start.model_name_or_path or "")
+    return float(sizes[-1]) * 1e9 if sizes else 0
+
+
+def bytes_needed(case: Case, number: float) -> str:
+    """Say what a model of so many weights takes on a GPU, and on this CPU."""
+    weights = (
+        f"its weights take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32"
+    )
+    if not case.decoder:
+        return f"{weights} (counted by its name: its config.json is not here)"
+    training = kept(case).training / 1e9
+    return f"{weights}, and what is trained {training:.1f} GB with gradient and moments"
+
+
+def output(case: Case) -> str:
+    path = Path(need(case.config.output_dir, "output_dir"))
+    if not (case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir):
+        refuse_a_run(path)
+    existing = existing_part(path)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(
+            f"cannot use the output directory {path}",
+            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
+            "set output_dir to a folder that can be written",
+            STORAGE,
+        )
+    return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+
+
+def resume(case: Case) -> str:
+    """Find the checkpoint to resume from, and compare its run with this one."""
+    config, wanted = case.config, case.config.resume_from_checkpoint
+    if wanted is True:
+        need(config.output_dir, "output_dir")
+    folder, notices = find_checkpoint(Path(config.output_dir or ""), wanted)
+    if folder is None:
+        return "; ".join(notices)
+    now = case.start if isinstance(case.start, type(config)) else config  # what the run itself compares
+    changes = check_changes(folder, now, replicas_of(config))
+    return "; ".join([f"resumes from {folder}", *notices, *changes])
+
+
+def stage1(case: Case) -> str:
+    """Check the stage 1 that the config names, and find the model that it makes or has made."""
+    config = case.config
+    if not Path(config.cold_start).is_file():
+        raise UserError(
+            f"cold_start: there is no file {config.cold_start}",
+            f"it was sought in {Path.cwd()}, and in the folder of the config that names it and those above",
+            "set cold_start=FILE, or cold_start=null model_name_or_path=MODEL to start without a stage 1",
+        )
+    first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
+    if problems:
+        case.start = first
+        raise UserError(
+            f"{config.cold_start} is not a configuration of stage 1",
+            "\n     ".join(problems),
+            "correct or remove these keys; `python -m grpo.sft -h` lists every key",
+        )
+    case.start = start_of(first)
+    if done := after_stage1(first, config):
+        case.start = done
+        return f"done: {case.start.model_name_or_path}"
+    return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
+
+
+# --- data ----------------------------------------------------------------------------------------------------------
+
+
+def questions(case: Case, use: str) -> str:
+    """Read the questions to train on, or the held-out ones, and look for those that are in both."""
+    config = case.config
+    chosen = Questions.to_train(config) if use == "train" else Questions.held_out(config)
+    need(chosen.name, "dataset_id_or_path")
+    if chosen.name in case.unread:
+        need(None, "the data")
+    case.data = case.data or QuestionData(config, objects=case.objects)
+    case.unread.add(chosen.name)
+    rows, count = case.data.load(chosen)
+    case.unread.remove(chosen.name)
+    case.rows[use] = rows
+    found = [f"{len(rows)} questions in {count}", _duplicates(rows), *_flags(rows)]
+    if use == "eval" and "train" in case.rows:
+        trained = set(map(_normal, case.rows["train"]))
+        known = [row for row in rows if _normal(row) in trained]
+        if known:
+            found.append(f"warning: {len(known)} of them are trained on as well, such as {_shown(known)}")
+    return "; ".join(found)
+
+
+def _flags(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield for each column of true and false how often it holds what. Such a column may mark bad rows."""
+    for name in dict.fromkeys(name for row in rows for name in row.columns):
+        values = [str(row.columns.get(name)).lower() for row in rows if row.columns.get(name) is not None]
+        if values and set(values) <= {"true", "false"}:
+            count = Counter(values)
+            yield f"{name} is true in {count['true']} rows and false in {count['false']}, and all are used"
+
+
+def _duplicates(rows: Sequence[Row]) -> str:
+    """Return a text on how many questions are repetitions."""
+    count = Counter(map(_normal, rows))
+    repeated = {_normal(row): row for row in rows if count[_normal(row)] > 1}
+    surplus = len(rows) - len(count)
+    return f"warning: {surplus} are repetitions: {_shown([*repeated.values()])}" if surplus else "none of them twice"
+
+
+def _normal(row: Row) -> str:
+    return " ".join(row.question.casefold().split())
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    return ", ".join(repr(row.question[:60]) for row in rows[:MAX_SHOWN])
+
+
+def conversations(case: Case) -> str:
+    """Read stage 1's data, without encoding it."""
+    config = case.start
+    need(config.dataset_id_or_path, "dataset_id_or_path")
+    count = RowCount(config.dataset_id_or_path)
+    try:
+        for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+            for _ in read_conversations(source.read()[: config.max_samples or None], source.path, count):
+                pass
+    except UserError as error:
+        where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""
+        fix = error.fix.replace("dataset_id_or_path=FILE", "`dataset_id_or_path: FILE`") if where else error.fix
+        raise UserError(error.what, error.why, f"{fix}{where}", error.exit_code) from None
+    return str(count)
+
+
+# --- the model, by its config and its tokenizer ----------------------------------------------------------------------
+
+
+def sketch(case: Case) -> Decoder | None:
+    """Build the run's decoder without weights; None if its config cannot be found or is not usable."""
+    if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
+        config = case.config
+        try:
+            lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
+            build = Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
+            case.decoder = Decoder(read_model_config(case.parts.model), build)
+        except UserError:
+            return None  # `model` raises it
+    return case.decoder
+
+
+def share_of(case: Case) -> Decoder:
+    """Return the part of the decoder that one process holds, without weights."""
+    decoder, num_shards = need(sketch(case), "the model"), case.config.tensor_parallel_size
+    return Decoder(decoder.config, replace(decoder.build, shard=Shard(0, num_shards))) if num_shards > 1 else decoder
+
+
+def sketch_reference(case: Case) -> Decoder | None:
+    """Return the reference, if it is a second model: where all weights are trained."""
+    decoder = share_of(case)
+    if not getattr(case.config, "beta", 0) or decoder.build.lora:
+        return None
+    return Decoder(decoder.config, replace(decoder.build, train_weights=False))
+
+
+def kept(case: Case) -> memory.Account:
+    """Count what model and optimizer take in each process, once they are loaded."""
+    num_replicas, nothing = replicas_of(case.config), memory.Budget(0, "none", 0)
+    return memory.account(share_of(case), 0, 0, nothing, sketch_reference(case), num_replicas)
+
+
+def model(case: Case) -> str:
+    """Read the model's config, and check that checkpoints fit on the disk. UserError (exit 3) if there is no model."""
+    need(case.start.model_name_or_path, "model_name_or_path")
+    for name in filter(None, (case.start.model_name_or_path, case.start.adapter_name_or_path)):
+        check_safe(Path(name))  # whether or not its base is there
+    if isinstance(case.parts, UserError):
+        raise case.parts
+    lora_spec(case.config)
+    read_model_config(case.parts.model)
+    if case.parts.adapter:
+        read_settings(case.parts.adapter)
+    if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
+        next(read_tensors(case.parts.model), None)
+    case.folder = case.parts.model
+    decoder = need(sketch(case), "a device")
+    checkpoint_bytes = check_disk(decoder, case.config, case.parts.adapter)
+    num_trained = sum(parameter.numel() for parameter in decoder.parameters())
+    all_weights = num_weights(case) + (num_trained if decoder.build.lora else 0)
+    trained = f"{rounded(num_trained)} trained ({num_trained / all_weights:.2%})"
+    found = [
+        f"{decoder.config.family}, {rounded(num_weights(case))} weights, {trained}",
+        f"a checkpoint takes {checkpoint_bytes / 1e9:.2f} GB",
+        slow_dtype(decoder.build.dtype, case.device),
+    ]
+    return "; ".join(filter(None, found))
+
+
+def rounded(number: float) -> str:
+    """Write a large number in millions or billions, and a small one in full."""
+    return next((f"{number / size:,.2f}{unit}" for size, unit in UNITS if number >= size / 10), f"{number:,.0f}")
+
+
+def tokenizer(case: Case) -> str:
+    """Make a prompt; return which tokens end an answer, the chat template's first."""
+    decoder = need(sketch(case), "the model")
+    encoder = load_encoder(case.start)
+    case.tokenizer = encoder.tokenizer
+    check_vocabulary(case.tokenizer, decoder)
+    template = getattr(case.config, "prompt_template", "{question}")
+    encoder.prompt(with_system([{"role": "user", "content": template}], case.config.system_prompt))
+    first = turn_end(case.tokenizer)
+    ends = sorted(eos_ids(case.parts.model, case.tokenizer), key=lambda token: token != first)
+    names = case.tokenizer.convert_ids_to_tokens(ends)
+    opened = "; its template opens <think> in the prompt, and rewards count that" if encoder.opens_think else ""
+    return f"{len(case.tokenizer)} tokens; an answer ends with {' or '.join(map(str, names))}{opened}"
+
+
+def loaded(case: Case) -> str:
+    """Count what model and optimizer take once they are loaded. UserError (exit 3) if that is more than is free."""
+    if lacks_a_gpu(case):
+        raise NotChecked("not checked: this needs a GPU")
+    needed, free = kept(case), memory.free_bytes(case.device)
+    if needed.total > free:
+        raise UserError(
+            "the model does not fit into memory",
+            f"its weights take {needed.weights / 1e9:.1f} GB and what is trained {needed.training / 1e9:.1f} GB with "
+            f"gradient and moments; {free / 1e9:.1f} GB are free ({case.device.type})",
+            memory.LARGER,
+            PREFLIGHT,
+        )
+    return f"{needed.total / 1e9:.2f} GB"
+
+
+# --- rewards and their services --------------------------------------------------------------------------------------
+
+
+def reward(case: Case, name: str) -> str:
+    """Check that the columns are there that a reward needs. A function of the user's own is imported for that."""
+    built = Reward(name, needs=built_in(name).needs)
+    if ":" in name:
+        (built,) = build_rewards([name], case.options, case.objects.rewards)
+        case.functions.append(built)
+    if not built.needs:
+        return "needs nothing"
+    found = []
+    for use, chosen in (("train", Questions.to_train), ("eval", Questions.held_out)):
+        if name in case.rewards_of(use) and (wanted := chosen(case.config)):
+            rows = need(case.rows.get(use), "the data")
+            case.data.load(wanted, [built])
+            empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
+            found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
+    return "; ".join([f"needs {' and '.join(built.needs)}", *found])
+
+
+def services_used(case: Case) -> list[str]:
+    """Return the services that the run's rewards use."""
+    from rewards.services import services_of  # with SQLite, which most runs can do without
+
+    return services_of(case.reward_names)
+
+
+def service(case: Case, name: str) -> str:
+    """Check key, URL and model of a service, or that its file opens; nothing is asked."""
+    from rewards.services import check_settings
+
+    return check_settings(name, case.options)

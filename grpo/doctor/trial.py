@@ -1,0 +1,144 @@
+"""The thorough checks of the doctor: of weights, all prompts and examples, services, memory and a few tokens."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+
+from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.data.prompts import ChatEncoder
+from grpo.data.questions import Questions, load_prompts
+from grpo.doctor.estimate import check_room, rehearse
+from grpo.doctor.start import MAX_SHOWN, Case, Check, conversations, need, services_used, share_of, sketch_reference
+from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import load_adapter
+from grpo.engine.model.policy import find_parts
+from grpo.engine.model.weights import load_decoder
+from grpo.engine.sampling.sampler import Sampler, check_finite
+from grpo.sft import load_examples
+from knowledge.store.base import KnowledgeBase
+from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
+from rewards.scorer import Scorer
+from rewards.services import SERVICES, knowledge_base_path
+
+SAMPLE_TOKENS = 8
+
+
+def weights(case: Case) -> str:
+    """Fetch the weights, and check by the headers of their files that they fit the model's config."""
+    need(case.folder, "the model")
+    build = case.decoder.build
+    parts = find_parts(case.start)
+    load_decoder(parts.model, build)
+    if parts.adapter:
+        load_adapter(parts.adapter)  # which checks it
+    return f"those in {parts.model} fit its config.json"
+
+
+def examples(case: Case) -> str:
+    """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
+    config = case.start
+    if case.tokenizer is None:  # the data can be read, but not encoded
+        return conversations(case)
+    max_length = min(config.max_length, case.decoder.config.max_positions)
+    groups, count = load_examples(config, ChatEncoder(case.tokenizer), max_length)
+    lengths = sorted(len(group.prompt.ids) + len(group.completions[0].ids) for group in groups)
+    texts = Counter((group.prompt.text, group.completions[0].text) for group in groups)
+    case.num_examples = len(groups)
+    if not case.is_stage2:
+        case.longest, case.prompts = lengths[-1], [group.prompt for group in groups]
+    surplus = len(groups) - len(texts)
+    twice = f"warning: {surplus} are repetitions" if surplus else "none of them twice"
+    return f"{len(groups)} answers in {count}; with their prompts {lengths[0]} to {lengths[-1]} tokens; {twice}"
+
+
+def prompts(case: Case) -> str:
+    """Render and encode all prompts."""
+    config = case.config
+    decoder, tokenizer = need(case.decoder, "the model"), need(case.tokenizer, "the tokenizer")
+    need(case.rows.get("train"), "the data")
+    policy = SimpleNamespace(model=decoder, tokenizer=tokenizer)
+    loaded = load_prompts(case.data, policy, Questions.to_train(config))
+    case.prompts = loaded.prompts
+    lengths = sorted(len(prompt.ids) for prompt in case.prompts)
+    median = lengths[len(lengths) // 2]
+    case.longest = lengths[-1] + config.max_completion_length
+    found = f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {median}"
+    return f"{found}; {loaded.count}"
+
+
+def prompt(case: Case) -> str:
+    """Show the first prompt as the model sees it."""
+    first = need(case.prompts, "the prompts")[0]
+    return f"of row {first.row + 1}, {len(first.ids)} tokens:\n{first.text}"
+
+
+def service_checks(case: Case) -> Iterator[tuple[str, Check]]:
+    """Yield a check for each service: it is asked, loaded or read."""
+    for name in services_used(case):
+        yield name, partial(service, name=name)
+        if name == "knowledge base":
+            yield "titles", titles
+
+
+def service(case: Case, name: str) -> str:
+    case.checkups[name] = SERVICES[name](case.options)
+    return case.checkups[name].text
+
+
+def titles(case: Case) -> str:
+    """Look up all titles of the data."""
+    rows = need(case.rows.get("train"), "the data")
+    need(case.checkups.get("knowledge base"), "the knowledge base")
+    with KnowledgeBase(knowledge_base_path(case.options)) as base:
+        may_guess = case.config.missing_title_policy == "search"
+        found = base.coverage([joined_titles(row.columns.get("title")) for row in rows], may_guess)
+    text = str(found)
+    if found.missing:
+        text += f", such as {', '.join(found.missing[:MAX_SHOWN])}"
+    if found.found < LOWEST_COVERAGE:
+        text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
+    return text
+
+
+def memory_plan(case: Case) -> str:
+    """Plan memory as the run does. UserError (exit 3) if it does not fit."""
+    decoder, config, longest = share_of(case), case.config, need(case.longest, "the prompts")
+    num_shards, reference = config.tensor_parallel_size, sketch_reference(case)
+    size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
+    plan = memory.make_plan(decoder, config, longest, size, reference, case.device.type)
+    case.needed_bytes = plan.needed.total
+    if not plan.fits:
+        fix = "lower max_completion_length, max_num_seqs or lora_r, or share the model: raise tensor_parallel_size"
+        if config.lora_r and not config.base_weights:
+            fix += ", or set base_weights=int8"
+        raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
+    each = f"each of the {num_shards} processes that share the model: " if num_shards > 1 else ""
+    return f"{each}{plan}"
+
+
+def sample(case: Case) -> str:
+    """Load the weights, and generate a few tokens."""
+    first = need(case.prompts, "the prompts")[0]
+    check_room(case)
+    case.rehearsal = rehearse(case)
+    policy = case.rehearsal.trainer.policy
+    sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
+    sampler = Sampler(policy.model, policy.eos_ids, 1)
+    ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])
+    check_finite(*completion.logps)
+    completion.text = policy.decode(completion.ids)
+    return "; ".join([f"{len(completion.ids)} tokens: {completion.text!r}", *_graded(case, first, completion)])
+
+
+def _graded(case: Case, prompt: Prompt, completion: Completion) -> Iterator[str]:
+    """Grade a completion with the user's own functions, and yield what each gives. UserError if it is no number."""
+    scorer = Scorer(case.functions)
+    try:
+        scorer.grade([Group(prompt, [completion])])
+        scorer.check_numbers()
+    finally:
+        scorer.close()
+    yield from (f"{name} gives {score.value}" for name, score in completion.scores.items())

@@ -1,0 +1,118 @@
+"""What a merged checkpoint answers differently than the model of the run, measured on the run's held-out questions.
+
+It differs if it is rounded to 16 bits; and if the run trained on frozen weights in 8 bits, since what is merged are the
+weights of the file.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.schema import Completion, Group, Part, Prompt
+from grpo.base.errors import UserError
+from grpo.config.options import TrainConfig
+from grpo.data.questions import QuestionData, Questions, load_prompts
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.model import memory
+from grpo.engine.model.adapter import is_adapter, load_adapter, merge_adapter
+from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.int8_weight import dense
+from grpo.engine.model.lora import Build
+from grpo.engine.model.policy import Policy, find_parts
+from grpo.engine.model.weights import load_decoder, named_tensors, projections
+from grpo.engine.sampling.sampler import Sampler
+from grpo.evaluation.answers import generate_groups
+from grpo.run.saved import SavedModel, load_saved
+
+CPU = torch.device("cpu")
+ROUNDED = ("bfloat16", "float16")
+NUM_QUESTIONS, NUM_TOKENS = 8, 32  # held-out questions, and tokens of each answer
+
+
+def effects_of_merging(saved: SavedModel, merged: Policy, dtype: str) -> Iterator[str]:
+    """Yield a sentence for each way in which a merged checkpoint differs from the model of the run."""
+    config = saved.config()
+    if is_adapter(Path(saved.name)) and config is not None and config.base_weights == "int8":
+        what = "merged into the file's own weights, while the run trained with them in 8 bits"
+        yield _effect(what, "the run's model", saved, merged, lambda: replace(merged, model=as_trained(saved)))
+    if dtype in ROUNDED:
+        exact = TrainConfig(torch_dtype="float32")
+        yield _effect(f"rounded to {dtype}", "float32", saved, merged, lambda: load_saved(saved, exact, CPU))
+
+
+def as_trained(saved: SavedModel) -> Decoder:
+    """Return the model of a run with base_weights: int8, in float32: frozen weights rounded as in the run."""
+    parts = find_parts(TrainConfig(model_name_or_path=saved.name))
+    first = find_parts(saved.config()).adapter  # it was merged before the weights were rounded
+    start = load_adapter(first) if first else None
+    rounded, model = (
+        load_decoder(parts.model, Build(None, False, torch.float32, CPU, int8=yes)) for yes in (True, False)
+    )
+    if start:
+        merge_adapter(rounded, start, parts.model)
+    weights = projections(rounded)
+    for module, (linear, part) in projections(model).items():
+        theirs, part_of = weights[module]
+        linear.base(part)[0].copy_(dense(theirs.base(part_of)[0]))
+    adapter = load_adapter(Path(saved.name))
+    trained = {}
+    for module, (A, B) in adapter.pairs.items():
+        rank = len(start.pairs[module][0]) if start and module in start.pairs else 0
+        if rank < len(A):  # the first ones are those of the adapter that the run started from
+            trained[module] = A[rank:], B[:, rank:]
+    merge_adapter(model, replace(adapter, pairs=trained))
+    return model
+
+
+def _effect(what: str, name: str, saved: SavedModel, merged: Policy, load: Callable[[], Policy]) -> str:
+    """Return how many greedy tokens are those of the model that `load` loads, and how far log-probs are from its own.
+
+    name: what to call that model.
+    """
+    num_bytes = sum(tensor.numel() for tensor in named_tensors(merged.model).values()) * torch.float32.itemsize
+    try:
+        config = saved.config()
+        questions = Questions.held_out(config) if isinstance(config, TrainConfig) else None
+        if not questions:
+            raise UserError("no held-out questions are known")
+        if 2 * num_bytes > memory.free_bytes(CPU):
+            raise UserError("memory does not hold the model again in float32")
+        prompts = load_prompts(QuestionData(config), merged, replace(questions, max_samples=NUM_QUESTIONS)).prompts
+        other = load()
+    except UserError as error:
+        return f"{what}; what that changes was not measured: {error.what}"
+    theirs, ours = _greedy(other, prompts), _greedy(merged, prompts)
+    pairs = list(zip(theirs, ours, strict=True))
+    same = sum(_num_shared(a.ids, b.ids) for a, b in pairs)
+    total = sum(len(a.ids) for a, _ in pairs)
+    groups = [Group(prompt, [answer]) for prompt, answer in zip(prompts, theirs, strict=True)]
+    apart = (_logprobs(merged.model, groups) - _logprobs(other.model, groups)).abs()
+    return (
+        f"{what}: {same} of {total} greedy tokens ({same / total:.0%}) are those of {name}, "
+        f"up to the first difference in each of {len(pairs)} answers to held-out questions; "
+        f"log-probs of its tokens differ by {apart.mean():.2g} on average, and {apart.max():.2g} at most"
+    )
+
+
+def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many tokens two answers share before they differ."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[Completion]:
+    """Return the beginnings of the greedy answers."""
+    sampling = SamplingParams(NUM_TOKENS, temperature=0.0)
+    groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, len(prompts)), prompts, 1, sampling, seed=0)
+    return [group.completions[0] for group in groups]
+
+
+@torch.no_grad()
+def _logprobs(model: Decoder, groups: Sequence[Group]) -> torch.Tensor:
+    """Return the log-probs of the answers' tokens, [C]."""
+    batch = pack_batch([Part(group, group.completions) for group in groups])
+    return batch_logprobs(model, batch)[0].float()
