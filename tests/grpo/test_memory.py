@@ -19,6 +19,7 @@ from grpo.algorithm.schema import Layout, Prompt
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.attention import select
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
@@ -221,6 +222,15 @@ def test_a_plan_shares_out_what_weights_and_cache_leave():
     assert planned(SftConfig()).num_sequences == planned(SftConfig()).needed.cache == 0
     assert planned(TrainConfig()).budget.fused and not planned(TrainConfig(kernels="none")).budget.fused
     assert not planned(TrainConfig(), "cpu").budget.fused
+
+
+def test_what_is_counted_as_kept_depends_on_the_attention_that_was_chosen(monkeypatch):
+    model = decoder(SMALL, 8, torch.bfloat16, "meta")
+    assert memory.choose_budget(model, 100, 10**9, kind="cuda").fused  # nothing was tried: the doctor plans for a GPU
+    model.build = replace(model.build, device="cuda")
+    for name in ("torch flash", "sdpa"):
+        monkeypatch.setattr(select, "choose_packed", lambda *shape, name=name: select.KernelChoice(name, {}))
+        assert memory.choose_budget(model, 100, 10**9).fused == (name == "torch flash")
 
 
 def test_how_many_sequences_are_decoded_together():

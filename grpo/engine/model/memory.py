@@ -4,6 +4,7 @@ All figures are bytes. The count of activations follows what autograd saves in g
 layer; tests compare it with what is really saved.
 """
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.attention.select import uses_flash
 from grpo.engine.device.ops import will_use_kernels
 from grpo.engine.model.decoder import Decoder
 
@@ -227,7 +229,7 @@ def choose_budget(
     bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype)
+    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype) and uses_flash(model)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
@@ -263,7 +265,8 @@ def loading() -> Iterator[None]:
 
 
 def release() -> None:
-    """Return cached GPU memory to the device."""
+    """Return memory to the device: what only cycles of objects hold, and what is cached."""
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
