@@ -25,7 +25,7 @@ Read first what they share:
     declining      ask a model which facts it declines; AUROC, and the risk at a coverage
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
-gpu_checks.sh into a page that says what they mean.
+gpu_checks.sh into a page that says what they mean; picture draws README's.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

@@ -59,6 +59,7 @@ def _diagnose(record: Record) -> Diagnosis:
     for metrics in record.steps:
         grades = [answer.grades for answer in answers.get(metrics["step"], [])]
         diagnosis.check(metrics["step"], metrics, grades)
+    diagnosis.compare(record.answered_twice())
     return diagnosis
 
 

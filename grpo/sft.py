@@ -16,7 +16,8 @@ from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
 from grpo.config.load import parse_arguments
-from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.options import FORM, SftConfig, TrainConfig
+from grpo.data import form
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
@@ -169,6 +170,9 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         start = stage1.model_name_or_path or "scratch"
         run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
         has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
+        if config.cold_start == FORM and run.ranks.is_main and not has_begun:
+            form.write_examples(config)
+        run.ranks.barrier()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
         memory.release()  # its model and optimizer, before stage 2 plans with what is free
         keep(final, kept)

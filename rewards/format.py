@@ -115,7 +115,14 @@ def _problem_with_blocks(text: str) -> str:
 def grade(completion: str, columns: Columns) -> Score:
     """Give +1 if all of the completion has the format, else -1."""
     problem = parse(completion).problem
+    if problem and not _is_opened(completion, columns):
+        problem = f"no <think>; {problem}"
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")
+
+
+def _is_opened(completion: str, columns: Columns) -> bool:
+    """Return whether there is a `<think>`: in the completion, or at the end of the prompt."""
+    return "<think>" in completion or str(columns.get("prompt", "")).rstrip().endswith("<think>")
 
 
 def count_tags(completion: str, columns: Columns) -> Score:
@@ -124,7 +131,7 @@ def count_tags(completion: str, columns: Columns) -> Score:
     It is tag_count_reward of open-r1 (src/open_r1/rewards.py), without the line breaks around the tags. An opening
     <think> that the chat template has written into the prompt counts.
     """
-    is_opened = str(columns.get("prompt", "")).rstrip().endswith("<think>") and "<think>" not in completion
-    text = "<think>" * is_opened + completion
+    is_opened_before = "<think>" not in completion and _is_opened(completion, columns)
+    text = "<think>" * is_opened_before + completion
     share = sum(text.count(tag) == 1 for tag in TAGS) / len(TAGS)
     return Score(share, _problem_with_tags(text) or "each tag occurs once")

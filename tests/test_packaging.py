@@ -3,6 +3,7 @@ theirs must stay importable as kernels, and transformers' model classes must loa
 theirs is or not.
 """
 
+import importlib.metadata
 import itertools
 import json
 import os
@@ -66,19 +67,29 @@ def __getattr__(name):
 """
 
 
+def packages_here() -> set[str]:
+    """The packages of the environment that the tests run in."""
+    return {str(found.metadata["Name"]) for found in importlib.metadata.distributions()}
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A site-packages folder each with the project as editable install, as wheel, and without it."""
     copy = tmp_path_factory.mktemp("source") / "project"  # a build of a wheel leaves folders behind
     left_out = shutil.ignore_patterns(".*", "runs", "__pycache__", "*.egg-info", "build", "tests")
     shutil.copytree(ROOT, copy, ignore=left_out)
-    folders = {"folder": tmp_path_factory.mktemp("none")}
+    folders, before = {"folder": tmp_path_factory.mktemp("none")}, packages_here()
     for kind, source in (("editable", ["-e", str(ROOT)]), ("wheel", [str(copy)])):
         prefix = tmp_path_factory.mktemp(kind)
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
-        done = subprocess.run([*command, "--prefix", str(prefix), *source], capture_output=True, text=True)
+        command += ["--prefix", str(prefix), *source]
+        # Or pip removes the project from the environment that runs the tests. As a variable it reaches every pip that
+        # this one starts, as setuptools does for an editable install.
+        environment = {**os.environ, "PIP_IGNORE_INSTALLED": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         folders[kind] = next(prefix.glob("lib/python*/site-packages"))
+    assert packages_here() == before
     return folders
 
 

@@ -281,6 +281,13 @@ def test_the_readmes_links_lead_somewhere():
             assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
 
 
+def test_the_tests_that_the_readme_names_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(named) >= 3
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)
+
+
 def test_every_mutant_fits_the_code_and_names_tests_that_are_there(monkeypatch):
     monkeypatch.setattr(mutants, "_tokens", functools.cache(mutants._tokens))
     for mutant in mutants.read_mutants(ROOT / "tests" / "mutants"):

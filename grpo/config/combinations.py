@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from grpo.base.text import did_you_mean
-from grpo.config.options import INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import FORM, INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
 
@@ -41,6 +41,8 @@ def _training_problems(config: TrainConfig) -> Iterator[str]:
         yield f"questions_per_step = {config.questions_per_step} cannot be divided among the processes"
     if config.keep_best and not (config.eval_size or config.eval_dataset_id_or_path or config.toy_world):
         yield "keep_best needs held-out questions: set eval_dataset_id_or_path or eval_size"
+    if config.cold_start == FORM and config.toy_world:
+        yield "cold_start: form is for a model of yours; a toy world writes its own cold start: name its config"
     if "{question}" not in config.prompt_template:
         yield "prompt_template does not contain {question}"
 

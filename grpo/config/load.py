@@ -44,7 +44,7 @@ from grpo.config.foreign import (
     find_match,
     readings,
 )
-from grpo.config.options import ALMANAC, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
+from grpo.config.options import ALMANAC, FORM, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import BOOLEANS, Values, check_bounds, coerce, expand_variables, types_of
 
@@ -223,7 +223,7 @@ class _Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
-            if name == "cold_start" and value:
+            if name == "cold_start" and value not in (None, FORM):
                 value = find_beside(value, entry)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
@@ -271,6 +271,6 @@ def _missing_keys(values: Values, kind: type) -> list[str]:
     made = set(keys_that("toy", kind)) if toy_world else set()
     if toy_world == ALMANAC:  # it makes data, no model
         made.remove("model_name_or_path")
-    elif values.get("cold_start"):
+    elif values.get("cold_start") not in (None, FORM):
         made.add("model_name_or_path")
     return [name for name in needed if name not in made]

@@ -10,13 +10,14 @@ import inspect
 from dataclasses import Field, dataclass, field, fields
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from grpo.config.values import describe_limits
 
 ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
+FORM = "form"  # the cold start that a model writes itself
 WITH_KNOWLEDGE = ("encyclopedia", ALMANAC)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
@@ -209,8 +210,9 @@ class QuestionKeys:
     """Column that splits the held-out questions: each of its values gets its own lines in the final table."""
     cold_start: str | None = key(None, "local free")
     """Config of stage 1. It runs first, unless its result is there and was made with the same config, data and base;
-    model_name_or_path, if set, is its base. null: stage 2 starts from model_name_or_path. A relative path counts from
-    the current folder, or else from that of the config or one above."""
+    model_name_or_path, if set, is its base. A relative path counts from the current folder, or else from that of the
+    config or one above. form: a short stage 1 whose data the model writes itself, by answering the questions; it
+    teaches the tags or the box that the rewards read, and no fact. null: stage 2 starts from model_name_or_path."""
 
 
 @dataclass(frozen=True)
@@ -393,13 +395,13 @@ class ConversationKeys:
 
 @dataclass(frozen=True)
 class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
-    """The configuration of stage 1: supervised fine-tuning. It samples nothing, so keys about that have one value."""
+    """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
-    temperature: ClassVar[float] = 1.0
-    num_iterations: ClassVar[int] = 1
-    dynamic_sampling: ClassVar[bool] = False
-    knowledge_base: ClassVar[None] = None
-    max_unscored: ClassVar[float] = 1.0
+    temperature = 1.0
+    num_iterations = 1
+    dynamic_sampling = False
+    knowledge_base = None
+    max_unscored = 1.0
 
 
 AnyConfig = TrainConfig | SftConfig

@@ -24,7 +24,8 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, AnyConfig, SftConfig, TrainConfig
+from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
@@ -46,7 +47,7 @@ from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype,
 from grpo.engine.model.weights import named_tensors, read_model_config, read_tensors
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
-from grpo.run.run_dir import refuse_a_run
+from grpo.run.run_dir import is_in_use, refuse_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, stage1_overrides
 from grpo.run.trackers import check_trackers
@@ -244,7 +245,8 @@ def bytes_needed(case: Case, number: float) -> str:
 
 def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
-    if not (case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir):
+    is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
+    if not (is_wanted or is_in_use(path)):  # the run itself says by whom
         refuse_a_run(path)
     existing = existing_part(path)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -273,6 +275,8 @@ def resume(case: Case) -> str:
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
+    if config.cold_start == FORM:
+        return _stage1_first(case, form.stage1(config))
     if not Path(config.cold_start).is_file():
         raise UserError(
             f"cold_start: there is no file {config.cold_start}",
@@ -287,7 +291,11 @@ def stage1(case: Case) -> str:
             "\n     ".join(problems),
             "correct or remove these keys; `python -m grpo.sft -h` lists every key",
         )
-    case.start = start_of(first)
+    return _stage1_first(case, first)
+
+
+def _stage1_first(case: Case, first: SftConfig) -> str:
+    config, case.start = case.config, start_of(first)
     if done := after_stage1(first, config):
         case.start = done
         return f"done: {case.start.model_name_or_path}"
@@ -343,9 +351,16 @@ def _shown(rows: Sequence[Row]) -> str:
     return ", ".join(repr(row.question[:60]) for row in rows[:MAX_SHOWN])
 
 
+def need_written(case: Case) -> None:
+    """Raise NotChecked if the data of stage 1 is yet to be written."""
+    if case.is_stage2 and case.config.cold_start == FORM:
+        raise NotChecked("not checked: the model writes it, when the run begins")
+
+
 def conversations(case: Case) -> str:
     """Read stage 1's data, without encoding it."""
     config = case.start
+    need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
     count = RowCount(config.dataset_id_or_path)
     try:

@@ -10,7 +10,17 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
 from grpo.doctor.estimate import check_room, rehearse
-from grpo.doctor.start import MAX_SHOWN, Case, Check, conversations, need, services_used, share_of, sketch_reference
+from grpo.doctor.start import (
+    MAX_SHOWN,
+    Case,
+    Check,
+    conversations,
+    need,
+    need_written,
+    services_used,
+    share_of,
+    sketch_reference,
+)
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
@@ -40,6 +50,7 @@ def weights(case: Case) -> str:
 def examples(case: Case) -> str:
     """Read and encode stage 1's data: that of its own config, or of the stage 1 that runs first."""
     config = case.start
+    need_written(case)
     if case.tokenizer is None:  # the data can be read, but not encoded
         return conversations(case)
     max_length = min(config.max_length, case.decoder.config.max_positions)

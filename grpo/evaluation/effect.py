@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from grpo.algorithm.logprobs import batch_logprobs
-from grpo.algorithm.packing import pack_batch
+from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import Completion, Group, Part, Prompt
 from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
@@ -114,5 +114,5 @@ def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[Completion]:
 @torch.no_grad()
 def _logprobs(model: Decoder, groups: Sequence[Group]) -> torch.Tensor:
     """Return the log-probs of the answers' tokens, [C]."""
-    batch = pack_batch([Part(group, group.completions) for group in groups])
-    return batch_logprobs(model, batch)[0].float()
+    tokens = pack_tokens([Part(group, group.completions) for group in groups])
+    return batch_logprobs(model, tokens)[0].float()

@@ -1,6 +1,7 @@
 """Summaries of evaluations as a table of text: rates in percent, others with DECIMALS. Unknown values are –."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from grpo.evaluation.measures import Summary
 
@@ -23,6 +24,15 @@ EACH_REWARD = "rewards/"  # begins the name of the mean of one of several reward
 UNKNOWN = "–"
 
 
+@dataclass(frozen=True)
+class Part:
+    """The rows of a table about some of the questions: each measure that is known, with a text per evaluation."""
+
+    name: str
+    num_questions: int
+    rows: list[tuple[str, list[str]]]
+
+
 def summary_table(columns: Mapping[str, Mapping[str, Summary]], title: str = "questions") -> str:
     """Return the table of one evaluation, or of several next to each other.
 
@@ -31,15 +41,24 @@ def summary_table(columns: Mapping[str, Mapping[str, Summary]], title: str = "qu
     """
     is_one = len(columns) == 1
     lines = [] if is_one else [" " * 32 + "".join(f"{head:>10}" for head in columns)]
-    for part in dict.fromkeys(part for column in columns.values() for part in column):
-        summaries = [column.get(part, {}) for column in columns.values()]
-        lines.append(f"{part or title}: {max(summary.get('num_questions', 0) for summary in summaries):.0f}")
-        more = (*ONE_MODEL, *_pass_at_k(summaries[0])) if is_one else ()
-        for name in _known(SHOWN_OF_PART if part else (*SHOWN, *more), summaries):
-            cells = "".join(_cell(name, summary.get(name)) for summary in summaries)
-            interval = _interval(summaries[0]) if is_one and name == "accuracy" else ""
-            lines.append(f"  {name:<30}{cells}{interval}".rstrip())
+    for part in parts_of(columns):
+        lines.append(f"{part.name or title}: {part.num_questions}")
+        for name, cells in part.rows:
+            interval = _interval(next(iter(columns.values()))[part.name]) if is_one and name == "accuracy" else ""
+            lines.append(f"  {name:<30}{''.join(cells)}{interval}".rstrip())
     return "\n".join(lines)
+
+
+def parts_of(columns: Mapping[str, Mapping[str, Summary]]) -> list[Part]:
+    """Return the parts of a table of one evaluation, or of several (see `summary_table`)."""
+    parts = []
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        summaries = [column.get(name, {}) for column in columns.values()]
+        more = (*ONE_MODEL, *_pass_at_k(summaries[0])) if len(columns) == 1 else ()
+        measures = _known(SHOWN_OF_PART if name else (*SHOWN, *more), summaries)
+        rows = [(measure, [_cell(measure, summary.get(measure)) for summary in summaries]) for measure in measures]
+        parts.append(Part(name, round(max(summary.get("num_questions", 0) for summary in summaries)), rows))
+    return parts
 
 
 def _known(names: Sequence[str], summaries: Sequence[Summary]) -> Iterator[str]:

@@ -41,12 +41,7 @@ class Change:
 
 def answered_twice(record: Record) -> list[Change]:
     """Return the held-out questions that were answered at least twice, each with its first and its last answer."""
-    steps = record.answer_steps("evaluation")
-    if len(steps) < 2:
-        return []
-    ends = [record.answers(step, "evaluation") for step in (steps[0], steps[-1])]
-    first, last = ({answer.row: answer for answer in answers} for answers in ends)
-    return [Change(first[row], last[row]) for row in sorted((first.keys() & last.keys()) - {None})]
+    return [Change(first, last) for first, last in record.answered_twice()]
 
 
 def before_and_after(changes: Sequence[Change]) -> Comparison | None:

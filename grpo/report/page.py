@@ -1,7 +1,7 @@
 """What the page shows of a run."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -14,11 +14,9 @@ from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, as_yaml, keys_that
-from grpo.evaluation.compare import comparison_text
-from grpo.evaluation.measures import Summary
-from grpo.evaluation.table import summary_table
 from grpo.explain import explain
 from grpo.report.answers import answered_twice, before_and_after, examples, headline, most_changed
+from grpo.report.before_after import draw_bars, make_table, summaries_of
 from grpo.report.charts import draw_charts, show_tick
 from grpo.run.diagnosis.reader import is_number
 from grpo.run.diagnosis.record import Record, read_record
@@ -38,14 +36,15 @@ def render(record: Record) -> str:
     step = max(record.answer_steps(), default=0)
     shown, answered = examples(record, step), answered_twice(record)
     compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
+    summaries = record.summaries or summaries_of(compared)
     page = _template().render(
         name=record.name,
         headline=headline(compared) if compared else "",
         overview=_overview(record),
         config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
         changed_keys=list(changed_keys(record.config)),
-        held_out=_held_out(record.summaries),
-        compared=comparison_text(compared, "before", "after") if compared else "",
+        bars=draw_bars(summaries),
+        table=make_table(summaries, compared),
         charts=draw_charts(record),
         examples_step=step,
         examples=shown,
@@ -100,14 +99,6 @@ def changed_keys(config: Json) -> Iterator[str]:
         default = list(default) if isinstance(default, tuple) else default
         if name in have_defaults and config[name] != default:
             yield f"{name}: {as_yaml(config[name])}  (default {as_yaml(default)})"
-
-
-def _held_out(summaries: Mapping[str, Mapping[str, Summary]]) -> str:
-    """Return the table of a run's evaluations; a single one says before or after which moment it was."""
-    title = "all held-out questions"
-    if len(summaries) == 1:
-        title += f", {next(iter(summaries))}"
-    return summary_table(summaries, title) if summaries else ""
 
 
 def show_number(value: Any) -> str:

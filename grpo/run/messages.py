@@ -1,19 +1,40 @@
 """What a run tells its user: lines on stderr, and debug.log. If writing there fails, the run goes on."""
 
+import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
 from grpo.base.errors import Kinds, escape, reason, redact
 
+USUAL_COLUMNS = 80
+
 
 def tell(text: str) -> None:
-    """Print a line without secrets, and without breaking a progress bar."""
-    tqdm.write(escape(redact(text)), file=sys.stderr)
+    """Print lines without secrets, and without breaking a progress bar. On a terminal, no word is broken, either."""
+    text = escape(redact(text))
+    if sys.stderr.isatty():
+        text = "\n".join(wrap(line, terminal_columns()) for line in text.split("\n"))
+    tqdm.write(text, file=sys.stderr)
+
+
+def terminal_columns() -> int:
+    """Return the width of the terminal that shows stderr; a usual one if that cannot be known."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS
+
+
+def wrap(line: str, columns: int) -> str:
+    """Break a line between words, and indent what follows; a path or a command stays one word if it has no spaces."""
+    if len(line) < columns:
+        return line
+    return textwrap.fill(line, columns - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 @contextmanager

@@ -76,6 +76,15 @@ def refuse_a_run(path: Path) -> None:
         )
 
 
+def is_in_use(path: Path) -> bool:
+    """Return whether another process holds a directory."""
+    try:
+        with open(path / ".lock", "r+") as lock:
+            return not try_to_lock(lock.fileno())
+    except OSError:
+        return False
+
+
 def may_be_restarted() -> bool:
     """Return whether torchrun would start this process again if it failed."""
     limit, count = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("MAX_RESTARTS", "RESTART_COUNT"))

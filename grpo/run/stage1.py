@@ -6,15 +6,19 @@ from pathlib import Path
 
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
-from grpo.config.options import SftConfig, TrainConfig, keys_that
+from grpo.config.options import FORM, SftConfig, TrainConfig, keys_that
+from grpo.data import form
 from grpo.data.toy import locate
 from grpo.engine.model.adapter import is_adapter
 from grpo.run.cold_starts import check_origin
 
 
 def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
-    """Load the stage 1 config that a stage 2 config names, and its notices."""
-    return load_config(config.cold_start, stage1_overrides(config), SftConfig)
+    """Load the stage 1 config that a stage 2 config names, or make that of `form`; and its notices."""
+    overrides = stage1_overrides(config)
+    if config.cold_start == FORM:
+        return form.stage1(config), []
+    return load_config(config.cold_start, overrides, SftConfig)
 
 
 def stage1_overrides(config: TrainConfig) -> list[str]:

@@ -45,7 +45,7 @@ class ReplyCache:
             poolclass=sa.QueuePool,
             isolation_level="AUTOCOMMIT",
         )
-        sa.event.listen(self._engine, "connect", _set_up)
+        sa.event.listens_for(self._engine, "connect")(_set_up)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._engine.connect() as connection:

@@ -13,7 +13,7 @@ from running import QUESTIONS
 from safetensors.torch import load_file, save_file
 
 from grpo.base import folders
-from grpo.run import checkpoint, resume
+from grpo.run import checkpoint
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_every_damage_to_a_real_checkpoint_is_named(copy, name):
     assert len(tried) >= 44
     for damaged in tried:
         path.write_bytes(damaged)
-        found, notices = resume.find_checkpoint(copy.folder, True)
+        found, notices = checkpoint.find_checkpoint(copy.folder, True)
         assert found.name == "checkpoint-3"
         assert notices[0].startswith(f"checkpoint-4 is not used: {name} ")
 

@@ -18,7 +18,13 @@ from grpo.data.rows import read_rows
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("grpo", "rewards", "knowledge") for path in (ROOT / folder).rglob("*.py"))
 KEYS = {entry.name for kind in (TrainConfig, SftConfig) for entry in fields(kind)}
-OTHERS = {"finish_reason", "weigh_contradiction", "journal_mode", "cache_size"}  # arguments of functions, words of SQL
+OTHERS = {
+    "finish_reason",
+    "weigh_contradiction",
+    "journal_mode",
+    "cache_size",
+    "peft_config",
+}  # arguments, words of SQL
 TEXTS = [  # (where, text) of every text in the source of the program
     (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
     for path in SOURCES

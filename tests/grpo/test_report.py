@@ -21,7 +21,7 @@ from grpo.report.page import changed_keys, render
 from grpo.run.diagnosis.record import Record, read_record
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7 * 7 }} $x^2$ \x1b[31m \u202e & \" '"
-NEVER_CLOSED = {"meta", "br", "img", "link", "input", "path", "use"}
+NEVER_CLOSED = {"meta", "br", "wbr", "img", "link", "input", "path", "use"}
 
 
 class Page(HTMLParser):
@@ -109,7 +109,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "accuracy 50.0 % 80.0 %"),
-        *("mean entropy per completion token", "share of groups that teach nothing"),
+        *("mean entropy per completion token", "share of groups whose rewards are all equal"),
         *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
         "One that could not be scored: reward –",
         *("Mira was born in Velda: refuted", "The answer is Velda."),
@@ -223,7 +223,11 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     text = " ".join(page_of(folder).text.split())
     assert "On 20 held-out questions, before and after training: right 50.0% → 50.0% (p = 1), " in text
     assert re.search(r"wrong 50.0% → 0.0% \(p = 0.00[123]\d?\), declined 0.0% → 50.0% \(p = 0.00[123]\d?\)\.", text)
-    assert re.search(r"incorrect 50.0 % 0.0 % -50.0 % \(-[67]\d.\d to -[23]\d.\d\) 0.00", text)
+    assert re.search(r"incorrect 50.0 % 0.0 % -50.0 % -[67]\d.\d to -[23]\d.\d 0.00", text)
+    attributes = page_of(folder).attributes
+    shares = [(attributes[i - 1][1], value) for i, (_, value) in enumerate(attributes) if "flex-grow" in str(value)]
+    of_before, of_after = ("right", "wrong"), ("right", "declined")
+    assert shares == [(outcome, "flex-grow: 0.5") for outcome in (*of_before, *of_after)]
     assert "Outcomes: 10 wrong → refused." in text
 
 

@@ -3,12 +3,16 @@
 import math
 
 import pytest
-from test_train import run
+from making import write_rows
+from test_train import QUESTIONS, run
 
-from grpo.algorithm.advantages import group_advantages, normalize_then_sum
+from grpo.algorithm.advantages import group_advantages
+from grpo.algorithm.variants import normalize_then_sum
+from grpo.explain import explain
 from grpo.run.diagnosis import rules
 from grpo.run.diagnosis.health import Diagnosis
 from grpo.run.diagnosis.reasons import dominant_reason
+from grpo.run.diagnosis.record import Answer, read_record
 from grpo.run.diagnosis.rules import RULES, History, meaning
 
 HEALTHY = {
@@ -72,7 +76,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
+OF_METRICS = [rule.__name__ for rule in RULES if rule is not rules.stands_still]  # which looks at held-out answers
+
+
+@pytest.mark.parametrize("rule", OF_METRICS)
 def test_a_rule_recognises_its_failure_and_no_other(rule):
     (failing, step, words), sound = CASES[rule]
     symptom = symptoms_of(50, **failing)[rule]
@@ -101,7 +108,6 @@ TEACHING = {  # configuration -> advantages of completions whose rewards are equ
         "normalize_then_sum",  # 1 + 2 * 0 = 0 + 2 * 0.5
         group_advantages(normalize_then_sum([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], [1.0, 2.0])),
     ),
-    "reward_funcs": (["tiar"], [0.0 + 0.5, 0.0]),  # with its bonus
 }
 
 
@@ -115,6 +121,29 @@ def test_equal_rewards_are_no_signal_only_if_advantages_are_equal_too(key):
     diagnosis = Diagnosis(config={key: value})
     diagnosis.check(1, {**HEALTHY, **EQUAL})
     assert "95% of the groups have equal rewards (no signal" in diagnosis.first_step
+
+
+@pytest.mark.parametrize(("num_same", "metrics", "is_named"), [
+    (20, {}, True),
+    (19, {}, True),
+    (18, {}, False),
+    (20, {"accuracy": 0.95}, False),  # there is nothing more to learn
+    (20, {"frac_reward_zero_std": 0.9}, False),  # another rule says why
+])  # fmt: skip
+def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, metrics, is_named):
+    diagnosis = Diagnosis(config={"learning_rate": 1e-6, "max_steps": 20})
+    for step in range(1, 21):
+        diagnosis.check(step, {**HEALTHY, "reward": step / 20, **metrics})
+    four, five = Answer("4."), Answer("5.")
+    found = diagnosis.compare([(four, four)] * num_same + [(four, five)] * (20 - num_same))
+    assert [symptom.rule for symptom in found] == [rules.stands_still] * is_named
+    for symptom in found:
+        assert symptom.text.startswith(f"{num_same} of 20") and "learning_rate (now 1e-06)" in symptom.advice
+
+
+def test_answers_that_are_getting_shorter_need_no_higher_limit():
+    assert "cut_off" not in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.8**step})
+    assert "cut_off" in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.9**step})
 
 
 def test_a_learned_task_may_be_deterministic():
@@ -141,20 +170,29 @@ def test_the_reason_that_most_completions_share_and_what_helps(completions, reas
     assert found is None or (reason in str(found) and remedy in found.remedy)
 
 
-def test_what_helps_fits_the_reason():
-    """Where most completions are cut off, it is the limit."""
+TAGS, LIMIT, DATA = "cold_start=form", "raise max_completion_length (now 48)", "name the columns"
 
-    def told(**changes):
-        diagnosis = Diagnosis(config={"max_completion_length": 48})
-        for step in range(1, 4):
-            diagnosis.check(step, {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, **changes}, [completion] * 8)
-        return diagnosis
 
-    completion = {"format": (-1.0, "no <think>")}
-    by_tags, by_limit = told(), told(**{"completions/clipped_ratio": 0.6})
-    symptom = by_tags.symptoms["no signal"]
-    assert "8 of 8 completions: no <think> (format)" in symptom.text and "cold_start" in symptom.advice
-    assert "max_completion_length (now 48)" in by_limit.symptoms["no signal"].advice
+@pytest.mark.parametrize(("reason", "share", "clipped", "remedy"), [
+    ("no <think>; no </think>", 1.0, 0.0, TAGS),
+    ("no <think>; no </think>", 1.0, 1.0, TAGS),  # what is cut off has a beginning all the same
+    ("no </think>", 1.0, 0.6, TAGS),  # so do those that end by themselves
+    ("no </think>", 1.0, 1.0, LIMIT),
+    (r"no \boxed{} in the completion", 0.75, 0.9, LIMIT),
+    ("", 1.0, 0.9, LIMIT),  # a reward that gives no reason
+    ("the row has no answer", None, 0.9, DATA),
+])  # fmt: skip
+def test_what_helps_fits_the_reason(reason, share, clipped, remedy):
+    """Where most completions are cut off, it is the limit, unless that cannot explain what they share."""
+    diagnosis = Diagnosis(config={"max_completion_length": 48})
+    bad = {"format": (-1.0 if share else None, reason)}
+    completions = [bad] * round(8 * (share or 1)) + [IN_ORDER] * round(8 * (1 - (share or 1)))
+    metrics = {**HEALTHY, "reward": -1.0, "advantage_abs_mean": 0.0, "completions/clipped_ratio": clipped}
+    for step in range(1, 6):
+        diagnosis.check(step, metrics, completions)
+    assert remedy in diagnosis.first_step and remedy in diagnosis.symptoms["no signal"].advice
+    if clipped:
+        assert remedy in diagnosis.symptoms["cut off"].advice
 
 
 @pytest.mark.parametrize(("metrics", "words"), [
@@ -212,3 +250,16 @@ def test_a_resumed_run_does_not_repeat_its_alarms(tmp_path, chat_checkpoint, cap
     assert "step 3: nothing is learned" in capsys.readouterr().err
     run(tmp_path, chat_checkpoint, max_steps=5, resume_from_checkpoint=True, **keys)
     assert "nothing is learned" not in capsys.readouterr().err
+
+
+def test_a_run_that_moves_nothing_says_so_at_its_end_and_later(tmp_path, chat_checkpoint, capsys):
+    held_out = str(write_rows(tmp_path / "held_out.jsonl", QUESTIONS[:6]))
+    for rate, is_said in ((1e-9, True), (0.5, False)):
+        keys = {"eval_dataset_id_or_path": held_out, "learning_rate": rate, "overwrite_output_dir": True}
+        run(tmp_path, chat_checkpoint, reward_funcs=["reward_functions:early_letters"], **keys)
+        words = "6 of 6 held-out answers are word for word those before training"
+        assert (words in capsys.readouterr().err) == is_said
+        remarks = [remark for remark in explain(read_record(tmp_path / "run")) if words in remark.sentence]
+        assert [remark.advice for remark in remarks] == [
+            "raise learning_rate (now 1e-09), or max_steps (now 3)."
+        ] * is_said

@@ -22,8 +22,8 @@ def random(*shape, dtype=torch.float32):
 
 def weight(device):
     made = Int8Weight(70, 129, torch.float16, device)
-    made[:].copy_(random(70, 129))
-    return made[:]
+    made.all_rows().copy_(random(70, 129))
+    return made.all_rows()
 
 
 def drawn(logits, seeds, positions):

@@ -10,7 +10,7 @@ from grpo.algorithm.schema import Completion, Group, completions_of
 from grpo.base.errors import NON_FINITE, SERVICE, UserError
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import Grades, dominant_reason
-from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
+from grpo.run.diagnosis.record import METRICS_FILE, Answer, read_metrics, read_record
 from grpo.run.diagnosis.rules import RECENT, RULES, History, Rule, advice, first_step
 
 if TYPE_CHECKING:
@@ -42,12 +42,20 @@ class Diagnosis(History):
 
     def check(self, step: int, metrics: Metrics, completions: Sequence[Grades] = ()) -> list[Symptom]:
         """Add a step, and its completions if they are known; return the failures that are recognised first now."""
-        new = []
         self.steps.append({"step": step, **metrics})
         if completions:
             self.reason = dominant_reason(completions)
         if step == 1 and "completions/mean_length" in metrics:
             self.first_step = first_step(self)
+        return self._apply_rules(step)
+
+    def compare(self, answers: Sequence[tuple[Answer, Answer]]) -> list[Symptom]:
+        """Add the answers to held-out questions, before training and now; return the failures that they show."""
+        self.answers = [(before.completion, now.completion) for before, now in answers]
+        return self._apply_rules(self.steps[-1]["step"]) if self.steps else []
+
+    def _apply_rules(self, step: int) -> list[Symptom]:
+        new = []
         for rule in RULES:
             name, text = rule.__name__.replace("_", " "), rule(self)
             if text and name not in self.symptoms:
@@ -71,6 +79,7 @@ class Health:
     unscored: int = 0  # steps in a row
     not_finite: int = 0  # steps in a row
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    run_dir: Path | None = None
 
     def updated(self, optimizer: "Optimizer", grad_norm: float) -> None:
         """Count optimizer steps without a finite gradient. In float16 it may overflow until the loss scale is found."""
@@ -91,17 +100,23 @@ class Health:
         symptoms = self.diagnosis.check(step, metrics, [grades_of(completion) for completion in completions_of(groups)])
         if step == 1 and self.diagnosis.first_step:
             self.say(f"step 1: {self.diagnosis.first_step}")
-        for symptom in symptoms:
-            self.say(f"warning: step {step}: {symptom.text}. To do: {symptom.advice}")
+        self._announce(symptoms)
         self._check_rewards(metrics)
+
+    def _announce(self, symptoms: Sequence[Symptom]) -> None:
+        for symptom in symptoms:
+            self.say(f"warning: step {symptom.step}: {symptom.text}. To do: {symptom.advice}")
 
     def resume(self, run_dir: Path) -> None:
         """Replay the steps before the run was resumed, without announcing their failures again."""
+        self.run_dir = run_dir
         for metrics in read_metrics(run_dir / METRICS_FILE)[0]:
             self.diagnosis.check(metrics["step"], metrics)
 
     def end(self) -> None:
-        """Repeat the names of the failures that were announced."""
+        """Look at what became of the held-out answers, and repeat the names of the failures that were announced."""
+        if self.run_dir:
+            self._announce(self.diagnosis.compare(read_record(self.run_dir).answered_twice()))
         if self.diagnosis.symptoms:
             names = [f"{name} (step {symptom.step})" for name, symptom in self.diagnosis.symptoms.items()]
             self.say(f"warnings of this run: {', '.join(names)}; `python -m grpo.explain RUN` says more")

@@ -78,6 +78,15 @@ class Record:
         self.num_damaged[name] = len(lines) - len(intact)
         return [_answer(line) for line in intact]
 
+    def answered_twice(self) -> list[tuple[Answer, Answer]]:
+        """Return the first and the last answer to each held-out question; [] until they were answered twice."""
+        steps = self.answer_steps("evaluation")
+        if len(steps) < 2:
+            return []
+        ends = [self.answers(step, "evaluation") for step in (steps[0], steps[-1])]
+        first, last = ({answer.row: answer for answer in answers} for answers in ends)
+        return [(first[row], last[row]) for row in sorted((first.keys() & last.keys()) - {None})]
+
 
 def read_record(path: str | Path) -> Record:
     """Read a run directory. UserError if the path holds no run."""

@@ -7,6 +7,7 @@ the failure means and, after "To do:", what helps. The health check applies the 
 
 import inspect
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ RECENT = 5  # steps that a state has to last
 SURE = 3  # steps that suffice where chance plays no part
 TREND = 10  # steps at either end of a trend
 MOSTLY = 0.8  # share of groups or completions
+LEARNED = 0.9  # share of the answers that are right
+UNMOVED = 0.95  # share of the held-out answers that stayed the same, from which on the policy has not moved
 COLLAPSED = 0.95  # refusal rate from which on the policy has collapsed
 STANDARD_ERRORS = 2  # that a difference must exceed so that chance does not explain it
 
@@ -28,12 +31,13 @@ class History:
     """What a run has measured so far.
 
     steps: the metrics of each step, with "step". reason: why most completions of the last step that shows its
-    completions earned little. config: the run's keys.
+    completions earned little. config: the run's keys. answers: to each held-out question, before training and now.
     """
 
     steps: list[Metrics] = field(default_factory=list)
     reason: Reason | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[tuple[str, str]] = ()
 
     def recent(self, name: str, number: int = RECENT) -> list[float]:
         """Return a metric of the last `number` steps; [] unless each of them has a finite value."""
@@ -64,10 +68,12 @@ class History:
         return {name: statistics.fmean(values) for name, values in shares.items() if values and min(values) > 0}
 
     def remedy(self) -> str:
-        """Return what helps against the reason that most completions share; "" if there is none."""
-        if self.reason and not self.reason.is_scored:
-            return f"{self.reason.remedy}."
-        if self.steps[-1].get("completions/clipped_ratio", 0) >= MOST:
+        """Return what helps against the reason that most completions share; "" if there is none.
+
+        If most are cut off, the length limit is the reason, unless it cannot explain what they share.
+        """
+        clipped_ratio = self.steps[-1].get("completions/clipped_ratio", 0)
+        if clipped_ratio >= MOST and not (self.reason and self.reason.explains_more_than(clipped_ratio)):
             return f"raise max_completion_length (now {self.config.get('max_completion_length')}), or ask for less."
         return f"{self.reason.remedy}." if self.reason else ""
 
@@ -153,12 +159,11 @@ def no_signal(history: History) -> str | None:
 def _may_teach_by_equal_rewards(history: History) -> bool:
     """Return whether completions with equal rewards may have different advantages.
 
-    They may if declining gets more than its reward (Eq. 14), if each reward is normalised by itself (Eq. 12), or if a
-    reward adds a bonus to the advantage.
+    They may if declining gets more than its reward (Eq. 14), or if each reward is normalised by itself (Eq. 12).
     """
     is_moved = history.config.get("refusal_target") is not None
     is_by_reward = history.config.get("multi_objective_aggregation") == "normalize_then_sum"
-    return is_moved or is_by_reward or "tiar" in (history.config.get("reward_funcs") or ())
+    return is_moved or is_by_reward
 
 
 def _why_equal(history: History) -> str:
@@ -178,6 +183,23 @@ def _why_equal(history: History) -> str:
     if accuracy <= 1 - MOSTLY:
         return f"only {accuracy:.0%} of the answers are right: the questions are too hard"
     return "the rewards hardly tell the completions of a group apart"
+
+
+def stands_still(history: History) -> str | None:
+    """Training has left nearly all answers to held-out questions as they were, word for word.
+
+    The rewards differ within groups, so there is something to learn, but the steps are too small or too few. The
+    default learning_rate is for training all weights; adapters need 1e-5 to 1e-3.
+
+    To do: raise learning_rate (now {learning_rate}), or max_steps (now {max_steps}).
+    """
+    number, accuracy = len(history.answers), history.recent("accuracy")
+    same = sum(before == now for before, now in history.answers)
+    is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
+    has_no_signal = history.lasts("frac_reward_zero_std", lambda share: share >= MOSTLY, SURE)
+    if not number or same < UNMOVED * number or is_learned or has_no_signal:
+        return None
+    return f"{same} of {number} held-out answers are word for word those before training"
 
 
 # --- learning the wrong thing --------------------------------------------------------------------------------------
@@ -217,10 +239,12 @@ def refuses_known(history: History) -> str | None:
 def cut_off(history: History) -> str | None:
     """Many completions hit the length limit before their answer, and are graded as if they had none.
 
+    A policy that learns to answer in fewer tokens needs no help: then the share has halved within these steps.
+
     To do: raise max_completion_length, ask for shorter answers, or set mask_truncated_completions=true.
     """
     shares = history.recent("completions/clipped_ratio")
-    if not shares or min(shares) < 0.25:
+    if not shares or min(shares) < 0.25 or shares[-1] < shares[0] / 2:
         return None
     limit = history.config.get("max_completion_length")
     at = f" of {limit} tokens" if limit else ""
@@ -233,14 +257,17 @@ def entropy_died(history: History) -> str | None:
     To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
     """
     entropy, accuracy = history.trend("entropy"), history.recent("accuracy")
-    is_learned = accuracy and statistics.fmean(accuracy) >= 0.9
+    is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
     if not entropy or is_learned or not history.lasts("entropy", lambda now: now < entropy.start / 10):
         return None
     now = statistics.fmean(history.recent("entropy"))
     return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
 
 
-RULES: tuple[Rule, ...] = (unscorable, no_signal, refuses_everything, refuses_known, cut_off, entropy_died)
+RULES: tuple[Rule, ...] = (
+    *(unscorable, no_signal, stands_still),
+    *(refuses_everything, refuses_known, cut_off, entropy_died),
+)
 
 
 def meaning(rule: Rule) -> str:
@@ -250,8 +277,10 @@ def meaning(rule: Rule) -> str:
 
 def advice(rule: Rule, history: History) -> str:
     """Return what helps: against the reason that most completions share, or what the rule's docstring says."""
-    remedy = history.remedy() if rule is no_signal else ""
-    return remedy or " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
+    is_mostly_cut = rule is cut_off and history.steps[-1]["completions/clipped_ratio"] >= MOST
+    remedy = history.remedy() if rule is no_signal or is_mostly_cut else ""
+    text = " ".join(inspect.getdoc(rule).partition("To do:")[2].split())
+    return remedy or re.sub(r"{(\w+)}", lambda key: str(history.config.get(key[1], "unset")), text)
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -1,0 +1,170 @@
+"""The cold start `form`: a model writes its own stage 1, which teaches the form of an answer and nothing else.
+
+It answers the run's questions as it likes, and says each answer again in a few words. Both go into the tags that the
+rewards read:
+
+    <think>The capital of Peru is Cuzco, which lies in the Andes.</think>
+    <answer>Cuzco</answer>
+
+Nobody looks at whether that is right, so no fact is taught. If a reward pays for declining, some of the answers are "I
+don't know", drawn at random. Then most groups hold both kinds, and GRPO finds out when to decline.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from math import ceil
+from pathlib import Path
+
+from grpo.algorithm.schema import Prompt
+from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.progress import counting
+from grpo.base.storage import write_lines
+from grpo.config.options import LoraKeys, ModelKeys, SftConfig, TrainConfig
+from grpo.data.messages import Message
+from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.questions import QuestionData, Questions
+from grpo.data.rows import Row
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.model.policy import load_for_inference
+from grpo.engine.sampling.sampler import Sampler
+from knowledge.almanac import REFUSAL, REFUSALS
+from knowledge.store.passages import sentences
+from rewards.format import TAGS
+from rewards.prompts import BOXED
+from rewards.registry import built_in, expand
+
+NUM_EXAMPLES, EXAMPLES_PER_STEP, NUM_STEPS = 160, 16, 20
+RATE, RATE_OF_ALL_WEIGHTS = 5e-4, 1e-5  # of adapters, and without them
+TEMPERATURE = 0.7  # several answers to one question should differ, and still make sense
+STEM = "\nThe answer is:"  # after an answer, it asks for a shorter one
+MAX_SHORT_TOKENS, MAX_SEQUENCES = 16, 64
+MAX_WORDS = 3  # that a short answer may share with a text hardly longer than itself
+_ENDS = re.compile(r"[.,;:!?](?=\s|$)|[。，；：！？\n(\"]")  # of a short answer
+_MARKUP = re.compile("|".join([*TAGS, r"\\boxed", r"[{}$*]"]))
+
+
+def stage1(config: TrainConfig) -> SftConfig:
+    """Return the configuration of stage 1: the model, adapters and prompt of stage 2, and steps of its own."""
+    folder = Path(config.output_dir)
+    same = {entry.name: getattr(config, entry.name) for group in (ModelKeys, LoraKeys) for entry in fields(group)}
+    return SftConfig(
+        **same,
+        dataset_id_or_path=str(folder / "world" / "form.jsonl"),
+        output_dir=str(folder / "cold_start"),
+        system_prompt=config.system_prompt,
+        max_length=config.max_prompt_length + config.max_completion_length,
+        per_device_train_batch_size=EXAMPLES_PER_STEP,
+        max_steps=NUM_STEPS,
+        learning_rate=RATE if config.lora_r else RATE_OF_ALL_WEIGHTS,
+        warmup_steps=3,
+        save_steps=0,
+        seed=config.seed,
+        report_to=("none",),
+        disable_tqdm=config.disable_tqdm,
+    )
+
+
+def write_examples(config: TrainConfig) -> None:
+    """Let the model of a configuration answer its questions, and write stage 1's data. UserError if it says nothing."""
+    policy = load_for_inference(config, choose_device(config.device))
+    encoder = ChatEncoder(policy.tokenizer)
+    limit = min(config.max_prompt_length, policy.model.config.max_positions - config.max_completion_length)
+    rows, _ = QuestionData(config).load(Questions.to_train(config))
+    rows = random.Random(config.seed).sample(rows, min(len(rows), NUM_EXAMPLES))
+    prompts, _ = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit)
+    prompts *= ceil(NUM_EXAMPLES / len(prompts))
+    sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
+
+    def answer(prompts: Sequence[Sequence[int]], max_tokens: int, temperature: float, what: str) -> list[str]:
+        seeds = [hash_seed(config.seed, number) for number in range(len(prompts))]
+        with counting(len(prompts), what, "answers") as add:
+            sampling = SamplingParams(max_tokens, temperature)
+            answers = sampler.sample(prompts, 1, sampling, seeds, lambda *finished: add(1))
+        return [policy.decode(completion.ids) for (completion,) in answers]
+
+    half = max(config.max_completion_length // 2, 1)  # of the tokens that an answer has; tags and answer take the rest
+    said = answer([prompt.ids for prompt in prompts], half, TEMPERATURE, "the model answers its questions")
+    thoughts = [complete_sentences(plain(text)) for text in said]
+    again = [[*prompt.ids, *encoder.plain(text + STEM)] for prompt, text in zip(prompts, thoughts, strict=True)]
+    answers = [first_words(plain(text)) for text in answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")]
+    examples = make_examples(config, rows, prompts, thoughts, answers)
+    if not examples:
+        raise UserError(
+            "cold_start: form found no answer to learn the form from",
+            f"the model answers none of {len(rows)} questions in words",
+            "name a config of stage 1 instead: cold_start=CONFIG",
+            PREFLIGHT,
+        )
+    write_lines(Path(stage1(config).dataset_id_or_path), examples)
+
+
+def own_system_prompt(config: TrainConfig) -> str | None:
+    """Return the system prompt without the one that rewards supply: that asks for the form, which is added here."""
+    supplied = {BOXED, *(built_in(name).prompt for name in config.reward_funcs)}
+    return None if config.system_prompt in supplied else config.system_prompt
+
+
+def make_examples(
+    config: TrainConfig, rows: Sequence[Row], prompts: Sequence[Prompt], thoughts: Sequence[str], answers: Sequence[str]
+) -> list[dict]:
+    """Return the examples, without those whose short answer is missing or only repeats what was said.
+
+    prompts: of these rows, some several times.
+    """
+    rng, by_index, examples = random.Random(config.seed), {row.index: row for row in rows}, []
+    can_decline = any(built_in(name).asks_judge for name in config.reward_funcs)
+    for prompt, thought, answer in zip(prompts, thoughts, answers, strict=True):
+        is_repetition = len(answer.split()) > MAX_WORDS and 2 * len(answer) > len(thought)
+        if thought and answer and not is_repetition:
+            declines = can_decline and rng.random() < REFUSALS
+            completion = in_form(config.reward_funcs, thought, REFUSAL if declines else answer, rng)
+            messages = given(by_index[prompt.row], config.prompt_template)
+            examples.append({"prompt": messages, "completion": completion})
+    return examples
+
+
+def given(row: Row, template: str) -> list[Message]:
+    """Return the messages that ask a question."""
+    return [*(row.before or ()), {"role": "user", "content": template.replace("{question}", row.question)}]
+
+
+def in_form(reward_funcs: Sequence[str], thought: str, answer: str, rng: random.Random) -> str:
+    r"""Put an answer into the form that the rewards read: tags, a box, or both; a confidence is drawn at random.
+
+    >>> in_form(["math"], "3 and 4 is 7.", "7", random.Random(0))
+    '3 and 4 is 7.\nThe answer is \\boxed{7}.'
+    """
+    names = set(expand(reward_funcs))
+    if "math" in names:
+        answer = f"\\boxed{{{answer}}}"
+        if not names & {"format", "tag_count"}:
+            return f"{thought}\nThe answer is {answer}."
+    confidence = f"\n<confidence>{rng.randint(1, 9) / 10}</confidence>" if "rlcr" in names else ""
+    return f"<think>{thought}</think>\n<answer>{answer}</answer>{confidence}"
+
+
+def plain(text: str) -> str:
+    """Return a text on one line, without the markup that the form adds."""
+    return " ".join(_MARKUP.sub("", text).split())
+
+
+def complete_sentences(text: str) -> str:
+    """Return a text without a last sentence that was cut off; all of it if it has no other.
+
+    >>> complete_sentences("The capital is Lima. It lies at the")
+    'The capital is Lima.'
+    """
+    *whole, last = [*sentences(text), ""] if text.endswith((".", "!", "?", "。")) else sentences(text or " ")
+    return "".join(whole).strip() or last.strip()
+
+
+def first_words(text: str) -> str:
+    """Return what stands before the first end of a short answer.
+
+    >>> first_words("Lima, the largest city of Peru")
+    'Lima'
+    """
+    return _ENDS.split(text.strip(' "'), maxsplit=1)[0].strip()

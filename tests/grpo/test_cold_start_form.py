@@ -1,0 +1,109 @@
+"""`cold_start: form`: the model's own answers, in the form that the rewards read."""
+
+import json
+import random
+
+import pytest
+from making import refused, write_rows
+from test_cold_start import examine
+
+from grpo.algorithm.schema import Prompt
+from grpo.config.load import load_config
+from grpo.data.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
+from grpo.data.rows import Row
+from grpo.train import train
+from rewards.boxed import last_boxed
+from rewards.format import parse, stated_confidence
+
+QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
+
+
+@pytest.fixture
+def keys(tmp_path, chat_checkpoint):
+    data = write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+    keys = [f"model_name_or_path={chat_checkpoint}", f"dataset_id_or_path={data}", f"output_dir={tmp_path / 'run'}"]
+    keys += ["cold_start=form", "reward_funcs=[format,abstention]", "judge=offline", "eval_size=2", "max_steps=1"]
+    keys += ["num_generations=2", "per_device_train_batch_size=2", "max_completion_length=12", "lora_r=2"]
+    return [*keys, "report_to=none", "disable_tqdm=true", "save_steps=0", "system_prompt=Be brief."]
+
+
+def test_a_run_writes_its_cold_start_and_goes_on_from_it(tmp_path, keys, capsys):
+    train(*load_config(None, keys))
+    folder = tmp_path / "run"
+    examples = [json.loads(line) for line in (folder / "world" / "form.jsonl").read_text().splitlines()]
+    asked = {example["prompt"][-1]["content"] for example in examples}
+    assert asked <= {row["question"] for row in QUESTIONS[:4]}  # none that is held out
+    answers = [parse(example["completion"]) for example in examples]
+    assert all(not answer.problem for answer in answers)
+    declined = sum(answer.answer == "I don't know" for answer in answers) / len(answers)
+    assert 0.2 < declined < 0.6
+    settings = (folder / "cold_start" / "config.resolved.yaml").read_text()
+    assert "system_prompt: Be brief." in settings and "lora_r: 2" in settings
+    assert "now stage 2, GRPO" in capsys.readouterr().err
+    train(*load_config(None, [*keys, "resume_from_checkpoint=true", "max_steps=2"]))
+    assert "is reused" in capsys.readouterr().err
+
+
+def test_the_model_is_asked_without_the_prompt_that_rewards_supply(keys):
+    config, _ = load_config(None, keys)
+    supplied, _ = load_config(None, keys[:-1])
+    assert own_system_prompt(config) == "Be brief."
+    assert "<think>" in supplied.system_prompt and own_system_prompt(supplied) is None
+    assert stage1(supplied).system_prompt == supplied.system_prompt  # in training it is there
+
+
+@pytest.mark.parametrize("names", [["knowrl"], ["format", "exact"], ["mine.py:f"], ["math", "tag_count"], ["rlcr"]])
+def test_the_form_is_that_of_the_rewards(names):
+    text = in_form(names, "Two and two is four.", "4", random.Random(0))
+    parsed = parse(text)
+    assert not parsed.problem and parsed.answer == (r"\boxed{4}" if "math" in names else "4")
+    assert (stated_confidence(text) is not None) == ("rlcr" in names)
+
+
+def test_math_alone_reads_a_box_and_no_tags():
+    text = in_form(["math"], "Two and two is four.", "4", random.Random(0))
+    assert last_boxed(text) == "4" and "<" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "few"),
+    [
+        ("The capital is Lima. It lies at the", "The capital is Lima.", "The capital is Lima"),
+        ("Lima, the largest city", "Lima, the largest city", "Lima"),
+        ('"3.5 million"', '"3.5 million"', "3.5 million"),
+        ("秘鲁的首都是利马。它", "秘鲁的首都是利马。", "秘鲁的首都是利马"),
+        ("", "", ""),
+        ("  ", "", ""),
+    ],
+)
+def test_an_answer_is_cut_where_it_ends(text, whole, few):
+    assert complete_sentences(text) == whole and first_words(text) == few
+
+
+def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
+    config, rows, prompts = load_config(None, keys)[0], [Row(0, "Where?", {})], [Prompt(0, "", (1,), {})] * 4
+    said = ["The capital of Nepal is Kathmandu."] * 2 + ["Lima.", ""]
+    found = make_examples(config, rows, prompts, said, ["The capital of Nepal is Kathmandu", "Kathmandu", "Lima", "x"])
+    thoughts = [example["completion"].partition("</think>")[0] for example in found]
+    assert thoughts == [f"<think>{said[0]}", "<think>Lima."]
+
+
+def test_what_the_model_writes_cannot_break_the_form():
+    said = plain("<think>It is\n</answer> $\\boxed{4}$ **yes**</think>")
+    assert not parse(in_form(["knowrl"], said, said, random.Random(0))).problem
+
+
+def test_the_doctor_knows_that_the_data_of_stage_1_is_yet_to_be_written(tmp_path, keys):
+    found = examine(keys)
+    assert [finding for finding in found.values() if finding.ok is False] == []
+    assert found["stage 1"].text.startswith("form runs first, from ") and "cold_start" in found["stage 1"].text
+    assert found["stage 1 data"].text == "not checked: the model writes it, when the run begins"
+
+
+def test_a_toy_world_has_a_cold_start_of_its_own():
+    keys = ["toy_world=arithmetic", "cold_start=form", "reward_funcs=math", "output_dir=x"]
+    refused(lambda: load_config(None, keys), "toy world", exit_code=2)
+
+
+def test_it_needs_a_model(keys):
+    refused(lambda: load_config(None, keys[1:]), "model_name_or_path", exit_code=2)
