@@ -28,6 +28,7 @@ from grpo.data.toy import locate, make_world
 from grpo.doctor.start import check_start
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.peers import Peers
+from grpo.engine.model import memory
 from grpo.engine.model.policy import find_parts, load_encoder
 from grpo.engine.model.weights import read_model_config
 from grpo.report.plot import line_plot
@@ -173,6 +174,7 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
             form.write_examples(config)
         run.ranks.barrier()
         sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
+        memory.release()  # its model and optimizer, before stage 2 plans with what is free
         keep(final, kept)
         run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
     return start_from(final, config)

@@ -21,6 +21,7 @@ from grpo.data.questions import (
     Questions,
     held_out_scorer,
     load_prompts,
+    longest_sequence,
     num_steps,
     prepare_rewards,
 )
@@ -58,8 +59,7 @@ class TrainingData:
         run.report_data("training data", loaded.count)
         groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
         total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
-        longest = max(len(prompt.ids) for prompt in loaded.prompts) + config.max_completion_length
-        return cls(loaded.prompts, loaded.data_hash, total_steps, longest)
+        return cls(loaded.prompts, loaded.data_hash, total_steps, longest_sequence(data, policy, loaded.prompts))
 
 
 class GrpoTrainer(Trainer):

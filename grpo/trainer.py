@@ -51,7 +51,7 @@ class Source(Protocol):
 
     data_hash: str
     total_steps: int  # of the run
-    longest: int  # tokens of the longest sequence, prompt and completion
+    longest: int  # tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included
 
 
 class Trainer:

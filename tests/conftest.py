@@ -13,14 +13,24 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interp
 import numpy
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 from making import write_chat_checkpoint, write_checkpoint
 
+try:
+    import hypothesis
+except ImportError:  # the machine of a GPU may have only what its tests need
+    hypothesis = None
+
 torch.set_num_threads(1)  # the models of these tests are too small for more, and two threads suffer from any neighbour
-# drawn inputs are the same in every run, however slow the machine is
-everything = list(HealthCheck)
-settings.register_profile("same", deadline=None, database=None, derandomize=True, suppress_health_check=everything)
-settings.load_profile("same")
+collect_ignore: list[str] = []
+if hypothesis:  # drawn inputs are the same in every run, however slow the machine is
+    everything = list(hypothesis.HealthCheck)
+    hypothesis.settings.register_profile(
+        "same", deadline=None, database=None, derandomize=True, suppress_health_check=everything
+    )
+    hypothesis.settings.load_profile("same")
+else:
+    files = Path(__file__).parent.rglob("test_*.py")
+    collect_ignore += [str(path) for path in files if "from hypothesis import" in path.read_text(encoding="utf-8")]
 MOST_WORKERS = 4  # each imports torch, and some files take a minute by themselves
 
 
@@ -40,6 +50,10 @@ def pytest_cmdline_main(config) -> None:
         if cores > 1 and not wants_one_process:
             options.numprocesses, options.dist = cores, "loadfile"
             options.loadscopereorder = False  # not by the number of tests
+
+
+def pytest_report_header() -> list[str]:
+    return [f"left out, without hypothesis: {len(collect_ignore)} files"] if collect_ignore else []
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -107,6 +107,26 @@ def check_what_is_left(results: Path, packed: list[str]) -> None:
             assert set(archive.getnames()) >= {f"./{name}.log" for name in packed} | {"./gpu_rows.jsonl"}
 
 
+WITHOUT_HYPOTHESIS = """
+import sys, pytest
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "hypothesis":
+            raise ImportError("No module named 'hypothesis'")
+sys.meta_path.insert(0, Missing())
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def test_what_needs_a_gpu_is_collected_without_hypothesis():
+    """The machine of a GPU may have what torch and the program need, and no more."""
+    chosen = ["tests/kernels/test_backends.py", "tests/knowledge"]  # some files there draw inputs
+    options = ["-m", "gpu", "--collect-only", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-c", WITHOUT_HYPOTHESIS, *chosen, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "test_backends.py" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_limit_of_a_call_and_its_order():
     """A call must end within ten minutes: the last part ends 15 seconds after the limit, then the archive is made."""
     text = SCRIPT.read_text(encoding="utf-8")

@@ -22,7 +22,6 @@ import torch
 
 from grpo.algorithm.schema import PackedBatch
 from grpo.engine.attention.select import packed_attention
-from grpo.engine.device.draw import NO_CUT
 from grpo.engine.device.ops import exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
 from grpo.engine.device.split_softmax import split_log_softmax_rows
@@ -64,8 +63,6 @@ def token_logprobs(
     a shard gets its part of the vocabulary, as head_VD is, and hidden_CD gets the gradients of that part. Slow twin:
     kernels/reference.py `token_logprobs`.
     """
-    if cut_C is not None and bool((cut_C == NO_CUT).all()):
-        cut_C = None
     return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax)
 
 

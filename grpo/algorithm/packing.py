@@ -13,6 +13,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, PackedTokens, Part, completions_of
 from grpo.config.options import TrainConfig
+from grpo.engine.device.draw import NO_CUT
 from grpo.engine.device.peers import Peers
 
 
@@ -141,7 +142,7 @@ def pack_tokens(
         positions_T=torch.tensor(positions, dtype=torch.int64, device=device),
         source_C=torch.tensor(source, dtype=torch.int64, device=device),
         targets_C=torch.tensor(targets, dtype=torch.int64, device=device),
-        cut_C=torch.tensor(cuts, dtype=dtype, device=device),
+        cut_C=torch.tensor(cuts, dtype=dtype, device=device) if max(cuts, default=NO_CUT) > NO_CUT else None,
     )
 
 

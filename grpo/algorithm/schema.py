@@ -211,7 +211,7 @@ class PackedTokens:
     positions_T: torch.Tensor  # int64, from 0 in each sequence
     source_C: torch.Tensor  # int64, index into T
     targets_C: torch.Tensor  # int64
-    cut_C: torch.Tensor  # float32, see Completion.cuts
+    cut_C: torch.Tensor | None  # float32, see Completion.cuts; None if no token has a cut
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,16 @@ def load_prompts(
     return PromptSet(prompts, fingerprint(rows), count)
 
 
+def longest_sequence(data: QuestionData, policy: "Policy", prompts: Sequence[Prompt]) -> int:
+    """Return the tokens of the longest prompt, trained or held out, with a completion: one cache serves both.
+
+    prompts: those to train on.
+    """
+    held_out = Questions.held_out(data.config)
+    others = load_prompts(data, policy, held_out).prompts if held_out else []
+    return max(len(prompt.ids) for prompt in (*prompts, *others)) + data.config.max_completion_length
+
+
 def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
     """Return the number of steps of a run over `num_rows` rows of data. rows_per_step: over all ranks."""
     if config.max_steps > 0:

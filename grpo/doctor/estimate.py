@@ -182,6 +182,7 @@ def steps(case: Case) -> str:
     rows, number = rows_per_step(config), steps_of(case)
     if isinstance(config, SftConfig):
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
+    longest = max(len(prompt.ids) for prompt in case.prompts) + config.max_completion_length
     groups = rows // config.num_generations
     generated = rows * config.max_completion_length
     found = [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
-from grpo.data.questions import Questions, load_prompts
+from grpo.data.questions import Questions, load_prompts, longest_sequence
 from grpo.doctor.estimate import check_room, rehearse
 from grpo.doctor.start import (
     MAX_SHOWN,
@@ -75,7 +75,7 @@ def prompts(case: Case) -> str:
     case.prompts = loaded.prompts
     lengths = sorted(len(prompt.ids) for prompt in case.prompts)
     median = lengths[len(lengths) // 2]
-    case.longest = lengths[-1] + config.max_completion_length
+    case.longest = longest_sequence(case.data, policy, case.prompts)
     found = f"{len(lengths)} prompts of {lengths[0]} to {lengths[-1]} tokens, half of them up to {median}"
     return f"{found}; {loaded.count}"
 

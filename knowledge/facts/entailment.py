@@ -54,6 +54,7 @@ class EntailmentVerifier:
             self.device = torch.device(device)
             data_type = torch.float32 if self.device.type == "cpu" else torch.bfloat16
             self.model = network.to(self.device, data_type).eval()
+            self.stream = _own_stream(self.device)
         self._lock = threading.Lock()
 
     def verify(self, facts: Sequence[FactToCheck]) -> list[Verdict]:
@@ -87,11 +88,11 @@ class EntailmentVerifier:
             for start in range(0, len(pairs), BATCH_SIZE):
                 batch = places[start : start + BATCH_SIZE]
                 inputs = {key: [values[place] for place in batch] for key, values in encoded.items()}
-                padded = self.tokenizer.pad(inputs, return_tensors="pt").to(self.device)
-                with torch.inference_mode():
-                    logits_N3 = self.model(**padded).logits.float()
-                scores_N3 = logits_N3.softmax(-1)[:, self.columns]
-                found |= dict(zip(batch, map(tuple, scores_N3.tolist()), strict=True))
+                padded = self.tokenizer.pad(inputs, return_tensors="pt")
+                with torch.inference_mode(), torch.cuda.stream(self.stream):
+                    logits_N3 = self.model(**padded.to(self.device)).logits.float()
+                    scores = logits_N3.softmax(-1)[:, self.columns].tolist()
+                found |= dict(zip(batch, map(tuple, scores), strict=True))
         return [found[place] for place in range(len(pairs))]
 
     def _judge(self, scores: Sequence[tuple[Passage, float, float]]) -> Verdict:
@@ -108,6 +109,15 @@ class EntailmentVerifier:
                 _, strongest = max(found, key=lambda pair: pair[0])
                 return Verdict(label, strongest)
         return Verdict("unknown")
+
+
+def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a stream beside the one on which a policy samples or trains: there, every answer waits for its work."""
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))  # which is copying the weights
+    return stream
 
 
 def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:

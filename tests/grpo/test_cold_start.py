@@ -1,8 +1,10 @@
 """Stage 1 as the first part of a run: which base it starts from, and when its result is used again."""
 
+import gc
 import json
 import re
 import shutil
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,6 +25,7 @@ from grpo.doctor.start import Case
 from grpo.run.stage1 import load_stage1
 from grpo.sft import load_examples
 from grpo.train import train
+from grpo.trainer import load_trained
 
 QUIET = {"report_to": ["none"], "disable_tqdm": True, "lora_r": 4}
 ROWS = [
@@ -116,6 +119,26 @@ def test_the_base_of_stage_1_is_its_own_or_the_one_that_stage_2_names(tmp_path, 
         assert base_of(tmp_path / "cold") == base_of(tmp_path / "rl") == str(other)
         assert f"cold.yaml from {other} into" in capsys.readouterr().err
         shutil.rmtree(tmp_path / "cold")
+
+
+def test_nothing_of_stage_1_lives_when_stage_2_loads(stages, monkeypatch):
+    """On a GPU stage 2 plans with what is free, so it must not wait for Python to collect garbage some day."""
+    first, alive = [], []
+
+    def load(*arguments):
+        alive.extend(reference() for reference in first)
+        policy, optimizer = load_trained(*arguments)
+        first.extend(map(weakref.ref, (policy.model, optimizer)))
+        return policy, optimizer
+
+    monkeypatch.setattr("grpo.sft.load_trained", load)
+    monkeypatch.setattr("grpo.train.load_trained", load)
+    gc.disable()
+    try:
+        train(*stages())
+    finally:
+        gc.enable()
+    assert alive == [None, None]
 
 
 def test_what_stage_2_says_of_the_model_is_meant_for_stage_1(tmp_path, stages, chat_checkpoint):

@@ -19,10 +19,11 @@ from grpo.algorithm.schema import Layout, Prompt
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.attention import select
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory_limit import MemoryLimit
 from grpo.engine.model.model_config import ModelConfig
@@ -54,9 +55,13 @@ def decoder(raw, rank, dtype, device="cpu"):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
-def test_what_is_kept_is_what_autograd_keeps(dtype, recompute):
-    model, layout = decoder(SMALL, 16, dtype), Layout.of((40, (60, 60, 60)))
+@pytest.mark.parametrize(("recompute", "targets"), [
+    *((recompute, ALL_PROJECTIONS) for recompute in ("none", "mlp", "all")),
+    *(("none", targets) for targets in (ALL_PROJECTIONS[:4], ("o_proj", "down_proj"))),
+])  # fmt: skip
+def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
+    build = Build(LoraSpec(16, 16, targets=targets), False, dtype, "cpu")
+    model, layout = Decoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
     model.recompute = recompute
     measured = kept_by_autograd(model, PackedAttention(layout, dtype, "cpu"), layout.num_tokens)
     attention, mlp, once = memory.kept_bytes_per_token(model)
@@ -78,7 +83,7 @@ from grpo.algorithm.logprobs import token_logprobs
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.build import Build, LoraSpec
+from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 class WithoutArithmetic(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, inputs=(), options=None):
         if function._schema.name not in ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"):
@@ -217,6 +222,15 @@ def test_a_plan_shares_out_what_weights_and_cache_leave():
     assert planned(SftConfig()).num_sequences == planned(SftConfig()).needed.cache == 0
     assert planned(TrainConfig()).budget.fused and not planned(TrainConfig(kernels="none")).budget.fused
     assert not planned(TrainConfig(), "cpu").budget.fused
+
+
+def test_what_is_counted_as_kept_depends_on_the_attention_that_was_chosen(monkeypatch):
+    model = decoder(SMALL, 8, torch.bfloat16, "meta")
+    assert memory.choose_budget(model, 100, 10**9, kind="cuda").fused  # nothing was tried: the doctor plans for a GPU
+    model.build = replace(model.build, device="cuda")
+    for name in ("torch flash", "sdpa"):
+        monkeypatch.setattr(select, "choose_packed", lambda *shape, name=name: select.KernelChoice(name, {}))
+        assert memory.choose_budget(model, 100, 10**9).fused == (name == "torch flash")
 
 
 def test_how_many_sequences_are_decoded_together():

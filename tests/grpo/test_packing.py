@@ -167,3 +167,4 @@ def test_what_was_recorded_while_sampling_stays_with_its_token():
     batch = pack_batch(whole(make_group((1,), range(2), range(1), advantage=[0.0, 0.0], **recorded)))
     assert batch.sampler_logp_C.tolist() == [-0.25, -0.5, -1.0]
     assert batch.cut_C.tolist() == [-4.0, float("-inf"), -2.0]
+    assert pack_batch(whole(make_group((1,), range(2), advantage=[0.0]))).cut_C is None  # nothing was cut

@@ -16,6 +16,7 @@ from grpo.data.questions import (
     check_columns,
     held_out_scorer,
     load_prompts,
+    longest_sequence,
     num_steps,
     prepare_rewards,
 )
@@ -145,6 +146,21 @@ def test_a_prompt_leaves_the_room_of_its_completion(data, tmp_path):
     assert len(prompts(longest)) == 10
     refused(lambda: prompts(longest - 1), "every prompt is longer")
     refused(lambda: prompts(0), "leaves no room for a prompt")
+
+
+def test_the_longest_sequence_may_be_a_held_out_prompt(data, tmp_path):
+    """The cache is planned for it; else the first evaluation would ask for more memory than was left."""
+    long = write_rows(tmp_path / "long.jsonl", [{"question": "0? " * 30, "answer": "0"}])
+    tokenizer = make_tokenizer(["0? 1? 2?"], tmp_path / "tokenizer")
+    policy = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(max_positions=500)), tokenizer=tokenizer)
+    found = {}
+    for held_out in ("", f"eval_dataset_id_or_path={long}", "eval_size=3"):
+        questions = QuestionData(configured(data, "max_completion_length=50", *filter(None, [held_out])))
+        trained = load_prompts(questions, policy, Questions.to_train(questions.config)).prompts
+        found[held_out] = longest_sequence(questions, policy, trained)
+    plain, with_long, with_some = found.values()
+    assert plain == with_some == max(len(prompt.ids) for prompt in trained) + 50
+    assert with_long >= plain + 29
 
 
 def test_a_column_is_there_if_any_row_fills_it():

@@ -1,13 +1,17 @@
 """Which implementation is chosen: what is missing, wrong or slow is not; and on a GPU, each is right."""
 
+import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from grpo.base.errors import INTERNAL, MEMORY, UserError
 from grpo.engine.attention import decode
 from grpo.engine.attention.select import choose, choose_packed, decode_choice
 from grpo.engine.device import ops
+from grpo.engine.device.capture import WARM_UPS, CudaCapture
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
 
@@ -116,6 +120,48 @@ def test_torch_flash_sees_the_cache_as_one_run_of_tokens(monkeypatch):
     q, lengths = torch.randn(4, 6, 8, generator=generator), torch.tensor([1, 30, 17, 2])
     wanted = decode.sdpa(lengths, 30)(q, k, v)
     assert torch.allclose(decode.torch_flash(lengths, 30)(q, k, v), wanted, atol=1e-6)
+
+
+def test_a_failed_capture_ends_the_process_and_is_no_reason_to_try_another(monkeypatch):
+    """After it, the allocator is damaged: what comes next would fail for a reason that nobody understands."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(wait_stream=lambda other: None))
+    for name, stand_in in {
+        "graph_pool_handle": lambda: 0,
+        "current_stream": lambda: torch.cuda.Stream(),
+        "stream": lambda stream: nullcontext(),
+        "CUDAGraph": lambda: None,
+        "graph": lambda *given, **options: nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    calls = []
+
+    def fails_when_recorded(error):
+        calls.append(1)
+        if len(calls) > WARM_UPS:
+            raise error
+
+    for error, code in ((RuntimeError("not permitted\nat all"), INTERNAL), (torch.OutOfMemoryError("full"), MEMORY)):
+        calls.clear()
+        candidates = {"records": lambda: WANTED, "fallback": lambda: WANTED}
+
+        def clock(run, error=error):
+            return CudaCapture()(lambda: fails_when_recorded(error))
+
+        with pytest.raises(UserError, match="could not be recorded") as raised:
+            choose(candidates, WANTED, 1e-6, clock)
+        assert raised.value.exit_code == code and raised.value.why.endswith(str(error).splitlines()[0])
+
+
+def test_why_triton_fails_is_said_whole(monkeypatch):
+    """Its last words name what a compiler lacks."""
+
+    def fails(*given, **options):
+        raise RuntimeError("x" * 300 + " and why\nsecond line")
+
+    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+    monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=fails))
+    monkeypatch.setattr(torch, "randn", fails)
+    assert ops.triton_problem.__wrapped__() == f"Triton failed: RuntimeError: {'x' * 300} and why"
 
 
 @pytest.mark.gpu

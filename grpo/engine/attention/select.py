@@ -83,7 +83,7 @@ def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> fl
         if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
             raise
         first_line = str(problem).partition("\n")[0]
-        return f"{type(problem).__name__}: {first_line[:120]}"
+        return f"{type(problem).__name__}: {first_line}"
 
 
 # --- attention of one new token per slot ---------------------------------------------------------------------------
@@ -173,6 +173,11 @@ def packed_choice(model: "Decoder") -> KernelChoice:
     """Return the choice of attention inside the micro-batches of `model`."""
     config, build = model.shard_config, model.build
     return choose_packed(config.num_heads, config.num_kv_heads, config.head_dim, build.dtype, build.device)
+
+
+def uses_flash(model: "Decoder") -> bool:
+    """Return whether micro-batches of `model` use FlashAttention; for a model on no GPU, whether it is tried there."""
+    return torch.device(model.build.device).type != "cuda" or packed_choice(model).name == "torch flash"
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:

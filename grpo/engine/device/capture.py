@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from grpo.base.errors import INTERNAL, MEMORY, UserError, is_out_of_memory
+
 WARM_UPS = 2  # runs before a capture, which create handles and compile kernels
 
 
@@ -19,7 +21,10 @@ class CudaCapture:
         self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def __call__(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """Run `step` WARM_UPS times, then record it (which does not run it), and return the graph."""
+        """Run `step` WARM_UPS times, then record it (which does not run it), and return the graph.
+
+        UserError (exit 1 or 8) if it cannot be recorded: the process cannot use the GPU after that.
+        """
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -27,9 +32,21 @@ class CudaCapture:
                 step()
         current.wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            step()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                step()
+        except Exception as error:
+            raise _failed(error) from error
         return graph
+
+
+def _failed(error: Exception) -> UserError:
+    """Explain a failed capture. After one, the allocator is damaged, so nothing in this process may try on."""
+    first_line = str(error).partition("\n")[0]
+    what, why = "a CUDA graph could not be recorded", f"{type(error).__name__}: {first_line}"
+    if is_out_of_memory(error):
+        return UserError(what, why, "lower max_num_seqs, max_completion_length or max_prompt_length", MEMORY)
+    return UserError(what, why, "set kernels=none; if flash-attn is installed, uninstall it", INTERNAL)
 
 
 @contextmanager

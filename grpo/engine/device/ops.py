@@ -40,7 +40,7 @@ def triton_problem() -> str:
         wrong = float((rms_norm(x, weight, 1e-6)[0] - F.rms_norm(x, (100,), weight, 1e-6)).abs().max())
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
         first_line = str(problem).partition("\n")[0]
-        return f"Triton failed: {type(problem).__name__}: {first_line[:120]}"
+        return f"Triton failed: {type(problem).__name__}: {first_line}"
     return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
 
 

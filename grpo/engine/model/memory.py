@@ -4,6 +4,7 @@ All figures are bytes. The count of activations follows what autograd saves in g
 layer; tests compare it with what is really saved.
 """
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.engine.attention.select import uses_flash
 from grpo.engine.device.ops import will_use_kernels
 from grpo.engine.model.decoder import Decoder
 
@@ -145,18 +147,26 @@ def account(
 
 
 def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
-    """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer."""
+    """Count what autograd keeps per packed token: of a layer's attention, of its MLP, and once after the last layer.
+
+    A linear keeps its input if its weights are trained, and x Aᵀ if it has an adapter.
+    """
     config, lora, item = model.shard_config, model.build.lora, model.build.dtype.itemsize
     exact, width, mlp_width = max(item, 4), config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
-    rank = lora.rank if lora else 0
+
+    def linear(input_width: int, *parts: str) -> int:
+        num_adapted = sum(part in lora.targets for part in parts) if lora else 0
+        return item * (input_width * (lora is None or num_adapted > 0) + num_adapted * (lora.rank if lora else 0))
+
     # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
     norm = item * width + 4 if fused else exact * width
-    # Attention: inputs of qkv and o, joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output.
-    # MLP: input of gate-up, gate, up, input of down (without kernels also silu(gate)).
-    copies = 3 if fused else 4
-    attention = norm + item * (width + 4 * rank + copies * heads_width)
-    mlp = norm + item * (width + 3 * rank + copies * mlp_width)
+    # Attention: joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output, which is o's input.
+    attention = norm + linear(width, "q_proj", "k_proj", "v_proj") + linear(0, "o_proj")
+    attention += (3 if fused else 4) * item * heads_width
+    # MLP: gate, up (without kernels also silu(gate)).
+    mlp = norm + linear(width, "gate_proj", "up_proj") + linear(mlp_width, "down_proj")
+    mlp += (2 if fused else 3) * item * mlp_width
     if fused:
         return attention + 4 * config.num_heads, mlp, item * width  # with the log-sum-exp of each head
     return attention, mlp, 3 * exact * width
@@ -219,7 +229,7 @@ def choose_budget(
     bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype)
+    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype) and uses_flash(model)
     levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
@@ -255,7 +265,8 @@ def loading() -> Iterator[None]:
 
 
 def release() -> None:
-    """Return cached GPU memory to the device."""
+    """Return memory to the device: what only cycles of objects hold, and what is cached."""
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -87,7 +87,8 @@ def decode_step(
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """
     rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
-    position_B, count_B, running_B = slots.position_B[rows], slots.count_B[rows], ~slots.ended_B[rows]
+    position_B, count_B, ended_B = slots.position_B[rows], slots.count_B[rows], slots.ended_B[rows]
+    running_B = ~ended_B
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
     logits_BV, shard, vocab_size = exact_logits(hidden_BD, head_VD), model.build.shard, model.config.vocab_size
@@ -100,4 +101,4 @@ def decode_step(
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B
-    slots.ended_B[rows] |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])
+    ended_B |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])

@@ -60,7 +60,7 @@ class Sampler:
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
-        self.decode_kernel: KernelChoice | None = None  # of decode attention, once there are graphs
+        self.decode_kernel: KernelChoice | None = None  # of decode attention, chosen once, for the first graphs
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
@@ -71,7 +71,7 @@ class Sampler:
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
         self.graphs = None  # frees its memory first
-        self.decode_kernel = decode_choice(self.model, num_slots, num_positions)
+        self.decode_kernel = self.decode_kernel or decode_choice(self.model, num_slots, num_positions)
         slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
