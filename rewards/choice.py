@@ -19,6 +19,8 @@ LABELS = (r"\banswers?\b|答案", r"\bchoice\b|\boption\b|选项")
 _MARKUP = re.compile(r"\\[A-Za-z]{2,}|[*_`$(\[{}\"“”]")
 _END = r"(?![A-Za-z0-9'’])"  # of a letter
 _NEXT = re.compile(rf"(?<![A-Za-z0-9])([A-J])(?:[^\w?]|_)*(?=[A-J]{_END}(?!\s+[a-z]))")  # A/B, A B, A) B)
+_LISTED = re.compile(r"(?<![A-Za-z0-9])([A-J][).:]\s[^,.;!?\n]*?)\s(?=\(?[A-J][).:]\s)")  # A) Rome B) Paris
+_BUT = re.compile(r"\b(?:any|anything|every|everything|all)\s+(?:but|except)\b", re.IGNORECASE)
 _CLAUSE = re.compile(r"([.!?;,\n。！？；，、/&+|]|\b(?:and|or|but|to)\b|或者?|和|与|但)", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9'’]+|[):\]]|[\u4e00-\u9fff]+")
 _BEFORE = set(  # a letter that is stated
@@ -67,7 +69,8 @@ def _only(text: str) -> str | None:
 
 def _statements(text: str) -> list[tuple[str, bool]]:
     """Return the letters of a text, clause by clause, and whether each is denied. What is asked states nothing."""
-    parts = _CLAUSE.split(_NEXT.sub(r"\1, ", _MARKUP.sub(" ", text)))
+    text = _BUT.sub("not", _MARKUP.sub(" ", text))
+    parts = _CLAUSE.split(_LISTED.sub(r"\1, ", _NEXT.sub(r"\1, ", text)))
     found = [_statement(clause) for clause, end in zip(parts[::2], [*parts[1::2], ""], strict=True) if end != "?"]
     return [statement for statement in found if statement]
 

@@ -200,8 +200,7 @@ def _prompt(config: TrainConfig, row: Row) -> Prompt:
 
 
 def _sees_groups(scorer: Scorer) -> bool:
-    (reward,) = scorer.rewards
-    return reward.function is not None or reward.finish is not None
+    return scorer.rewards[0].function is not None
 
 
 def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:

@@ -157,9 +157,13 @@ def test_groups_are_tried_on_rewards_that_see_them(world, reward, attacks):
 
 
 def test_a_refusal_that_depends_on_the_group_is_a_note(world):
-    found = audited(*world("", "karl"), "judge=offline")
+    """As in KARL (2604.22779): declining pays like a right answer where nobody in the group is right."""
+    code = f"{STRICT}\ndef karl(completions, answer, **columns):\n"
+    code += "    values = strict(completions=completions, answer=answer)\n"
+    code += "    return [(-1.0 if 2.0 in values else 2.0) if value == 1.0 else value for value in values]\n"
+    found = audited(*world(code, ":karl"))
     (note,) = [one for one in found.findings if one.attack == "a group that declines"]
-    assert not note.is_paid and note.value == note.honest == 1
+    assert not note.is_paid and note.value == note.honest == 2
 
 
 NAIVE = "def yes(completions, **columns):\n    return [float('yes' in text.lower()) for text in completions]\n"
