@@ -169,6 +169,8 @@ def rehearse(case: Case) -> Rehearsal:
         return SftRehearsal(start)
     if isinstance(start, SftConfig):
         start = replace(config, **{name: getattr(start, name) for name in keys_that("model")})
+    if "eval" not in case.rows:  # there is no such data, or it has a fault, which is told by itself
+        start = replace(start, eval_dataset_id_or_path=None)
     return GrpoRehearsal(start)
 
 
