@@ -1,4 +1,4 @@
-"""Punish completions that come close to the length limit softly, as DAPO does (arXiv 2503.14476, Eq. 16 there)."""
+"""Punish completions that come close to the length limit softly, as DAPO does (arXiv 2503.14476, Eq. 13 there)."""
 
 from grpo.algorithm.schema import Score
 from rewards.registry import Columns, Options, Reward

@@ -100,7 +100,7 @@ def locate(config: AnyConfig) -> AnyConfig:
         "model_name_or_path": "model",
         "dataset_id_or_path": "questions.jsonl" if is_stage2 else "cold_start.jsonl",
     }
-    if is_stage2:
+    if is_stage2 and not config.eval_size:  # the resolved config names both keys otherwise, and cannot be read again
         paths["eval_dataset_id_or_path"] = "held_out.jsonl"
     if is_stage2 and config.toy_world in WITH_KNOWLEDGE:
         paths["knowledge_base"] = "knowledge.db"

@@ -11,6 +11,7 @@ from making import refused, unused
 from grpo.base.storage import read_mapping
 from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
 from grpo.config.options import FACTS, SftConfig, TrainConfig, keys_that, meanings
+from grpo.data.toy import locate
 from rewards import format
 from rewards.boxed import verdict
 from rewards.outcome.refusal import is_refusal
@@ -538,3 +539,12 @@ def test_questions_per_step_are_another_way_to_say_the_batch(tmp_path, monkeypat
     config, _ = load(tmp_path, text)
     assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == (batch, 1)
     assert "questions_per_step" not in to_yaml(config)
+
+
+@pytest.mark.parametrize("size", [0, 4])
+def test_the_resolved_config_of_a_toy_world_can_be_read_again(tmp_path, size):
+    config, _ = load(tmp_path, "toy_world: arithmetic\n", f"eval_size={size}")
+    written = tmp_path / "config.resolved.yaml"
+    written.write_text(to_yaml(locate(config)))
+    again, _ = load_config(written)
+    assert (again.eval_size, bool(again.eval_dataset_id_or_path)) == (size, not size)
