@@ -141,6 +141,15 @@ def test_answers_that_stay_the_same_ask_for_a_higher_learning_rate(num_same, met
         assert symptom.text.startswith(f"{num_same} of 20") and "learning_rate (now 1e-06)" in symptom.advice
 
 
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_a_short_run_without_signal_needs_no_higher_learning_rate(num_steps):
+    for share, is_named in ((1.0, False), (0.5, True)):
+        diagnosis = Diagnosis()
+        for step in range(1, num_steps + 1):
+            diagnosis.check(step, {**HEALTHY, "frac_reward_zero_std": share})
+        assert bool(diagnosis.compare([(Answer("4."), Answer("4."))] * 20)) == is_named
+
+
 def test_answers_that_are_getting_shorter_need_no_higher_limit():
     assert "cut_off" not in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.8**step})
     assert "cut_off" in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.9**step})

@@ -188,15 +188,16 @@ def _why_equal(history: History) -> str:
 def stands_still(history: History) -> str | None:
     """Training has left nearly all answers to held-out questions as they were, word for word.
 
-    The rewards differ within groups, so there is something to learn, but the steps are too small or too few. The
-    default learning_rate is for training all weights; adapters need 1e-5 to 1e-3.
+    The rewards differ within groups, so there is something to learn, but the steps are too small or too few. Adapters
+    need a learning_rate from 1e-5 to 1e-3; all weights need a tenth of that.
 
     To do: raise learning_rate (now {learning_rate}), or max_steps (now {max_steps}).
     """
     number, accuracy = len(history.answers), history.recent("accuracy")
     same = sum(before == now for before, now in history.answers)
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
-    has_no_signal = history.lasts("frac_reward_zero_std", lambda share: share >= MOSTLY, SURE)
+    number_of_steps = min(SURE, len(history.steps))
+    has_no_signal = history.lasts("frac_reward_zero_std", lambda share: share >= MOSTLY, number_of_steps)
     if not number or same < UNMOVED * number or is_learned or has_no_signal:
         return None
     return f"{same} of {number} held-out answers are word for word those before training"
