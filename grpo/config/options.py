@@ -16,9 +16,10 @@ import yaml
 
 from grpo.config.values import describe_limits
 
-ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
+ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
+OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
 FORM = "form"  # the cold start that a model writes itself
-WITH_KNOWLEDGE = ("encyclopedia", ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = ("encyclopedia", *OF_FACTS)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
@@ -164,8 +165,8 @@ class RunKeys:
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
-    """Make a model, a tokenizer and data, and use them where a path is unset. almanac (real facts) and sums are data
-    only, for the model that model_name_or_path names."""
+    """Make a model, a tokenizer and data, and use them where a path is unset. almanac and atlas (real facts) and sums
+    are data only, for the model that model_name_or_path names."""
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 

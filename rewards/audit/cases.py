@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.config.options import ALMANAC, TrainConfig
+from grpo.config.options import OF_FACTS, TrainConfig
 from grpo.data.rows import Row
 from grpo.data.toy import invent, is_made, locate, write_world
 from knowledge import almanac
@@ -37,13 +37,13 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         yield locate(config)
         return
     with tempfile.TemporaryDirectory() as folder:
-        write_world(Path(folder), _almanac(config) if config.toy_world == ALMANAC else invent(config))
+        write_world(Path(folder), without_cold_start(config) if config.toy_world in OF_FACTS else invent(config))
         yield locate(replace(config, toy_dir=folder))
 
 
-def _almanac(config: TrainConfig) -> World:
-    """Return the almanac without its cold start, which holds what a model says."""
-    facts = almanac.read_facts()
+def without_cold_start(config: TrainConfig) -> World:
+    """Return a world of real facts without its cold start, which holds what a model says."""
+    facts = almanac.read_facts(config.toy_world)
     asked, _ = almanac.split_facts(facts, config.seed)
     return World(almanac.articles(facts), [], [fact.row() for fact in asked], [])
 
