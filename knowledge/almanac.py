@@ -53,28 +53,28 @@ FORMS = {
         "The symbol of {subject} is",
     ),
     "continent": Form(
-        "Which continent is {subject} in?", "The continent of {subject} is {answer}.", "The continent of {subject} is"
+        "Which continent is {subject} in?", "The continent of {subject} is {answer}.", "{subject} is a country on the continent of"
     ),
     "currency": Form(
         "What is the currency of {subject}?",
         "The currency of {subject} is the {answer}.",
-        "The currency of {subject} is the",
+        "The currency of Japan is the yen, and the currency of {subject} is the",
         is_word=True,
     ),
     "language": Form(
         "Which language is spoken in {subject}?",
         "A language of {subject} is {answer}.",
-        "A language of {subject} is",
+        "The main language of Japan is Japanese, and the main language of {subject} is",
     ),
     "neighbour": Form(
         "Which country is a neighbour of {subject}?",
         "A neighbour of {subject} is {answer}.",
-        "A neighbour of {subject} is",
+        "One neighbour of Spain is Portugal, and one neighbour of {subject} is",
     ),
     "code": Form(
         "What is the two-letter code of {subject}?",
         "The two-letter code of {subject} is {answer}.",
-        "The two-letter code of {subject} is",
+        "The two-letter code of Japan is JP, that of Spain is ES, and that of {subject} is",
     ),
 }
 
