@@ -171,6 +171,15 @@ def at_random(seed: int) -> Callable[[Fact, str], bool]:
     return lambda fact, answer: rng.random() < REFUSALS
 
 
+def kind_of(sentence: str, title: str) -> str:
+    """Return the kind of fact about a subject that a sentence states; "" if it states none."""
+    for kind, form in FORMS.items():
+        for subject in (title, f"the {title}"):
+            if sentence.startswith(form.sentence.partition("{answer}")[0].format(subject=subject)):
+                return kind
+    return ""
+
+
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
     found = []
