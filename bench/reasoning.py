@@ -1,14 +1,15 @@
 """python -m bench.reasoning RUN … [--save]
 
-What does KnowRL's reward do to the reasoning of a real model? Each RUN is a finished run of configs/smollm2_knowrl.yaml, an
-arm; all start from the same cold start. What a run has answered before and after training to the held-out questions is
-read (RUN/evaluation), fact by fact with its verdict: supported, refuted or unknown. Only the cold start is asked
-anything: each fact about each held-out country, begun for it (kept in the first RUN's exam/).
+What does KnowRL's reward do to the reasoning of a real model? Each RUN is a finished run of
+configs/smollm2_knowrl.yaml, an arm; all start from the same cold start. What a run has answered before and after
+training to the held-out questions is read (RUN/evaluation), fact by fact with its verdict: supported, refuted or
+unknown. Only the cold start is asked anything: each fact about each held-out country, begun for it (kept in the first
+RUN's exam/).
 
 - reasoning: facts per answer, the share of them that the knowledge base supports, and the final answers
 - by kind: capitals, continents, …
 - left out: of the facts that an answer does not state, how many would the cold start get wrong?
-- at an equal number of facts: what the cold start reaches if it leaves out, without any GRPO, the kinds that it is worst
+- at an equal number of facts: what the cold start reaches if it leaves out, without GRPO, the kinds that it is worst
   at (told by the questions to train on), or the facts to which it gives the lowest log-prob
 
 Saying less raises the share that is supported, so only the last two tell whether a model knows what to leave out.
@@ -136,9 +137,9 @@ def count(answer: Answer, label: str | None, kind: str | None = None) -> int:
 
 
 def kept_of(arm: Arm, order: Callable[[str, str, Recalled], float], number: float) -> Callable[[Chosen], float]:
-    """Return the share of right ones among the recalled facts that come first, `number` per answer, of chosen countries.
+    """Return the share of right ones among the recalled facts that come first, of chosen countries.
 
-    order: of a country, a kind, and what is recalled; ties share what is left.
+    number: of facts per answer. order: of a country, a kind, and what is recalled; ties share what is left.
     """
     cells = []
     for place, country in enumerate(arm.countries):

@@ -53,7 +53,9 @@ FORMS = {
         "The symbol of {subject} is",
     ),
     "continent": Form(
-        "Which continent is {subject} in?", "The continent of {subject} is {answer}.", "{subject} is a country on the continent of"
+        "Which continent is {subject} in?",
+        "The continent of {subject} is {answer}.",
+        "{subject} is a country on the continent of",
     ),
     "currency": Form(
         "What is the currency of {subject}?",

@@ -25,8 +25,9 @@ LISTS = {  # of pairs (number of the sentence, fact)
     "json": lambda facts: json.dumps([fact for _, fact in facts]),
     "objects": lambda facts: json.dumps({"facts": [{"fact": fact, "sentence": number} for number, fact in facts]}),
     "fenced": lambda facts: "```json\n" + json.dumps([{"fact": fact} for _, fact in facts], indent=1) + "\n```",
-    "preamble": lambda facts: "Sure! Here are the facts:\n\n"
-    + "\n".join(f"{place}. **{fact}**" for place, (_, fact) in enumerate(facts, 1)),
+    "preamble": lambda facts: (
+        "Sure! Here are the facts:\n\n" + "\n".join(f"{place}. **{fact}**" for place, (_, fact) in enumerate(facts, 1))
+    ),
 }
 GRADES = {
     "lines": "{}",
@@ -85,7 +86,7 @@ def base(tmp_path_factory):
 
 
 def groups():
-    """Answers about some countries: true and false facts, such that nobody knows, doubts, repetitions, no facts, no format."""
+    """Answers about some countries: true and false facts, such that nobody knows, doubts, repetitions, no format."""
     rng, found = random.Random(5), []
     for title, facts in by_title(read_facts("atlas")).items():
         if title not in SUBJECTS:
@@ -95,7 +96,8 @@ def groups():
         texts = []
         for final in (truth, truth.upper(), false, false, REFUSAL, f"{truth} or {false}"):
             said = [one.sentence(one.answers[0]) for one in rng.sample(facts, 3)]
-            said += [one.sentence(WRONG[one.familiarity]) for one in facts if one.familiarity in WRONG][: rng.randint(0, 2)]
+            false_ones = [one.sentence(WRONG[one.familiarity]) for one in facts if one.familiarity in WRONG]
+            said += false_ones[: rng.randint(0, 2)]
             said += [f"The anthem of {fact.subject} is long.", said[0]]
             texts.append(f"<think>{' '.join(said)}</think><answer>{final}</answer>")
         texts.append(f"<think>{fact.sentence(false)} Hm, is that so?</think><answer>{false}.</answer>")
@@ -117,8 +119,7 @@ def graded(name: str, base, *keys: str):
     return answers
 
 
-@pytest.mark.parametrize("way", LISTS)
-@pytest.mark.parametrize("name", REWARDS)
+@pytest.mark.parametrize(("name", "way"), zip(REWARDS, LISTS, strict=True))
 def test_rewards_are_the_same_by_rules_and_by_models(base, name, way):
     expected = graded(name, base, "judge=offline", "decomposer=rules")
     model = Model(way)
