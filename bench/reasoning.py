@@ -103,8 +103,8 @@ class Arm:
 
     def ratio(self, above: Callable[[Answer], float], below: Callable[[Answer], float]) -> Callable[[Chosen], float]:
         """Return the measure that divides two counts, of chosen countries."""
-        above_N, below_N = self.sums(above), self.sums(below)
-        return lambda chosen: above_N[chosen].sum() / max(below_N[chosen].sum(), 1e-9)
+        sum_above, sum_below = self.sums(above), self.sums(below)
+        return lambda chosen: sum_above[chosen].sum() / max(sum_below[chosen].sum(), 1e-9)
 
     def per_answer(self, label: str) -> Callable[[Chosen], float]:
         return self.ratio(lambda answer: count(answer, label), lambda answer: 1)
@@ -146,24 +146,24 @@ def kept_of(arm: Arm, order: Callable[[str, str, Recalled], float], number: floa
         for (title, kind), found in arm.recalled.items():
             if title == country:
                 cells.append((place, order(country, kind, found), found.is_right, len(arm.by_country[place])))
-    place_X, order_X, right_X, weight_X = map(np.array, zip(*cells, strict=True))
-    ranks = np.unique(order_X, return_inverse=True)[1]
+    places, orders, rights, weights = map(np.array, zip(*cells, strict=True))
+    ranks = np.unique(orders, return_inverse=True)[1]
 
     def share(chosen: Chosen) -> float:
-        times_N = np.bincount(chosen, minlength=len(arm.countries))
-        weights = times_N[place_X] * weight_X
-        sizes, rights = np.bincount(ranks, weights), np.bincount(ranks, weights * right_X)
-        wanted = number * weights_of_answers(arm, times_N)
+        times = np.bincount(chosen, minlength=len(arm.countries))
+        drawn = times[places] * weights
+        sizes, known = np.bincount(ranks, drawn), np.bincount(ranks, drawn * rights)
+        wanted = number * weights_of_answers(arm, times)
         before = np.cumsum(sizes) - sizes
         taken = np.clip((wanted - before) / np.maximum(sizes, 1e-9), 0, 1)
-        return float((taken * rights).sum() / max((taken * sizes).sum(), 1e-9))
+        return float((taken * known).sum() / max((taken * sizes).sum(), 1e-9))
 
     return share
 
 
-def weights_of_answers(arm: Arm, times_N: np.ndarray) -> float:
+def weights_of_answers(arm: Arm, times: np.ndarray) -> float:
     """Return the number of answers about countries, each taken so many times."""
-    return float(sum(times * len(answers) for times, answers in zip(times_N, arm.by_country, strict=True)))
+    return float(sum(times * len(answers) for times, answers in zip(times, arm.by_country, strict=True)))
 
 
 def with_interval(measure: Callable[[Chosen], float], num_countries: int) -> tuple[float, float, float]:
