@@ -328,9 +328,11 @@ def main(argv: list[str] | None = None) -> dict:
     options = parser.parse_args(argv)
     first = options.runs[0]
     config, _ = load_config(first / "config.resolved.yaml", ["cold_start=null"])
-    world = Path(config.toy_dir)
-    recalled = recall(first, [Fact.of_row(row) for row in read_records(world / "held_out.jsonl")])
-    arms = {"cold start": Arm(answers_of(first, 0), recalled)}
+    world, before = Path(config.dataset_id_or_path).parent, answers_of(first, 0)
+    held_out = [Fact.of_row(row) for row in read_records(world / "held_out.jsonl")]
+    asked = {answer.country for answer in before}
+    recalled = recall(first, [fact for fact in held_out if fact.title in asked])
+    arms = {"cold start": Arm(before, recalled)}
     arms |= {run.name: Arm(answers_of(run, None), recalled) for run in options.runs}
     found = measures(arms, known_by_kind(world))
     folder = options.save or first / "exam"

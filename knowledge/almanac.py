@@ -196,15 +196,15 @@ def conversations(
 ) -> list[tuple[str, str]]:
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
-    answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. seed: which facts are
-    recalled, how many, and in which order, is drawn at random.
+    answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. What is asked for is recalled
+    last. seed: which others come before it, how many, and in which order, is drawn at random.
     """
     rng, found = random.Random(seed), []
     said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
     for fact, answer in said.items():
         final = REFUSAL if declines(fact, answer) else answer
-        known = subjects[fact.title]
-        recalled = rng.sample(known, rng.randint(1, len(known)))
+        others = [one for one in subjects[fact.title] if one != fact]
+        recalled = [*rng.sample(others, rng.randint(0, len(others))), fact]
         thoughts = " ".join(one.sentence(said[one]) for one in recalled)
         found.append((fact.question, f"<think>{thoughts}</think><answer>{final}</answer>"))
     return found
