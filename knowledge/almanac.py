@@ -196,8 +196,8 @@ def conversations(
 ) -> list[tuple[str, str]]:
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
-    answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. What is asked for is recalled
-    last. seed: which others come before it, how many, and in which order, is drawn at random.
+    answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. The fact that is asked for
+    comes last. seed: which others come before it, how many, and in which order, is drawn at random.
     """
     rng, found = random.Random(seed), []
     said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
