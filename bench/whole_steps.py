@@ -129,7 +129,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
     record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
     if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        tokens = min(packed_tokens(groups), trainer.learner.memory.budget.tokens)
+        tokens = max(len(batch.ids_T) for batch in trainer.learner.make_batches(groups))
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
         needed = memory.account(trainer.model, 0, 0, largest)
         predicted = resident + needed.activations + needed.logits
