@@ -9,8 +9,8 @@ RUN's exam/).
 - reasoning: facts per answer, the share of them that the knowledge base supports, and the final answers
 - by kind: capitals, continents, …
 - left out: of the facts that an answer does not state, how many would the cold start get wrong?
-- at an equal number of facts: what the cold start reaches if it leaves out, without GRPO, the kinds that it is worst
-  at (told by the questions to train on), or the facts to which it gives the lowest log-prob
+- at an equal number of facts: what the cold start reaches without GRPO, if each fact is begun for it, and it leaves out
+  any of them, the kinds that it is worst at (told by the questions to train on), or those of the lowest log-prob
 
 Saying less raises the share that is supported, so only the last two tell whether a model knows what to leave out.
 Intervals: 95 %, bootstrap over countries; differences are paired.
@@ -179,27 +179,27 @@ def less(a: Callable[[Chosen], float], b: Callable[[Chosen], float]) -> Callable
 # --- Tables ---------------------------------------------------------------------------------------------------------
 
 
-def measures(arms: Mapping[str, Arm], worst_first: Mapping[str, float]) -> dict[str, dict]:
+def measures(arms: Mapping[str, Arm], known: Mapping[str, float]) -> dict[str, dict]:
     """Return all measures of each arm as (value, low, high). The first arm is the cold start.
 
-    worst_first: how often the cold start is right about a kind, among the questions to train on.
+    known: how often the cold start is right about a kind, among the questions to train on.
     """
     cold, found = next(iter(arms.values())), {}
     number = len(cold.countries)
     for name, arm in arms.items():
         size = arm.facts_per_answer()
-        kinds = kept_of(arm, lambda country, kind, recalled: -worst_first[kind], size)
+        kinds = kept_of(arm, lambda country, kind, recalled: -known[kind], size)
         threshold = kept_of(arm, lambda country, kind, recalled: -recalled.logp, size)
         measured = {label: arm.per_answer(label) for label in LABELS}
         measured |= {"share": arm.supported(), "gain": less(arm.supported(), cold.supported())}
         measured |= {outcome: arm.share(outcome) for outcome in OUTCOMES}
         measured |= {"stated_false": arm.would_be_false(True), "left_out_false": arm.would_be_false(False)}
         measured["knows"] = less(arm.would_be_false(False), arm.would_be_false(True))
-        measured |= {"kinds": kinds, "threshold": threshold}
+        measured |= {"any": kept_of(arm, lambda *_: 0, size), "kinds": kinds, "threshold": threshold}
         measured |= {"over_kinds": less(arm.supported(), kinds), "over_threshold": less(arm.supported(), threshold)}
         found[name] = {key: with_interval(measure, number) for key, measure in measured.items()}
         found[name] |= {"facts": size, "repeats": repeated(arm), "one_sentence": shortest(arm)}
-        found[name]["by_kind"] = {kind: of_kind(arm, kind) for kind in worst_first}
+        found[name]["by_kind"] = {kind: of_kind(arm, kind) for kind in known}
     return found
 
 
@@ -228,11 +228,11 @@ def tables(found: Mapping[str, Mapping]) -> Iterator[str]:
         cells += [shown(of["share"]), shown(of["gain"], "+"), *(shown(of[outcome]) for outcome in OUTCOMES)]
         rows.append([*cells, f"{of['repeats']:.0%}", f"{of['one_sentence']:.0%}"])
     yield markdown_table(columns, rows)
-    columns = ["arm", "facts", "share supported", "worst kinds left out", "least likely left out"]
+    columns = ["arm", "facts", "share supported", "any facts", "worst kinds left out", "least likely left out"]
     columns += ["minus kinds", "minus likely", "stated, would be false", "left out, would be false", "difference"]
     rows = []
     for name, of in found.items():
-        cells = [name, f"{of['facts']:.2f}", *(shown(of[key]) for key in ("share", "kinds", "threshold"))]
+        cells = [name, f"{of['facts']:.2f}", *(shown(of[key]) for key in ("share", "any", "kinds", "threshold"))]
         cells += [shown(of[key], "+") for key in ("over_kinds", "over_threshold")]
         cells += [shown(of[key]) for key in ("stated_false", "left_out_false")]
         rows.append([*cells, shown(of["knows"], "+")])
