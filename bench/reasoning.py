@@ -34,7 +34,7 @@ from grpo.data.almanac import MAX_SEQUENCES, MAX_TOKENS, end_ids, first_words, p
 from grpo.data.files import read_records
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import load_for_inference
+from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.compare import interval
 from knowledge.almanac import Fact, by_title, is_right, kind_of
@@ -284,27 +284,32 @@ def answers_of(run: Path, step: int | None) -> list[Answer]:
 
 
 def recall(run: Path, facts: Sequence[Fact]) -> dict[Cell, Recalled]:
-    """Ask the cold start of a run for facts, each begun for it; what it says is kept in RUN/exam."""
+    """Ask the cold start of a run for facts; what it says is kept in RUN/exam."""
     path = run / "exam" / "recalled.jsonl"
     if not path.exists():
         config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
         config = replace(config, model_name_or_path=str(run / "cold_start" / "final"))
         policy = load_for_inference(config, choose_device(config.device))
-        stems = [encode(policy, prompt_text(policy, config.system_prompt, fact) + beginning(fact)) for fact in facts]
-        sampler = Sampler(policy.model, (*policy.eos_ids, *end_ids(policy)), MAX_SEQUENCES)
-        said = sampler.sample(stems, 1, SamplingParams(MAX_TOKENS, temperature=0.0), range(len(facts)))
-        groups = []
-        for stem, (completion,) in zip(stems, said, strict=True):
-            given = Completion.given(completion.ids, "stop", loss_weight=1.0)  # weight 0 is never packed
-            groups.append(Group(Prompt(0, "", stem, {}), [given]))
-        rows = []
-        for fact, group, logps in zip(facts, groups, completion_logprobs(policy, groups), strict=True):
-            value = fact.value(first_words(policy.decode(group.completions[0].ids)))
-            row = {"title": fact.title, "kind": fact.familiarity, "said": value, "logp": float(logps.sum())}
-            rows.append(row | {"right": is_right(value, fact.answers)})
-        write_lines(path, rows)
+        write_lines(path, ask(policy, config.system_prompt, facts))
     rows = read_records(path)
     return {(row["title"], row["kind"]): Recalled(row["right"], row["logp"]) for row in rows}
+
+
+def ask(policy: Policy, system_prompt: str | None, facts: Sequence[Fact]) -> list[Row]:
+    """Begin each fact for a model; return what it says greedily, its log-prob (nats), and whether it is right."""
+    stems = [encode(policy, prompt_text(policy, system_prompt, fact) + beginning(fact)) for fact in facts]
+    sampler = Sampler(policy.model, (*policy.eos_ids, *end_ids(policy)), MAX_SEQUENCES)
+    said = sampler.sample(stems, 1, SamplingParams(MAX_TOKENS, temperature=0.0), range(len(facts)))
+    groups = []
+    for stem, (completion,) in zip(stems, said, strict=True):
+        given = Completion.given(completion.ids, "stop", loss_weight=1.0)  # weight 0 is never packed
+        groups.append(Group(Prompt(0, "", stem, {}), [given]))
+    rows = []
+    for fact, group, logps in zip(facts, groups, completion_logprobs(policy, groups), strict=True):
+        value = fact.value(first_words(policy.decode(group.completions[0].ids)))
+        row = {"title": fact.title, "kind": fact.familiarity, "said": value, "logp": float(logps.sum())}
+        rows.append(row | {"right": is_right(value, fact.answers)})
+    return rows
 
 
 def known_by_kind(world: Path) -> dict[str, float]:

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
-from bench.reasoning import Answer, Arm, Recalled, draw, kept_of, known_by_kind, measures, repeated, tables
+from bench.reasoning import Answer, Arm, Recalled, ask, draw, kept_of, known_by_kind, measures, repeated, tables
 from grpo.base.storage import write_lines
+from grpo.config.options import TrainConfig
+from grpo.data.almanac import prompt_text
+from grpo.engine.model.policy import load_for_inference
 from knowledge.almanac import Fact
 
 S, R, U = "supported", "refuted", "unknown"
@@ -101,3 +105,24 @@ def test_the_worst_kinds_are_told_by_what_the_cold_start_was_made_of(tmp_path):
     write_lines(tmp_path / "questions.jsonl", [fact.row() for fact in facts])
     write_lines(tmp_path / "cold_start.jsonl", rows)
     assert known_by_kind(tmp_path) == {"capital": 1 / 2, "currency": 1}
+
+
+def test_what_is_recalled_has_the_log_prob_of_the_softmax(chat_checkpoint):
+    from transformers import AutoModelForCausalLM
+
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
+    facts = [Fact("capital", "Chad", ("N'Djamena",)), Fact("currency", "Peru", ("sol",))]
+    stem = policy.tokenizer.encode(prompt_text(policy, None, facts[0]) + "<think>The capital of Chad is")
+    model, ids, logp = AutoModelForCausalLM.from_pretrained(chat_checkpoint, dtype=torch.float32), list(stem), 0.0
+    first, second = ask(policy, None, facts)
+    assert (first["title"], second["kind"]) == ("Chad", "currency") and not second["right"]
+    with torch.no_grad():  # greedily, on and on, until it has said as much
+        for _ in range(10):
+            logps = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            ids.append(int(logps.argmax()))
+            logp += float(logps.max())
+            if first["logp"] == pytest.approx(logp, abs=1e-3):
+                break
+        else:
+            raise AssertionError("no beginning of the greedy answer has this log-prob")
+    assert policy.decode(ids[len(stem) :]).strip(" .,\n:").startswith(first["said"].strip())
