@@ -71,6 +71,22 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
     assert measured == pytest.approx(4 * per_layer + once, rel=rel)
 
 
+@pytest.mark.parametrize("recompute", ["none", "mlp", "all"])
+def test_below_the_first_adapter_nothing_is_kept(recompute):
+    """Adapters on the last two of four layers: half of what four keep, and what is kept once."""
+    build = Build(LoraSpec(16, 16, layers=(2, 3)), False, torch.float32, "cpu")
+    model, layout = Decoder(ModelConfig.from_hf(SMALL), build), Layout.of((40, (60, 60, 60)))
+    model.recompute = recompute
+    measured = kept_by_autograd(model, PackedAttention(layout, torch.float32, "cpu"), layout.num_tokens)
+    whole = decoder(SMALL, 16, torch.float32)
+    once, (upper, all_four) = (
+        memory.kept_bytes_per_token(model)[2],
+        (memory.activation_bytes_per_token(some, recompute) for some in (model, whole)),
+    )
+    kept = all_four - upper  # of two layers
+    assert measured == pytest.approx(kept + once, rel={"none": 0.05, "mlp": 0.1, "all": 0.5}[recompute])
+
+
 PASS = f"""
 from contextlib import nullcontext
 import torch._dynamo  # which recomputation imports

@@ -182,6 +182,7 @@ def test_the_trainer_equals_minimal(tmp_path, checkpoint, loss_type, beta, lora_
     {"scale_rewards": "batch"},
     {"scale_rewards": "none"},
     {"epsilon_high": None},
+    *({"reward_funcs": ["reward_functions:tied"], "beta": 0.0, "loss_type": kind} for kind in ("grpo", "dapo", "bnpo")),
 ], ids=str)  # fmt: skip
 def test_the_trainer_equals_minimal_in_variants(tmp_path, checkpoint, keys):
     assert assert_equal_training(tmp_path, checkpoint, **{"beta": 0.1, "lora_r": 4, "num_iterations": 2, **keys}) > 0.01
