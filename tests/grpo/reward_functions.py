@@ -19,8 +19,12 @@ first_batch_only.calls = 0
 
 
 def tied(prompts, completions, **columns):
-    """Groups of every other prompt, by its length, are all alike."""
-    return early_letters(prompts, completions, **columns) if len(prompts[0]) % 2 else [0.0] * len(completions)
+    """Every other group is all alike."""
+    tied.calls += 1
+    return early_letters(prompts, completions, **columns) if tied.calls % 2 else [0.0] * len(completions)
+
+
+tied.calls = 0
 
 
 def raises(prompts, completions, **columns):
