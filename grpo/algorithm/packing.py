@@ -1,5 +1,7 @@
 """Pack groups into micro-batches, without padding and with shared prompts; set the loss weights, once per step.
 
+`set_scored` says which tokens are computed at all: those that have a gradient.
+
 Replaces `pad` and the denominators of `grpo_step` in minimal.py: a prompt is computed once for its group, and no
 padding is. Micro-batches only limit memory. Any split gives the same gradient, because the denominators of Eq. 8 are
 those of the complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to

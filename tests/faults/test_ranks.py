@@ -60,8 +60,8 @@ def test_a_rank_without_groups_does_not_hold_up_the_other(make_run):
 
 
 def test_a_rank_without_a_gradient_does_not_hold_up_the_other(make_run):
-    """All groups of rank 1 teach nothing, so it computes no log-prob, in both iterations; the metrics are of both."""
-    run = make_run(reward_funcs=["fakes:mixed_on_rank_0"], beta=0.0, num_iterations=2, save_steps=0, max_steps=2)
+    """All groups of rank 0 teach nothing, so it computes no log-prob, in both iterations; the metrics are of both."""
+    run = make_run(reward_funcs=["fakes:mixed_on_rank_1"], beta=0.0, num_iterations=2, save_steps=0, max_steps=2)
     run.train_ranks()
     for line in run.lines:
         assert line["grad_norm"] > 0 and line["micro_batches"] > 0 and line["entropy"] > 0

@@ -53,7 +53,7 @@ GLOSSARY = {
     "step_time": "seconds of the step",
     "time/generate": "seconds of sampling",
     "time/reference": "seconds of the reference policy's pass",
-    "time/reward": "seconds of waiting for rewards after sampling",
+    "time/reward": "seconds in which the step waits for rewards: those that neither sampling nor the reference hides",
     "time/train": "seconds of forward, backward and update",
     "tokens_per_second": "completion tokens (stage 1: answer tokens) per second of the step, all ranks",
     "peak_memory_gb": "largest memory in use so far, GB: of the GPU, or of the process on a CPU",
