@@ -99,7 +99,7 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     batches: list[list[Part]] = []
     size = token_budget + 1  # of the last micro-batch: nothing fits any more, so the first group begins another
     for group in groups:
-        members = [completion for completion in group.completions if completion.loss_weight and completion.num_scored]
+        members = [completion for completion in group.completions if completion.loss_weight and completion.scored]
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
         part = None  # of this group, in the last micro-batch
@@ -126,7 +126,7 @@ def _packed_length(completion: Completion) -> int:
 
 def num_scored(parts: Iterable[Part]) -> int:
     """Count the scored tokens of a micro-batch."""
-    return sum(completion.num_scored for part in parts for completion in part.completions)
+    return sum(len(completion.scored) for part in parts for completion in part.completions)
 
 
 def pack_tokens(
@@ -147,11 +147,10 @@ def pack_tokens(
             ids += completion.ids[:length]
             positions += range(len(prompt), len(prompt) + length)
             sources = [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
-            source += completion.scored(sources)
+            source += [sources[place] for place in completion.scored]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets = [token for completion in completions for token in completion.scored(completion.ids)]
-    cuts = [cut for completion in completions for cut in completion.scored(completion.cuts)]
+    targets, cuts = (_of_scored(completions, name) for name in ("ids", "cuts"))
     return PackedTokens(
         number=number,
         layout=Layout.of(*layout),
@@ -175,12 +174,9 @@ def pack_batch(
     """Pack a micro-batch whose advantages and loss weights are known. The log-probs are those of its own tokens."""
     tokens = pack_tokens(parts, number, device=device, dtype=dtype)
     completions = [completion for part in parts for completion in part.completions]
-    numbers = [number for number, completion in enumerate(completions) for _ in range(completion.num_scored)]
-    weights = [completion.loss_weight for completion in completions for _ in range(completion.num_scored)]
-    advantages = [
-        advantage for completion in completions for advantage in completion.scored(completion.token_advantages)
-    ]
-    sampler_logps = [logp for completion in completions for logp in completion.scored(completion.logps)]
+    numbers = [number for number, completion in enumerate(completions) for _ in completion.scored]
+    weights = [completion.loss_weight for completion in completions for _ in completion.scored]
+    advantages, sampler_logps = (_of_scored(completions, name) for name in ("token_advantages", "logps"))
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),
@@ -190,3 +186,9 @@ def pack_batch(
         ref_logp_C=ref_logp_C,
         old_logp_C=old_logp_C,
     )
+
+
+def _of_scored(completions: Iterable[Completion], name: str) -> list:
+    """Return a field of the completions with a value for each token, for the scored tokens alone."""
+    values = [(getattr(completion, name), completion.scored) for completion in completions]
+    return [of_tokens[place] for of_tokens, scored in values for place in scored]

@@ -20,7 +20,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -127,13 +127,9 @@ class Completion:
         return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
 
     @property
-    def num_scored(self) -> int:
-        """Return how many of its tokens are scored, if it is trained."""
-        return len(self.ids) - self.scored_from
-
-    def scored(self, values: list) -> list:
-        """Return those of its tokens' values that belong to the scored tokens, the last ones."""
-        return values[self.scored_from :]
+    def scored(self) -> Sequence[int]:
+        """Return the places of its scored tokens, if it is trained."""
+        return range(self.scored_from, len(self.ids))
 
     @property
     def token_advantages(self) -> list[float]:

@@ -90,15 +90,15 @@ def test_which_tokens_are_scored(keys, wanted):
     set_loss_weights(groups, count_trained(groups, config, ALONE), config)
     set_scored(groups, config)
     members = completions_of(groups)
-    assert [completion.num_scored for completion in members] == wanted
+    assert [len(completion.scored) for completion in members] == wanted
     assert {completion.loss_weight for completion in members} == {1 / 33, 0.0}
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
     batch = pack_batch(parts)
-    assert batch.targets_C.tolist() == [token for c in kept for token in c.ids[len(c.ids) - c.num_scored :]]
+    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored]
     lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
-    assert lengths == {sum(completion.num_scored for completion in kept)}
+    assert lengths == {sum(len(completion.scored) for completion in kept)}
 
 
 def test_the_hidden_states_of_scored_tokens_are_their_own():
