@@ -28,6 +28,7 @@ INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoi
 FACTS = {  # what else is known of keys
     "required": "it has no default",
     "toy": "a toy world sets it",
+    "supplied": "its default follows from other keys (supplied.py), so -h shows none",
     "first": "-h shows it before the others",
     "once": "it concerns one invocation, not the run, and is not written to config.resolved.yaml",
     "model": "it says which model a run starts from",
@@ -101,7 +102,7 @@ class OptimKeys:
     """Completions (stage 2) or answers (stage 1) per device and accumulation step."""
     gradient_accumulation_steps: int = key(1, "first", low=1, high=MAX_PER_STEP)
     """Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory."""
-    learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
+    learning_rate: float = key(1e-6, "first warned supplied", low=0, high=1000)
     """Peak learning rate. Unset: TRL's default, 1e-6 in stage 2 and 2e-5 in stage 1, for all weights (lora_r: 0), and
     ten times that for adapters."""
     lr_scheduler_type: str = key("linear", "warned", choices=("linear", "cosine", "constant", "constant_with_warmup"))
@@ -442,8 +443,9 @@ def describe_keys(kind: type) -> str:
         for name in names:
             declared = kind.__dataclass_fields__[name]
             about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
-            is_required = "required" in declared.metadata["facts"]
-            default = "required" if is_required else as_yaml(declared.default)
+            facts = declared.metadata["facts"]
+            default = as_yaml(None if "supplied" in facts else declared.default)
+            default = "required" if "required" in facts else default
             section.add_argument(name, metavar=f"{name}: {default}", help=about)
     return parser.format_help()
 
@@ -454,6 +456,9 @@ def _describe_bounds(declared: Field) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value as YAML, on one line."""
+    """Return a value as YAML, on one line; 1e-6 as people write it, and not as 1.0e-06."""
+    if isinstance(value, float) and "e" in repr(value):
+        digits, exponent = repr(value).split("e")
+        return f"{digits}e{int(exponent)}"
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
