@@ -444,7 +444,7 @@ def describe_keys(kind: type) -> str:
             declared = kind.__dataclass_fields__[name]
             about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
             facts = declared.metadata["facts"]
-            default = as_yaml(None if "supplied" in facts else declared.default)
+            default = as_yaml(None if "supplied" in facts else declared.default).replace(".0e-0", "e-")  # 1.0e-08
             default = "required" if "required" in facts else default
             section.add_argument(name, metavar=f"{name}: {default}", help=about)
     return parser.format_help()
@@ -456,9 +456,6 @@ def _describe_bounds(declared: Field) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value as YAML, on one line; 1e-6 as people write it, and not as 1.0e-06."""
-    if isinstance(value, float) and "e" in repr(value):
-        digits, exponent = repr(value).split("e")
-        return f"{digits}e{int(exponent)}"
+    """Return a value as YAML, on one line."""
     value = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -105,7 +105,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
-        *("my-run", "some/model", "3.25 GB", "learning_rate: 0.123 (default 1e-6)"),
+        *("my-run", "some/model", "3.25 GB", "learning_rate: 0.123 (default 1.0e-06)"),
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "accuracy 50.0 % 80.0 %"),
