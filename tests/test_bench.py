@@ -35,6 +35,13 @@ def benchmark(name: str):
     return importlib.import_module(f"bench.{name}")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_before_anything_runs(capsys):
+    with pytest.raises(SystemExit) as end:
+        benchmark("decode").main(["--smoke", "--device", "cuda"])
+    assert end.value.code == 2 and "torch finds no GPU" in capsys.readouterr().err
+
+
 def last_line(capfd) -> dict:
     return json.loads(capfd.readouterr().out.splitlines()[-1])
 

@@ -444,8 +444,8 @@ def describe_keys(kind: type) -> str:
             declared = kind.__dataclass_fields__[name]
             about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
             facts = declared.metadata["facts"]
-            default = as_yaml(None if "supplied" in facts else declared.default).replace(".0e-0", "e-")  # 1.0e-08
-            default = "required" if "required" in facts else default
+            default = as_yaml(None if "supplied" in facts else declared.default)
+            default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
             section.add_argument(name, metavar=f"{name}: {default}", help=about)
     return parser.format_help()
 
