@@ -142,7 +142,8 @@ def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
 
 
 def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> float:
-    """Train with both; after each step, no weight may differ by more than 1e-9 of what its tensor has moved.
+    """Train with both; after each step, no weight may differ by more than 3e-9 of what its tensor has moved
+    (Adam divides by gradients, some of which are as small as its ε).
 
     Returns the largest share of clipped tokens in a step.
     """
@@ -157,7 +158,7 @@ def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> flo
             assert own.keys() == step.weights.keys()
             for name, tensor in own.items():
                 moved, error = (float((step.weights[name] - other).abs().max()) for other in (start[name], tensor))
-                assert error <= 1e-9 * moved, (name, moved, error)
+                assert error <= 3e-9 * moved, (name, moved, error)
             assert step.grad_norm > c.max_grad_norm
             assert min(len(set(map(len, texts))) for texts in (step.prompts, step.completions)) > 1
     assert min(float((step.weights[name] - start[name]).abs().max()) for name in start) > 1e-3
