@@ -26,6 +26,7 @@ from grpo.algorithm.packing import (
     pack_batch,
     pack_tokens,
     set_loss_weights,
+    set_scored,
     split_into_micro_batches,
 )
 from grpo.algorithm.rollout import Phase, Rollout
@@ -124,6 +125,8 @@ class Learner:
 class Grpo(Learner):
     """Learns from groups of answers. reference: the frozen policy of step 0; None without a KL penalty."""
 
+    config: TrainConfig
+
     def __init__(self, *args, rollout: Rollout, reference: Decoder | None = None, **more):
         super().__init__(*args, **more)
         self.rollout, self.reference = rollout, reference
@@ -142,6 +145,7 @@ class Grpo(Learner):
             set_credit(groups, config.credit, self.rollout.decode)  # Eq. 13
         shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
         set_advantages(groups, shared, config)  # Eq. 1, 2
+        set_scored(groups, config)  # what has no gradient is not computed
 
         learned = Learned(groups, sampled.generated, shared.refusal_shift)
         old_logp_C = None  # the policy that sampled is the one that is trained
