@@ -37,7 +37,7 @@ def render(record: Record) -> str:
     shown, answered = examples(record, step), answered_twice(record)
     compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
     summaries = record.summaries or summaries_of(compared)
-    page = _template().render(
+    page = template("page.html").render(
         name=record.name,
         headline=headline(compared) if compared else "",
         overview=_overview(record),
@@ -56,7 +56,8 @@ def render(record: Record) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a template of this folder, which escapes whatever it inserts."""
     environment = Environment(
         loader=PackageLoader("grpo.report", "."),
         autoescape=True,
@@ -66,7 +67,7 @@ def _template() -> Template:
         trim_blocks=True,
     )
     environment.filters |= {"number": show_number, "tick": show_tick}
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:

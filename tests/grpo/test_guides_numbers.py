@@ -20,12 +20,13 @@ from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.data.sums import REMAINDERS
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.estimate import NO_REWARD, SilentRun
+from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.policy import lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from knowledge.world import make_world
 from rewards.scorer import Scorer
