@@ -11,7 +11,7 @@ from statistics import fmean
 
 from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.base.text import show_duration
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig, keys_that
+from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
 from grpo.doctor.start import Case, NotChecked, need, rounded
 from grpo.engine.model import memory

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Completion, Group, Score
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from grpo.base.errors import CONFIG, UserError
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import read_json
 from grpo.config.load import load_config, replicas_of
@@ -180,9 +180,6 @@ def _compared(
 ) -> Replay:
     """Compare a step with the run's record."""
     look, groups = trainer.learner.look, trainer.learned.generated
-    if look is None:
-        fix = "choose a step in which completions are trained"
-        raise UserError(f"step {step} has no gradient", "nothing was trained in it", fix, PREFLIGHT)
     notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
     recorded, same = record.answers(step), 0
     for answer, group, place in _pairs(recorded, groups):

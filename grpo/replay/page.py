@@ -8,7 +8,7 @@ from grpo.base.errors import redact
 from grpo.base.storage import Json, write_atomically
 from grpo.replay.again import Replay
 from grpo.replay.parts import Seen
-from grpo.replay.terminal import COLUMNS, STRONG, summary
+from grpo.replay.terminal import COLUMNS, STRONG, place_in_group, summary
 from grpo.report.page import FILE_NAME, template, write_report
 from grpo.run.diagnosis.record import REPLAYS
 
@@ -26,7 +26,7 @@ def _answer(seen: Seen) -> Json:
     completion, row = seen.completion, seen.group.prompt.row
     return {
         "row": row,
-        "answer": next(place for place, one in enumerate(seen.group.completions, 1) if one is completion),
+        "answer": place_in_group(seen),
         "reward": completion.reward,
         "outcome": completion.outcome,
         "advantage": completion.advantage,

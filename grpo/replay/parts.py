@@ -89,16 +89,19 @@ class Gradient:
     ):
         self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
         self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale
-        self.whole = self.grad.double()
+        self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet
 
     def look(self, row: int | None = None) -> Look:
         """Find the part of every completion, and of the tokens of a row: that with the largest share by default.
 
-        UserError (exit 2) if the step does not train on this row.
+        UserError (exit 2) if the step does not train on this row, or on none.
         """
         rows = {group.prompt.row: 0.0 for group in self.groups}
+        if not rows:
+            why, fix = "dynamic sampling has kept no group", "choose a step in which completions are trained"
+            raise UserError("the step trains nothing", why, fix, CONFIG)
         if row not in (None, *rows):
             what = f"row {row} is not among those that the step trains on"
             raise UserError(what, f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)

@@ -13,18 +13,18 @@ MAX_ANSWERS = 12  # of the step that are listed
 STRONG = 0.5  # of the largest norm: from there on a token is bold
 LIKELIER, LESS_LIKELY, STRONGER, PALE, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 COLUMNS = {  # name -> its width, and the text of a token's value
-    "sampler": (8, lambda token: f"{token.sampler_logp:.3f}"),
-    "policy": (8, lambda token: f"{token.policy_logp:.3f}"),
-    "ref": (8, lambda token: number(token.ref_logp, ".3f")),
-    "ratio": (7, lambda token: f"{token.ratio:.3f}{MARKS[token.clipped]}"),
-    "kl": (8, lambda token: f"{token.kl:.1e}"),
-    "adv.": (6, lambda token: f"{token.advantage + 0.0:+.2f}"),
-    "weight": (8, lambda token: f"{token.weight:.1e}"),
-    "norm": (8, lambda token: f"{token.norm:.1e}"),
-    "share": (7, lambda token: f"{token.share + 0.0:+.1%}"),
+    "sampler": (7, lambda token: f"{token.sampler_logp:z.3f}"),
+    "policy": (7, lambda token: f"{token.policy_logp:z.3f}"),
+    "ref": (7, lambda token: number(token.ref_logp, "z.3f")),
+    "ratio": (6, lambda token: f"{token.ratio:.3f}{MARKS[token.clipped]}"),
+    "kl": (7, lambda token: f"{token.kl:.1e}"),
+    "adv.": (5, lambda token: f"{token.advantage:+z.2f}"),
+    "weight": (7, lambda token: f"{token.weight:.1e}"),
+    "norm": (7, lambda token: f"{token.norm:.1e}"),
+    "share": (7, lambda token: f"{token.share:+z.1%}"),
 }
 MARKS = {"": " ", "low": "v", "high": "^"}
-ONLY_WIDE = ("sampler", "weight")  # columns for which a narrow terminal has no room
+ONLY_WIDE = "weight"  # a narrow terminal has no room for this column; all tokens of an answer have the same
 
 
 def number(value: float | None, form: str) -> str:
@@ -42,7 +42,7 @@ def summary(found: Replay) -> Iterator[str]:
         yield "completions/ does not hold this step's answers"
     if found.num_compared:
         yield f"{found.num_equal} of {found.num_compared} metrics of the step have the same bits"
-    yield from (f"differs: {note}" for note in found.notes)
+    yield from (f"note: {note}" for note in found.notes)
     sums = f"; the parts add up to it, to {found.look.error:.0e} of it" if found.look.norm else ""
     yield f"gradient: norm {found.look.norm:.4g}{sums}"
 
@@ -50,21 +50,23 @@ def summary(found: Replay) -> Iterator[str]:
 def lines_of(found: Replay, width: int = NARROW, has_colours: bool = False) -> Iterator[str]:
     """Lay out a replay. width: columns of the terminal; 80 and more look well."""
     paint = coloured if has_colours else plain
-    yield from (escape(line) for line in summary(found))
+    for line in summary(found):
+        yield from textwrap.wrap(escape(line), width, subsequent_indent="  ")
     yield ""
-    yield "the answers of the step, by their share of the gradient"
+    yield "the answers of the step, by the norm of their part"
     yield f"{'row':>8} {'answer':>6} {'reward':>7} {'adv.':>6} {'tokens':>6} {'norm':>8} {'share':>7}  outcome"
     ranked = sorted(found.look.answers, key=lambda seen: -seen.norm)
     yield from (_answer(seen) for seen in ranked[:MAX_ANSWERS])
     if len(ranked) > MAX_ANSWERS:
         rest = sum(seen.share for seen in ranked[MAX_ANSWERS:])
-        yield f"{'and':>8} {len(ranked) - MAX_ANSWERS} more, {rest + 0.0:+.1%}"
+        yield f"{'and':>8} {len(ranked) - MAX_ANSWERS} more, {rest:+z.1%}"
     yield ""
     prompt = found.shown[0][1].group.prompt
     yield from textwrap.wrap(f"row {prompt.row}: {escape(str(prompt.columns.get('question') or prompt.text))}", width)
     for place, seen in found.shown:
         yield ""
-        yield _answer(seen).strip()
+        weight = f"{seen.completion.loss_weight:.1e}"
+        yield f"answer {place_in_group(seen)}: {escape(_head(seen))}; each token weighs {weight}"
         strongest = max((token.norm for token in seen.tokens), default=0.0)
         pieces = [(escape(piece), ()) for piece in found.pieces[place]]
         for token in seen.tokens:
@@ -92,18 +94,28 @@ def colour(token: Token, strongest: float) -> tuple[str, ...]:
     return (direction, STRONGER) if token.norm >= STRONG * strongest else (direction,)
 
 
+def place_in_group(seen: Seen) -> int:
+    """Return which answer to its question a completion is, from 1."""
+    return next(place for place, one in enumerate(seen.group.completions, 1) if one is seen.completion)
+
+
 def _answer(seen: Seen) -> str:
     """Return the line of an answer of the step."""
     completion, row = seen.completion, seen.group.prompt.row
-    place = next(number for number, one in enumerate(seen.group.completions, 1) if one is completion)
-    reward, advantage = number(completion.reward, ".2f"), number(completion.advantage, "+.2f")
-    numbers = f"{reward:>7} {advantage:>6} {len(completion.ids):6} {seen.norm:8.1e} {seen.share + 0.0:+7.1%}"
-    return f"{row:8} {place:6} {numbers}  {completion.outcome or ''}"
+    reward, advantage = number(completion.reward, ".2f"), number(completion.advantage, "+z.2f")
+    numbers = f"{reward:>7} {advantage:>6} {len(completion.ids):6} {seen.norm:8.1e} {seen.share:+z7.1%}"
+    return f"{row:8} {place_in_group(seen):6} {numbers}  {completion.outcome or ''}"
+
+
+def _head(seen: Seen) -> str:
+    reward, advantage = number(seen.completion.reward, ".2f"), number(seen.completion.advantage, "+z.2f")
+    outcome = f" ({seen.completion.outcome})" if seen.completion.outcome else ""
+    return f"reward {reward}{outcome}, advantage {advantage}, share {seen.share:+z.1%}"
 
 
 def _table(seen: Seen, pieces: list[str], strongest: float, width: int, paint: Paint) -> Iterator[str]:
     """Yield the table of the scored tokens of an answer."""
-    shown = [name for name in COLUMNS if width >= WIDE or name not in ONLY_WIDE]
+    shown = [name for name in COLUMNS if width >= WIDE or name != ONLY_WIDE]
     room = width - 5 - sum(COLUMNS[name][0] + 1 for name in shown)
     yield paint(f"{'':4} {'token':{room}} " + " ".join(f"{name:>{COLUMNS[name][0]}}" for name in shown), PALE)
     for token in seen.tokens:

@@ -47,6 +47,8 @@ def render(record: Record) -> str:
         table=make_table(summaries, compared),
         charts=draw_charts(record),
         examples_step=step,
+        path=str(record.path),
+        replays=[f"{page.parent.name}/{page.name}" for page in record.replays()],
         examples=shown,
         changes=changed,
         outcomes=outcomes,
@@ -66,7 +68,8 @@ def template(name: str) -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"number": show_number, "tick": show_tick}
+    filters = {"number": show_number, "tick": show_tick, "percent": "{:+z.1%}".format}
+    environment.filters |= filters
     return environment.get_template(name)
 
 

@@ -237,7 +237,11 @@ def _append(path: Path, line: str) -> None:
 def _drop_answers(run_dir: Path, first_step: int) -> None:
     """Remove what is known of steps that a resumed run repeats: their answers, and the pages of grpo.replay."""
     digits = "[0-9]" * 6
-    for pattern in (f"completions/step-{digits}.jsonl", f"evaluation/step-{digits}.jsonl", f"{REPLAYS}/step-{digits}-*"):
+    for pattern in (
+        f"completions/step-{digits}.jsonl",
+        f"evaluation/step-{digits}.jsonl",
+        f"{REPLAYS}/step-{digits}-*",
+    ):
         for path in run_dir.glob(pattern):
             if int(path.name[5:11]) > first_step:
                 path.unlink()

@@ -128,7 +128,7 @@ class Trial:
             self.tried[shown].untried[_one_line(error)] += 1
             return
         self.at_work[shown] = Scorer([reward])
-        clients = [client for resource in reward.resources if (client := getattr(resource, "client", None))]
+        clients = [client for resource in reward.resources for client in resource.clients]
         for client in clients:
             client.allowance = self.allowance
         self.clients += clients
