@@ -41,7 +41,7 @@ def render(record: Record) -> str:
         name=record.name,
         headline=headline(compared) if compared else "",
         overview=_overview(record),
-        config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
+        config={name: str(value) for name, value in record.config.items()},
         changed_keys=list(changed_keys(record.config)),
         bars=draw_bars(summaries),
         table=make_table(summaries, compared),
@@ -95,14 +95,14 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def changed_keys(config: Json) -> Iterator[str]:
-    """Yield each key of a run that differs from its default, and that default."""
+def changed_keys(config: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield each key of a run that differs from its default, its value, and that default."""
     have_defaults = config.keys() - keys_that("required")
     for declared in fields(TrainConfig if "num_generations" in config else SftConfig):
         name, default = declared.name, declared.default
         default = list(default) if isinstance(default, tuple) else default
         if name in have_defaults and config[name] != default:
-            yield f"{name}: {as_yaml(config[name])}  (default {as_yaml(default)})"
+            yield name, as_yaml(config[name]), as_yaml(default)
 
 
 def show_number(value: Any) -> str:

@@ -78,7 +78,9 @@ def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, examine):
         asked = len(judge.requests) + len(decomposer.requests) - 2
     text = seen.text
     assert 0 < asked <= AUDIT_CALLS and f"were asked {asked} of at most {AUDIT_CALLS} questions" in text["audit"]
-    assert text["audit"].startswith("warning: ") and "a wrong answer (all together)" in text["audit"]  # the judge says A
+    assert (
+        text["audit"].startswith("warning: ") and "a wrong answer (all together)" in text["audit"]
+    )  # the judge says A
     assert not list(tmp_path.glob("replies.db*"))  # the run would make it
     assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
