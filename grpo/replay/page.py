@@ -8,9 +8,11 @@ from grpo.base.errors import redact
 from grpo.base.storage import Json, write_atomically
 from grpo.replay.again import Replay
 from grpo.replay.parts import Seen
-from grpo.replay.terminal import COLUMNS, STRONG, place_in_group, summary
+from grpo.replay.terminal import COLUMNS, LESS_LIKELY, LIKELIER, PALE, STRONGER, looks, place_in_group, summary
 from grpo.report.page import FILE_NAME, template, write_report
 from grpo.run.diagnosis.record import REPLAYS
+
+CLASSES = {LIKELIER: "likelier", LESS_LIKELY: "less", STRONGER: "strong", PALE: "pale"}  # of style.css
 
 
 def as_json(found: Replay) -> Json:
@@ -69,11 +71,9 @@ def render(found: Replay) -> str:
 
 def _shown(seen: Seen, texts: list[str]) -> dict[str, Any]:
     """Return what the page shows of a completion: its text in pieces, and the table of its tokens."""
-    strongest = max((token.norm for token in seen.tokens), default=0.0)
     pieces, rows = [{"text": text, "look": "pale"} for text in texts], []
-    for token in seen.tokens:
-        direction = "likelier" if token.slope < 0 else "less"
-        look = "pale" if not token.norm else f"{direction}{' strong' if token.norm >= STRONG * strongest else ''}"
+    for token, codes in zip(seen.tokens, looks(seen.tokens), strict=True):
+        look = " ".join(CLASSES[code] for code in codes)
         pieces[token.place]["look"] = look
         cells = [(name, text(token)) for name, (_, text) in COLUMNS.items()]
         rows.append({"number": token.place + 1, "text": texts[token.place], "look": look, "cells": cells})

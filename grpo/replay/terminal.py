@@ -1,7 +1,7 @@
 """A step made again, for a terminal: what differs, the answers of the step, and the tokens of a row."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from grpo.base.errors import escape
 from grpo.replay.again import Replay
@@ -10,7 +10,7 @@ from grpo.replay.parts import Seen, Token
 Paint = Callable[..., str]  # a text and codes of a terminal to what is printed
 NARROW, WIDE = 80, 120
 MAX_ANSWERS = 12  # of the step that are listed
-STRONG = 0.5  # of the largest norm: from there on a token is bold
+WEAK, STRONG = 0.01, 0.5  # of the largest norm of an answer: below the first a token is pale, from the second on bold
 LIKELIER, LESS_LIKELY, STRONGER, PALE, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 COLUMNS = {  # name -> its width, and the text of a token's value
     "sampler": (7, lambda token: f"{token.sampler_logp:z.3f}"),
@@ -67,15 +67,16 @@ def lines_of(found: Replay, width: int = NARROW, has_colours: bool = False) -> I
         yield ""
         weight = f"{seen.completion.loss_weight:.1e}"
         yield f"answer {place_in_group(seen)}: {escape(_head(seen))}; each token weighs {weight}"
-        strongest = max((token.norm for token in seen.tokens), default=0.0)
-        pieces = [(escape(piece), ()) for piece in found.pieces[place]]
-        for token in seen.tokens:
-            pieces[token.place] = pieces[token.place][0], colour(token, strongest)
-        yield "".join(paint(piece, *codes) for piece, codes in pieces)
-        yield from _table(seen, found.pieces[place], strongest, min(width, WIDE), paint)
+        pieces = [paint(escape(piece), PALE) for piece in found.pieces[place]]
+        for token, look in zip(seen.tokens, looks(seen.tokens), strict=True):
+            pieces[token.place] = paint(escape(found.pieces[place][token.place]), *look)
+        yield "".join(pieces)
+        yield from _table(seen, found.pieces[place], min(width, WIDE), paint)
     yield ""
     yield paint("green: the step makes it likelier", LIKELIER)
-    yield paint("red: less likely", LESS_LIKELY) + "; bold: from half of the largest norm on; v ^: clipped there"
+    yield (
+        paint("red: less likely", LESS_LIKELY) + "; bold: at least half of the largest norm; v ^: clipped"
+    )
 
 
 def coloured(text: str, *codes: str) -> str:
@@ -86,12 +87,13 @@ def plain(text: str, *codes: str) -> str:
     return text
 
 
-def colour(token: Token, strongest: float) -> tuple[str, ...]:
-    """Return the codes of a token: which way the step moves it, and whether strongly."""
-    if not token.norm:
-        return (PALE,)
-    direction = LIKELIER if token.slope < 0 else LESS_LIKELY
-    return (direction, STRONGER) if token.norm >= STRONG * strongest else (direction,)
+def looks(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
+    """Yield how each token of an answer looks: which way the step moves it, and how strongly."""
+    strongest = max((token.norm for token in tokens), default=0.0)
+    for token in tokens:
+        direction = LIKELIER if token.slope < 0 else LESS_LIKELY
+        is_strong, is_weak = token.norm >= STRONG * strongest, token.norm < WEAK * strongest or not token.norm
+        yield (PALE,) if is_weak else (direction, STRONGER) if is_strong else (direction,)
 
 
 def place_in_group(seen: Seen) -> int:
@@ -113,13 +115,13 @@ def _head(seen: Seen) -> str:
     return f"reward {reward}{outcome}, advantage {advantage}, share {seen.share:+z.1%}"
 
 
-def _table(seen: Seen, pieces: list[str], strongest: float, width: int, paint: Paint) -> Iterator[str]:
+def _table(seen: Seen, pieces: list[str], width: int, paint: Paint) -> Iterator[str]:
     """Yield the table of the scored tokens of an answer."""
     shown = [name for name in COLUMNS if width >= WIDE or name != ONLY_WIDE]
     room = width - 5 - sum(COLUMNS[name][0] + 1 for name in shown)
     yield paint(f"{'':4} {'token':{room}} " + " ".join(f"{name:>{COLUMNS[name][0]}}" for name in shown), PALE)
-    for token in seen.tokens:
+    for token, look in zip(seen.tokens, looks(seen.tokens), strict=True):
         text = repr(pieces[token.place])[1:-1]
         text = text if len(text) <= room else f"{text[: room - 1]}…"
         cells = " ".join(f"{COLUMNS[name][1](token):>{COLUMNS[name][0]}}" for name in shown)
-        yield f"{token.place + 1:4} {paint(f'{escape(text):{room}}', *colour(token, strongest))} {cells}"
+        yield f"{token.place + 1:4} {paint(f'{escape(text):{room}}', *look)} {cells}"

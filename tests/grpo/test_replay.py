@@ -113,6 +113,28 @@ def test_each_part_is_the_gradient_of_the_tokens_own_loss(tmp_path, chat_checkpo
             assert token.share == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
 
 
+def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path, chat_checkpoint):
+    """Parts point in different directions; a share is the component along the whole, so shares add up as parts do."""
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    found = replay(tmp_path / "run", 1)
+    tokens = [token for _, seen in found.shown for token in seen.tokens]
+    assert sum(token.norm for token in tokens) > sum(seen.norm for _, seen in found.shown) > found.look.norm / 4
+    assert sum(seen.norm for seen in found.look.answers) > 1.5 * found.look.norm
+    assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
+    assert min(token.share for token in tokens) < 0  # it pulls against the others
+
+
+def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
+    run(tmp_path, chat_checkpoint, beta=0.0, num_iterations=2, epsilon=1e-2, **LOGGED)
+    found = replay(tmp_path / "run", 2)
+    tokens = [token for _, seen in found.shown for token in seen.tokens if token.advantage]
+    clipped = {kind: [token for token in tokens if token.clipped == kind] for kind in ("", "low", "high")}
+    assert all(len(of_kind) > 2 for of_kind in clipped.values())
+    assert all(token.norm == token.share == token.slope == 0 for token in clipped["low"] + clipped["high"])
+    assert all(token.ratio < 0.99 and token.advantage < 0 for token in clipped["low"])
+    assert all(token.norm > 0 for token in clipped[""])
+
+
 def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint, capsys):
     folder = tmp_path / "run"
     run(tmp_path, chat_checkpoint, **LOGGED)
