@@ -74,9 +74,7 @@ def lines_of(found: Replay, width: int = NARROW, has_colours: bool = False) -> I
         yield from _table(seen, found.pieces[place], min(width, WIDE), paint)
     yield ""
     yield paint("green: the step makes it likelier", LIKELIER)
-    yield (
-        paint("red: less likely", LESS_LIKELY) + "; bold: at least half of the largest norm; v ^: clipped"
-    )
+    yield paint("red: less likely", LESS_LIKELY) + "; bold: at least half of the largest norm; v ^: clipped"
 
 
 def coloured(text: str, *codes: str) -> str:

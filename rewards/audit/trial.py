@@ -15,7 +15,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Case, GroupAttack
+from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Attack, Case
 from rewards.audit.cases import asked_form, make_cases, with_data
 from rewards.audit.findings import FAILS, RIGHT, TOGETHER, Audit, Bars, Limit, Tried
 from rewards.custom import short_name
@@ -105,10 +105,10 @@ class Trial:
                 self._try_group(row, case, attack, paid, bars)
 
     def _try_group(
-        self, row: Row, case: Case, attack: GroupAttack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
+        self, row: Row, case: Case, attack: Attack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
     ) -> None:
         """Let the rewards that see a group grade one, and note what its dishonest text earns."""
-        text, texts = attack.texts(case)
+        text, *_ = texts = attack.texts(case)
         for name, scores in self._grade(_prompt(self.config, row), texts, paid).items():
             if name not in bars or (name in self.at_work and not _sees_groups(self.at_work[name])):
                 continue
