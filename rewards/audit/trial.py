@@ -6,7 +6,6 @@ for finding in audit(config).findings:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property, lru_cache
 from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
@@ -20,7 +19,7 @@ from rewards.audit.cases import asked_form, make_cases, with_data
 from rewards.audit.findings import FAILS, RIGHT, TOGETHER, Audit, Bars, Limit, Tried
 from rewards.custom import short_name
 from rewards.registry import build_rewards, expand
-from rewards.score import Encode, encoder
+from rewards.score import encoder
 from rewards.scorer import Scorer, combine
 
 NUM_ROWS, NUM_CALLS = 3, 80
@@ -56,7 +55,7 @@ class Trial:
     """The rewards of a configuration at work, each by itself, so that one that fails hides no other."""
 
     def __init__(self, config: TrainConfig, num_calls: int):
-        self.config, self.allowance = config, iter(range(num_calls))
+        self.config, self.allowance, self.encode = config, iter(range(num_calls)), encoder(config)
         self.at_work: dict[str, Scorer] = {}
         self.tried: dict[str, Tried] = {}
         self.clients: list[Any] = []
@@ -159,24 +158,7 @@ class Trial:
         return graded
 
     def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
-        return Group(prompt, [Completion(Tokens(text, self.config), [], [], "stop", text) for text in texts])
-
-
-class Tokens(Sequence):
-    """The token ids of a completion. The model's tokenizer is loaded only if a reward looks at them."""
-
-    def __init__(self, text: str, config: TrainConfig):
-        self.text, self.config = text, config
-
-    @cached_property
-    def ids(self) -> Sequence[int]:
-        return _encoder(self.config)(self.text)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.ids[index]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        return Group(prompt, [Completion(self.encode(text), [], [], "stop", text) for text in texts])
 
 
 def honest_texts(case: Case) -> dict[str, str]:
@@ -239,8 +221,3 @@ def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
 
 def _one_line(error: UserError) -> str:
     return ": ".join(filter(None, (error.what, error.why)))
-
-
-@lru_cache(1)
-def _encoder(config: TrainConfig) -> Encode:
-    return encoder(config)
