@@ -180,6 +180,8 @@ def _compared(
 ) -> Replay:
     """Compare a step with the run's record."""
     look, groups = trainer.learner.look, trainer.learned.generated
+    if look is None:  # of several updates, none was made
+        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
     notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
     recorded, same = record.answers(step), 0
     for answer, group, place in _pairs(recorded, groups):

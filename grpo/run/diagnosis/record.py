@@ -142,7 +142,7 @@ def _answer(line: Json) -> Answer:
         reward=line["reward"] if is_number(line.get("reward")) else None,
         facts={name: _objects(of_reward) for name, of_reward in facts.items()},
         sentences=_objects(line.get("sentences")),
-        ids=[token for token in _list(line.get("ids")) if type(token) is int],
+        ids=[token for token in _list(line.get("ids")) if type(token) is int and 0 <= token < 2**31],
         **texts,
         **mappings,
     )
