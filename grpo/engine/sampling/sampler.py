@@ -15,14 +15,16 @@ from math import isfinite
 
 import torch
 
-from grpo.algorithm.schema import Completion, Layout
+from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.decode import DecodeAttention
+from grpo.engine.attention.flash import FlashPackedAttention
+from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, rotate
-from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
@@ -105,7 +107,7 @@ class Sampler:
         waiting: deque[_Sequence] = deque()
         for number in range(total):
             waiting.append(_Sequence(number, number // num_generations, limits[number], seeds[number]))
-        done: list[Completion | None] = [None] * total
+        done: dict[int, Completion] = {}
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
@@ -118,7 +120,8 @@ class Sampler:
                     if on_finish:
                         on_finish(sequence.number, completion)
                 finished = running.collect()
-        return [done[start : start + num_generations] for start in range(0, total, num_generations)]
+        numbers = range(total)
+        return [[done[n] for n in numbers[start : start + num_generations]] for start in numbers[::num_generations]]
 
     @torch.inference_mode()
     def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
@@ -180,7 +183,7 @@ class _Running:
             number = waiting[0].prompt_number
             if number not in self.prefilled:
                 self._prefill(waiting, free)
-            entering = []
+            entering: list[_Sequence] = []
             while waiting and waiting[0].prompt_number == number and len(entering) < free:
                 entering.append(waiting.popleft())
             self._enter(number, entering)
@@ -190,7 +193,8 @@ class _Running:
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
         wanted = dict.fromkeys(sequence.prompt_number for sequence in islice(waiting, free))
-        chosen, tokens = [], 0
+        chosen: list[int] = []
+        tokens = 0
         for number in wanted:
             tokens += len(self.prompts[number]) - 1
             if chosen and tokens > self.sampler.prefill_tokens:
@@ -202,7 +206,8 @@ class _Running:
             nothing_L2KSE = self.cache.kv_L2BKSE[:, :, 0, :, :0]
             self.prefilled.update(dict.fromkeys(chosen, nothing_L2KSE))
             return
-        ids, positions = [], []
+        ids: list[int] = []
+        positions: list[int] = []
         for number, length in zip(chosen, lengths, strict=True):
             ids += self.prompts[number][:length]
             positions += range(length)
@@ -268,15 +273,16 @@ class _Running:
         ids = slots.ids_BX[slot, :count].tolist()
         logps = slots.logps_BX[slot, :count].tolist()
         cuts = slots.cuts_BX[slot, :count].tolist()
-        reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
+        reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
         return Completion(ids, logps, cuts, reason)
 
 
 class _RecordingAttention:
     """Attention that also keeps the keys (rotated) and values of each layer."""
 
-    def __init__(self, attend: Attend):
-        self.attend, self.layers = attend, []
+    def __init__(self, attend: PackedAttention | FlashPackedAttention):
+        self.attend = attend
+        self.layers: list[torch.Tensor] = []
 
     def __call__(
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
