@@ -4,7 +4,7 @@
     algorithm/       the textbook: step.py is the step, MATH.md has the equations; below 2,000 lines
     engine/          how it is computed: the network, attention, generation, devices
 
-    train.py         a run of stage 2: set up, loop, finish     (sft.py: stage 1; trainer.py: what they share)
+    train.py         a run of stage 2: set up, loop, finish    (sft.py: stage 1; trainer.py: what they share)
     data/            files to prompts; small worlds made from scratch
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
