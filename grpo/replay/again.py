@@ -70,8 +70,9 @@ class Remembered(Scorer):
         self.known: dict[int, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        group.pending = [{}]
-        if None in group.completions:
+        group.pending = group.pending or [None] * len(group.completions)
+        group.pending[index] = {}
+        if None in group.pending:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
