@@ -76,6 +76,7 @@ class Sft(Learner):
         num_tokens = self.replicas.sum([sum(len(answer.ids) - answer.credited_from for answer in answers)])[0]
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
+            answer.scored_from = answer.credited_from
         learned = Learned(groups, groups)
         self.memory.run(lambda: self.add_gradient(learned))
         self.update(learned)
