@@ -9,7 +9,7 @@ the same. Grades are those of completions/. Answers that are not there are grade
 ROW is the number of a row of the data, as completions/ has it; by default the one with the largest share of the
 gradient. Of each of its answers' tokens it shows: the log-probs of sampler, policy and reference; ratio, KL, advantage
 and weight; the norm of its part of the gradient; and its share: its component along the whole gradient. All shares of
-a step add up to 100 %. If a step has several updates, it is the last one's gradient.
+a step add up to 100 %. If a step has several updates, it is the last one's gradient. Tokens without any are not listed.
 
 A page with the same is written to RUN/replay/, and the report of the run links it. The exit code is 1 if something
 differs from the record. `key=value` changes a key of the run, such as device=cpu.
