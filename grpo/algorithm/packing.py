@@ -29,7 +29,7 @@ class Totals:
 def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
     """Count what the step trains. Every replica must call it. groups: those of this one."""
     micro_batches = _trained(groups, config)
-    lengths = [len(completion.ids) for some in micro_batches for completion in some]
+    lengths = [completion.num_drawn for some in micro_batches for completion in some]
     return Totals(*map(int, replicas.sum([len(lengths), sum(lengths), len(micro_batches)])))
 
 
@@ -41,7 +41,7 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
-    n_i counts the tokens of completion i. N and the sums run over the trained completions of the complete step, on all
+    n_i counts the drawn tokens of completion i. N and the sums run over the trained completions of the complete step, on all
     ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
@@ -51,13 +51,13 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         for completion in micro_batch:
             match config.loss_type:
                 case "grpo":
-                    denominator = totals.completions * len(completion.ids)
+                    denominator = totals.completions * completion.num_drawn
                 case "dapo":
                     denominator = totals.tokens
                 case "dr_grpo":
                     denominator = totals.completions * config.max_completion_length
                 case "bnpo":
-                    denominator = totals.micro_batches * sum(len(member.ids) for member in micro_batch)
+                    denominator = totals.micro_batches * sum(member.num_drawn for member in micro_batch)
             completion.loss_weight = 1 / denominator  # Eq. 8
 
 
@@ -71,7 +71,7 @@ def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completi
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
     """Return whether a completion counts in the loss and in its denominators."""
     is_masked = mask_truncated and completion.finish_reason == "length"
-    return len(completion.ids) > 0 and not is_masked
+    return completion.num_drawn > 0 and not is_masked
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
@@ -109,8 +109,8 @@ def _packed_length(completion: Completion) -> int:
 
 
 def num_scored(parts: Iterable[Part]) -> int:
-    """Count the completion tokens of a micro-batch."""
-    return sum(len(completion.ids) for part in parts for completion in part.completions)
+    """Count the drawn tokens of a micro-batch: those that are scored."""
+    return sum(completion.num_drawn for part in parts for completion in part.completions)
 
 
 def pack_tokens(
@@ -130,11 +130,11 @@ def pack_tokens(
             start, length = len(ids), _packed_length(completion)
             ids += completion.ids[:length]
             positions += range(len(prompt), len(prompt) + length)
-            source += [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
+            sources = [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
+            source += [sources[place] for place in completion.drawn]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets = [token for completion in completions for token in completion.ids]
-    cuts = [cut for completion in completions for cut in completion.cuts]
+    targets, cuts = (_of_drawn(completions, values) for values in ("ids", "cuts"))
     return PackedTokens(
         number=number,
         layout=Layout.of(*layout),
@@ -158,10 +158,9 @@ def pack_batch(
     """Pack a micro-batch whose advantages and loss weights are known. The log-probs are those of its own tokens."""
     tokens = pack_tokens(parts, number, device=device, dtype=dtype)
     completions = [completion for part in parts for completion in part.completions]
-    numbers = [number for number, completion in enumerate(completions) for _ in completion.ids]
-    weights = [completion.loss_weight for completion in completions for _ in completion.ids]
-    advantages = [advantage for completion in completions for advantage in completion.token_advantages]
-    sampler_logps = [logp for completion in completions for logp in completion.logps]
+    numbers = [number for number, completion in enumerate(completions) for _ in completion.drawn]
+    weights = [completion.loss_weight for completion in completions for _ in completion.drawn]
+    advantages, sampler_logps = (_of_drawn(completions, values) for values in ("token_advantages", "logps"))
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),
@@ -171,3 +170,9 @@ def pack_batch(
         ref_logp_C=ref_logp_C,
         old_logp_C=old_logp_C,
     )
+
+
+def _of_drawn(completions: Sequence[Completion], name: str) -> list:
+    """Return a field of the completions that has one value per token, for the drawn tokens alone."""
+    values = [(getattr(completion, name), completion.drawn) for completion in completions]
+    return [of_tokens[place] for of_tokens, drawn in values for place in drawn]

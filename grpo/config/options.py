@@ -319,6 +319,23 @@ class KnowledgeKeys:
 
 
 @dataclass(frozen=True)
+class ToolKeys:
+    tools: list[str] = key((), "first")
+    """Functions from a text to a text that a completion may call: search (in knowledge_base), package.module:function,
+    path/file.py:function. <search>text</search> calls one, and <result>what it gives</result> follows."""
+
+
+@dataclass(frozen=True)
+class CallKeys:
+    max_tool_calls: int = key(4, low=1)
+    """Calls per completion. Further ones are not made."""
+    max_tool_result_tokens: int = key(128, low=1)
+    """Tokens of a result; the rest is cut off. They count against max_completion_length, and are never trained."""
+    tool_timeout_s: float = key(10.0, "free", above=0, high=MAX_WAIT_S)
+    """Seconds that a call may take. After that its completion is unscorable."""
+
+
+@dataclass(frozen=True)
 class ApiKeys:
     judge: str = key("api", choices=("api", "offline"))
     """Compares an answer with the true one. api: a language model (judge_*). offline: rules, which then also serve as
@@ -370,6 +387,8 @@ class TrainConfig(
     LossKeys,
     RewardKeys,
     KnowledgeKeys,
+    ToolKeys,
+    CallKeys,
     ApiKeys,
     OptimKeys,
     RunKeys,
@@ -394,7 +413,7 @@ class ConversationKeys:
 
 
 @dataclass(frozen=True)
-class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
+class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, OptimKeys, RunKeys):
     """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
     temperature = 1.0

@@ -6,6 +6,7 @@ contains `<|im_end|>` stays a question.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,16 @@ class ChatEncoder:
 
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text without any special token; UserError (exit 3) if the tokenizer makes one."""
-        ids: list[int] = []
-        for piece in self.cuts.split(text):
-            ids += self.tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        ids = self.spelled(text)
         if not self.forbidden.isdisjoint(ids):
             raise _unsafe("the tokenizer finds a special token in any text that spells it")
         return ids
+
+    def spelled(self, text: str) -> list[int]:
+        """Return the tokens of a text that may spell special tokens. Some tokenizers make these all the same."""
+        pieces = self.cuts.split(text)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False, split_special_tokens=True)
+        return [token for piece in pieces for token in encode(piece)]
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
