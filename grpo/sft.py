@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Group, completions_of
+from grpo.algorithm.schema import Completion, Group, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -39,7 +39,9 @@ from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, load_stage1, start_from
+from grpo.tools.protocol import Protocol
 from grpo.trainer import Trainer, load_trained
+from rewards.own_words import tag_of
 
 
 class Examples:
@@ -73,7 +75,7 @@ class Sft(Learner):
         """Train on the next examples."""
         groups = self.examples.take()
         answers = completions_of(groups)
-        num_tokens = self.replicas.sum([sum(len(answer.ids) - answer.credited_from for answer in answers)])[0]
+        num_tokens = self.replicas.sum([sum(map(num_trained, answers))])[0]
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
         learned = Learned(groups, groups)
@@ -108,9 +110,14 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(groups))
+        num_tokens = sum(map(num_trained, completions_of(groups)))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
+
+
+def num_trained(answer: Completion) -> int:
+    """Count the tokens of an answer that are trained: not those that tools gave, nor those before the credited ones."""
+    return sum(place >= answer.credited_from for place in answer.drawn)
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
@@ -140,9 +147,11 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
     examples, count = [], RowCount(config.dataset_id_or_path)
+    tags = list(map(tag_of, config.tools))
+    protocol = Protocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read()[: config.max_samples or None]
-        examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count)
+        examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
     if config.credit == "answer":
         for answer in completions_of(examples):
             answer.credited_from = answer_start(answer, encoder.decode)

@@ -347,22 +347,23 @@ def unused(notices: Iterable[str]) -> list[str]:
 
 
 TAGS = "<search> </search> <shout> </shout> <result> </result> <think> </think> <answer> </answer>".split()
-WITH_TAGS = "a<search>b <search>c b</search> </search>! </search><search> c<shout>d <shout>e d</shout> </shout>?".split()
+WITH_TAGS = (
+    "a<search>b <search>c b</search> </search>! </search><search> c<shout>d <shout>e d</shout> </shout>?".split()
+)
 
 
 def write_tool_checkpoint(folder: Path, spread: float = 0.5, **changes) -> Path:
     """A checkpoint of few tokens, among them the tags of tools, whole, in parts and beside others: a random model calls
     often."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    characters = list("abcdefghijklmnoprstuvwyz0123456789 \n.:<>‹›/!?[]|+")
-    names = dict.fromkeys([*special, *TAGS, *WITH_TAGS, "search", "</", *characters, "�"])
-    split = "|".join(map(re.escape, TAGS)) + "|search|</|[\\s\\S]"
-    tokenizer = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token="�"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(split), "isolated")
-    tokenizer.decoder = decoders.Fuse()
+    characters = "abcdefghijklmnoprstuvwyz0123456789ĠĊ.:<>/!?[]|+" + "âĢ¹º"  # bytes; the last four spell ‹ and ›
+    names = dict.fromkeys([*special, *TAGS, *WITH_TAGS, "search", "</", *characters])
+    tokenizer = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=special[2], pad_token=special[0], additional_special_tokens=[special[1]]
     )

@@ -41,8 +41,8 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
-    n_i counts the drawn tokens of completion i. N and the sums run over the trained completions of the complete step, on all
-    ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
+    n_i counts the drawn tokens of completion i. N and the sums run over the trained completions of the complete step,
+    on all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
     for completion in completions_of(groups):

@@ -186,12 +186,15 @@ class ChatEncoder:
         return text, ids + self._encode(rest)
 
     def answer(self, text: str) -> list[int]:
-        """Return the tokens of an answer as the policy would generate it, and the end token.
+        """Return the tokens of an answer as the policy would generate it, and the end token."""
+        return [*self.plain(self.unopened(text)), self.answer_end()]
 
-        An opening <think> is left out if the template's header already ends with it.
-        """
-        if self.opens_think:
-            text = text.lstrip().removeprefix("<think>").lstrip("\n")
+    def unopened(self, text: str) -> str:
+        """Return an answer without an opening <think>, if the template's header already ends with it."""
+        return text.lstrip().removeprefix("<think>").lstrip("\n") if self.opens_think else text
+
+    def answer_end(self) -> int:
+        """Return the token that ends an answer; UserError (exit 3) if none is known."""
         if self.end is None:
             raise UserError(
                 "no token is known that ends an answer",
@@ -199,7 +202,7 @@ class ChatEncoder:
                 "add eos_token to tokenizer_config.json",
                 PREFLIGHT,
             )
-        return [*self.plain(text), self.end]
+        return self.end
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special tokens."""

@@ -9,18 +9,19 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from grpo.base.errors import CONFIG, UserError
-from grpo.config.options import TrainConfig
+from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.peers import Peers
 from grpo.tools.protocol import Protocol
-from grpo.tools.tools import NOTHING, Tools
+from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
 from knowledge.store.base import KnowledgeBase
-from rewards.custom import OBJECT, describe_failure, find_object
+from knowledge.world import NOTHING
+from rewards.custom import describe_failure, find_object
+from rewards.own_words import RESULT, tag_of
 from rewards.services import knowledge_base_path
 
-SEARCH = "search"
-RESERVED = ("think", "answer", "result", "confidence")  # tags with a meaning of their own
+RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
 NUM_PASSAGES = 3
 TEXTS = (inspect.Parameter.empty, str, "str", "typing.Any")
 FORM = "define it as f(query: str) -> str"
@@ -54,15 +55,6 @@ def find_tools(names: Sequence[str], options: Mapping, objects: Mapping[str, Fun
         else:
             found[tag] = as_tool(name, objects[name] if name in objects else find_object(name, "tool"))
     return found
-
-
-def tag_of(name: str) -> str:
-    """Return the tag of a tool: its function's own name.
-
-    >>> tag_of("./mine.py:Tools.calculator")
-    'calculator'
-    """
-    return name.removeprefix(OBJECT).rpartition(":")[2].rpartition(".")[2]
 
 
 def as_tool(name: str, function: Function) -> Function:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from grpo.algorithm.schema import Call, Completion
 from grpo.data.prompts import ChatEncoder
+from rewards.own_words import RESULT
 
-OPEN, CLOSE = "<result>", "</result>"
+OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"
 CHARS_PER_TOKEN = 32  # of a result; what goes beyond is not read
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 MAX_BYTES = 4  # of a character
@@ -48,6 +49,7 @@ class Protocol:
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
         self.call = call_pattern(names)
+        self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
         self.ends = holding(encoder.tokenizer, ">")
         self.brackets = {*self.ends, *holding(encoder.tokenizer, "<"), *encoder.forbidden}
         self.open_ids, self.close_ids = encoder.plain(OPEN), encoder.plain(CLOSE)
@@ -72,12 +74,22 @@ class Protocol:
 
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
-        body = [token for token in self.encoder.spelled(as_data(result[: self.max_chars])) if token not in self.brackets]
-        body = body[:room]
+        spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
+        body = [token for token in spelled if token not in self.brackets][:room]
         for _ in range(MAX_BYTES):
             if body and self.encoder.decode(body).endswith(INCOMPLETE):
                 body.pop()
         return [*self.open_ids, *body, *self.close_ids]
+
+    def written(self, text: str) -> tuple[list[int], list[Call]]:
+        """Return the tokens of an answer of stage 1, end token included, and the calls whose results it holds."""
+        ids, calls, done, text = [], [], 0, self.encoder.unopened(text)
+        for found in self.answered.finditer(text):
+            ids += self.encoder.plain(text[done : found.end(3)])
+            start, done = len(ids), found.end()
+            ids += self.block(found[4], self.max_tokens)
+            calls.append(Call(found[1], found[2], found[4], start, len(ids), found.span()))
+        return [*ids, *self.encoder.plain(text[done:]), self.encoder.answer_end()], calls
 
     def answer(self, completion: Completion, request: Request, result: str, failure: str) -> None:
         """Add the result of a call to its completion, or end this because there is none."""

@@ -9,7 +9,10 @@ from grpo.engine.device.peers import Peers
 from grpo.tools.protocol import Protocol, Request
 from grpo.tools.workers import Batch, Function, Workers
 
-NOTHING = "nothing found"  # what a search says that finds nothing
+
+def unavailable(query: str) -> str:
+    """Be no tool: who calls it gets no further."""
+    raise LookupError("there are no tools")
 
 
 class Tools:

@@ -58,7 +58,7 @@ class Workers:
         if is_async(job.function):
             self.loop = self.loop or start_loop("tools")
             job.future = asyncio.run_coroutine_threadsafe(self._await(job), self.loop)
-            job.future.add_done_callback(lambda of: self._end(job, ("", "cancelled") if of.cancelled() else of.result()))
+            job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
             return
         with self.lock:
             is_waiting, self.num_idle = self.num_idle > 0, max(self.num_idle - 1, 0)
@@ -164,6 +164,10 @@ class Batch:
 
 async def _result_of(awaitable: Awaitable[str]) -> str:
     return await awaitable
+
+
+def _reply_of(future: Future) -> Reply:
+    return ("", "cancelled") if future.cancelled() else future.result()
 
 
 def _failed(error: BaseException) -> Reply:

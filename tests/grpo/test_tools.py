@@ -23,7 +23,8 @@ from grpo.tools.functions import as_tool, find_tools, tag_of
 from grpo.tools.protocol import Protocol, as_data, call_pattern
 from grpo.tools.tools import Tools
 
-LIMIT, MAX_RESULT, MAX_CALLS = 80, 7, 3
+LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
+MARKUP = len("<result></result>")  # tokens of the tags, which this tokenizer spells letter by letter
 
 
 def search(query: str) -> str:
@@ -109,19 +110,19 @@ def naive(model, encoder, prompt, params, seed, limit=LIMIT):
 @pytest.mark.parametrize("sampling", [SamplingParams(LIMIT), SamplingParams(LIMIT, 0.9, 0.9, 30)], ids=str)
 def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling):
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
-    seeds = list(range(200, 200 + 12 * len(prompts)))
-    done = sampled(model, encoder, make_tools(), prompts, 12, sampling, seeds)
+    seeds = list(range(200, 200 + 5 * len(prompts)))
+    done = sampled(model, encoder, make_tools(), prompts, 5, sampling, seeds)
     num_calls = []
     for number, seed in enumerate(seeds):
-        completion = done[number // 12][number % 12]
-        ids, logps, cuts, given = naive(model, encoder, prompts[number // 12], sampling, seed)
+        completion = done[number // 5][number % 5]
+        ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed)
         assert completion.ids == ids
         assert completion.drawn == [place for place, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         assert completion.cuts == pytest.approx(cuts, abs=1e-5)
         assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
         num_calls.append(len(completion.calls))
-    assert {0, 1, 2} <= set(num_calls) and sum(num_calls) > 20
+    assert {0, 1, 2} <= set(num_calls) and sum(num_calls) > 10
 
 
 def calling(model, encoder, make_tools, number=8):
@@ -163,9 +164,10 @@ def test_the_gradient_is_that_of_the_drawn_tokens_after_the_given_ones(checkpoin
             "dr_grpo": 20 * LIMIT,
             "bnpo": 5 * sum(counts[number // 4 * 4 :][:4]),
         }[loss_type]
+        tokens = torch.tensor([*group.prompt.ids, *completion.ids])
+        logits_TV = hidden_states(model, tokens) @ model.head().T
         for place in drawn[id(completion)]:
-            tokens = torch.tensor([*group.prompt.ids, *completion.ids[:place]])
-            logits_V = (hidden_states(model, tokens)[-1:] @ model.head().T)[0]
+            logits_V = logits_TV[len(group.prompt.ids) + place - 1]
             logp = logits_V.log_softmax(dim=0)[completion.ids[place]]
             assert float(logp.detach()) == pytest.approx(next(last), abs=1e-10)
             loss = loss - completion.advantage * (logp - logp.detach()).exp() / denominator
@@ -213,7 +215,7 @@ def test_nothing_is_seen_of_what_was_drawn_after_a_call(checkpoint, encoder, mak
             own = text[slice(*call.span)]
             assert own.startswith(f"<{call.tool}>") and own.endswith(f"<result>{call.result}</result>")
             assert encoder.decode(completion.ids[call.start : call.end]) == f"<result>{call.result}</result>"
-            assert call.end - call.start <= MAX_RESULT + 2
+            assert call.end - call.start <= MAX_RESULT + MARKUP
             assert own.partition(f"</{call.tool}>")[2].partition("<result>")[0] in ("", "!", "?", "<search>")
         for one, other in pairwise(completion.calls):
             assert one.end < other.start
@@ -234,7 +236,8 @@ def test_a_result_is_data(encoder, text):
     """It closes no block, opens none, holds no control token, and lies on one line; words stay as they are."""
     protocol = Protocol(["search"], encoder, 2, 50)
     block = protocol.block(f"two words {text}", 50)
-    opening, body, closing = block[:1], block[1:-1], block[-1:]
+    ends = len(protocol.open_ids), -len(protocol.close_ids)
+    opening, body, closing = block[: ends[0]], block[slice(*ends)], block[ends[1] :]
     assert encoder.decode(opening) == "<result>" and encoder.decode(closing) == "</result>"
     said = encoder.decode(body)
     assert said.startswith("two words") and not {"<", ">", "\n"} & set(said) and said.isprintable()
@@ -322,15 +325,17 @@ def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_too
     assert call.start == call.end == len(completion.ids) and completion.num_drawn == len(completion.ids)
 
 
-@pytest.mark.parametrize("value", ["x" * 10_000_000, 12.5, None, "", ["a", "b"]], ids=["10 MB", "number", "nothing", "empty", "list"])
+@pytest.mark.parametrize(
+    "value", ["x" * 10_000_000, 12.5, None, "", ["a", "b"]], ids=["10 MB", "number", "nothing", "empty", "list"]
+)
 def test_whatever_a_tool_returns_is_a_text_of_bounded_length(encoder, make_tools, value):
-    completion, call = one_call(encoder, make_tools({"search": lambda query: value}))
-    assert not call.failure and call.end - call.start <= MAX_RESULT + 2
-    assert as_data(str(value)[:1000]).startswith(call.result.strip())
+    _, call = one_call(encoder, make_tools({"search": lambda query: value}))
+    assert not call.failure and call.end - call.start <= MAX_RESULT + MARKUP
+    assert set(call.result) <= set(as_data(str(value)[:1000]))  # a letter that the tokenizer does not know is left out
 
 
 def test_many_calls_need_few_threads(encoder, make_tools):
-    """5,000 calls, of which every hundredth hangs: each of these fails by its deadline or at once, the others answer."""
+    """5,000 calls, of which every hundredth hangs: these fail by their deadline or at once, and the others answer."""
     release, most = threading.Event(), 0
 
     def work(query):

@@ -132,7 +132,8 @@ class Sampler:
         """Generate num_generations completions of each prompt.
 
         seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed, the weights and what
-        tools say, not on what else is generated. limits: of each completion's tokens, if lower than params.max_new_tokens.
+        tools say, not on what else is generated. limits: of each completion's tokens, if lower than
+        params.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = place of its prompt * num_generations + its
         place in the group. `Completion.text` stays empty: the caller has the tokenizer.
         """
@@ -161,19 +162,29 @@ class Sampler:
         return [done[start : start + num_generations] for start in range(0, total, num_generations)]
 
     @torch.inference_mode()
-    def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
-        """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
+    def stream(
+        self, prompt: Sequence[int], params: SamplingParams, seed: int, on_finish: OnFinish | None = None
+    ) -> Iterator[int]:
+        """Yield the tokens of one completion, also those that tools give, without its end token.
+
+        on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
+        """
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
-            only = _Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
-            running.admit(deque([only]))
-            for count in range(params.max_new_tokens):
+            waiting = deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)])
+            number, finished = 0, []  # of the tokens that were yielded
+            while not finished:
+                finished = running.resume(waiting, wait=True) if running.paused else []
+                running.admit(waiting)
                 running.decode(1)
-                check_finite(running.slots.logps_BX[0, count].item())
-                token = int(running.slots.ids_BX[0, count])
-                if token in self.eos_ids:
-                    return
-                yield token
+                if running.live:
+                    so_far = running.completion(0)
+                    check_finite(*so_far.logps[number:])
+                    yield from (token for token in so_far.ids[number:] if token not in self.eos_ids)
+                    number = len(so_far.ids)
+                finished += running.collect()
+            if on_finish:
+                on_finish(0, finished[0][1])
 
 
 def check_finite(*logps: float) -> None:
@@ -311,7 +322,7 @@ class _Running:
         """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
         finished = []
         for slot, is_ended in reversed(self._stopping()):
-            sequence, completion = self.live[slot], self._completion(slot)
+            sequence, completion = self.live[slot], self.completion(slot)
             if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
                 self.paused[sequence.number] = sequence
             elif is_ended:
@@ -338,15 +349,13 @@ class _Running:
         found = stops_B.nonzero()[:, 0]
         return list(zip(found.tolist(), ended_B[found].tolist(), strict=True))
 
-    def _completion(self, slot: int) -> Completion:
+    def completion(self, slot: int) -> Completion:
         """Return the completion in a slot, with what it had before it entered."""
         slots, before, count = self.slots, self.live[slot].so_far, int(self.slots.count_B[slot])
         new = slice(len(before.ids), count)
         ids, logps, cuts = (of_all[slot, new].tolist() for of_all in (slots.ids_BX, slots.logps_BX, slots.cuts_BX))
         reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(
-            before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls)
-        )
+        return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
 
 
 class _RecordingAttention:
