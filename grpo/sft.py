@@ -41,7 +41,7 @@ from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, load_stage1, start_from
 from grpo.tools.protocol import Protocol
 from grpo.trainer import Trainer, load_trained
-from rewards.own_words import tag_of
+from rewards.custom import tag_of
 
 
 class Examples:

@@ -37,15 +37,6 @@ def calls_in(record: Mapping[str, Any], text: str) -> list[Call]:
     return found
 
 
-def tag_of(tool: str) -> str:
-    """Return the tag of a tool by its name in the configuration: the function's own name.
-
-    >>> tag_of("./mine.py:Tools.calculator")
-    'calculator'
-    """
-    return tool.rpartition(":")[2].rpartition(".")[2]
-
-
 def cost(completion: str, columns: Columns) -> Score:
     """Give -1 for each call of a tool: the weight of this reward is the price of a call."""
     number = len(columns.get(CALLS) or ())

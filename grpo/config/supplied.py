@@ -13,7 +13,8 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.prompts import BOXED
+from rewards.custom import tag_of
+from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 
 RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
@@ -104,11 +105,19 @@ def _supply_prompt(values: Values) -> Iterator[str]:
     if own:
         if "math" in names and not any("boxed" in prompt for prompt in own):
             yield NO_BOX
+        untold = [
+            tool for tool in values.get("tools") or () if not any(f"<{tag_of(tool)}>" in prompt for prompt in own)
+        ]
+        if untold:
+            yield f"no prompt tells how to call {', '.join(untold)}; say in system_prompt that <{tag_of(untold[0])}> does"
         return
     offered = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__)]
     if "math" in names:
         offered.append(("math", BOXED if OF_TAGS & set(names) else STEP_BY_STEP))
     source, prompt = next((offer for offer in offered if offer[1]), ("", ""))
+    tools = values.get("tools") or ()
+    if tools and "{question}" not in prompt:
+        source, prompt = source or "tools", with_tools(prompt, tools)
     if prompt:
         key = "prompt_template" if "{question}" in prompt else "system_prompt"
         values[key] = prompt

@@ -17,8 +17,8 @@ from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
 from knowledge.store.base import KnowledgeBase
 from knowledge.world import NOTHING
-from rewards.custom import describe_failure, find_object
-from rewards.own_words import RESULT, tag_of
+from rewards.custom import describe_failure, find_object, tag_of
+from rewards.own_words import RESULT
 from rewards.services import knowledge_base_path
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own

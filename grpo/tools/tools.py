@@ -1,6 +1,6 @@
 """The tools of a run, as the sampler takes them: it pauses a completion at a call, and resumes it with the result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -13,6 +13,13 @@ from grpo.tools.workers import Batch, Function, Workers
 def unavailable(query: str) -> str:
     """Be no tool: who calls it gets no further."""
     raise LookupError("there are no tools")
+
+
+def close_tools(functions: Mapping[str, Function]) -> None:
+    """Free what tools hold, such as a knowledge base."""
+    for function in functions.values():
+        if callable(close := getattr(function, "close", None)):
+            close()
 
 
 class Tools:
@@ -39,9 +46,7 @@ class Tools:
     def close(self) -> None:
         """End the threads, and what the tools hold."""
         self.workers.close()
-        for function in self.functions.values():
-            if isinstance(getattr(function, "close", None), Callable):
-                function.close()
+        close_tools(self.functions)
 
 
 class Calls:
