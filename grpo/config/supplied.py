@@ -105,11 +105,9 @@ def _supply_prompt(values: Values) -> Iterator[str]:
     if own:
         if "math" in names and not any("boxed" in prompt for prompt in own):
             yield NO_BOX
-        untold = [
-            tool for tool in values.get("tools") or () if not any(f"<{tag_of(tool)}>" in prompt for prompt in own)
-        ]
-        if untold:
-            yield f"no prompt tells how to call {', '.join(untold)}; say in system_prompt that <{tag_of(untold[0])}> does"
+        tags = [f"<{tag_of(tool)}>" for tool in values.get("tools") or ()]
+        if untold := [tag for tag in tags if not any(tag in prompt for prompt in own)]:
+            yield f"no prompt tells the model that {' and '.join(untold)} calls a tool; say so in system_prompt"
         return
     offered = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__)]
     if "math" in names:
