@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Self
 
 from grpo.algorithm.schema import Completion
+from grpo.base.storage import failpoint
 from grpo.engine.device.peers import Peers
 from grpo.tools.protocol import Protocol, Request
 from grpo.tools.workers import Batch, Function, Workers
@@ -64,6 +65,7 @@ class Calls:
             return False
         kept = {name: getattr(completion, name)[: request.length] for name in ("ids", "logps", "cuts")}
         self.paused[number] = replace(completion, **kept), request
+        failpoint("call-paused")
         if self.peers.rank == 0:
             self.batch.add(number, self.functions[request.tool], request.query)
         return True
