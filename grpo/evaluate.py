@@ -12,7 +12,8 @@ of declined answers, pass@k; and a table on stderr. A and B are the --output fil
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
 from grpo.tools.functions import build_tools
-from grpo.tools.tools import unavailable
+from grpo.tools.tools import Tools, unavailable
 from knowledge.world import NOTHING
 from rewards.format import parse
 from rewards.registry import built_in
@@ -96,22 +97,20 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     tools = build_tools(config, ChatEncoder(policy.tokenizer))
-    sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
+    sampler = Sampler(policy.model, policy.eos_ids, num_slots)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
 
-    def answer(prompts: Sequence[Prompt], instead: Callable[[str], str] | None = None) -> list[Group]:
-        sampler.tools = tools.instead(instead) if tools and instead else tools
-        try:
+    def answer(prompts: Sequence[Prompt], tools: Tools | None) -> list[Group]:
+        sampler.tools = tools
+        with closing(tools) if tools else nullcontext():
             return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
-        finally:
-            if sampler.tools:
-                sampler.tools.close()
 
     if without_tools:
-        return Answers(answer(prompts, unavailable), {})
-    groups = answer(prompts)
+        tools.close()
+        return Answers(answer(prompts, tools.instead(unavailable)), {})
+    groups = answer(prompts, tools)
     searched = [group.prompt for group in groups if any(completion.calls for completion in group.completions)]
-    forced = answer(searched, lambda query: NOTHING) if searched else []
+    forced = answer(searched, tools.instead(lambda query: NOTHING)) if searched else []
     return Answers(groups, {group.prompt.row: group for group in forced})
 
 

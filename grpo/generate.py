@@ -25,6 +25,7 @@ from grpo.evaluation.answers import generate_groups
 from grpo.run.saved import find_saved, load_saved
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools
+from rewards.custom import OBJECT
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -123,6 +124,16 @@ class Chat:
                 messages = messages[:-1]
 
 
+def _tools_of(made_with: object, policy: Policy) -> Tools | None:
+    """Return the tools of a run, without those that only the program has that passed them."""
+    if not isinstance(made_with, TrainConfig):
+        return None
+    names = [name for name in made_with.tools if not name.startswith(OBJECT)]
+    if len(names) < len(made_with.tools):
+        print("note: tools that a program passed to the run are not here, so calls of them are text", file=sys.stderr)
+    return build_tools(replace(made_with, tools=tuple(names)), ChatEncoder(policy.tokenizer))
+
+
 def _note_failure(number: int, completion: Completion) -> None:
     """Say why an answer ends at the call of a tool."""
     if completion.failure:
@@ -158,7 +169,7 @@ def main(argv: list[str]) -> None:
     device, saved = choose_device(arguments.device), find_saved(arguments.model)
     policy = load_saved(saved, TrainConfig(torch_dtype=arguments.dtype), device)
     made_with = saved.config()
-    tools = build_tools(made_with, ChatEncoder(policy.tokenizer)) if isinstance(made_with, TrainConfig) else None
+    tools = _tools_of(made_with, policy)
     chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"), tools)
     system = arguments.system or getattr(made_with, "system_prompt", None)
     start = [{"role": "system", "content": system}] if system else []

@@ -123,7 +123,8 @@ def _problem_with_blocks(text: str) -> str:
 
 def build(name: str, options: Options) -> Reward:
     """Build the reward `format`, which knows the tags of the configured tools."""
-    names = [RESULT, *map(tag_of, options["tools"])] if options["tools"] else []
+    tools = options.get("tools") or ()
+    names = [RESULT, *map(tag_of, tools)] if tools else []
     tags = tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
     return Reward(name, partial(grade, tags=tags))
 

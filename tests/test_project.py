@@ -112,7 +112,7 @@ ORDER = """
     grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
     grpo.algorithm
     grpo.config grpo.data.rows grpo.data
-    grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
+    grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
     grpo.run grpo.evaluation grpo.trainer grpo.doctor.start grpo.sft grpo.evaluate
     grpo.train grpo.api grpo.generate grpo.export rewards.score rewards.audit grpo.doctor

@@ -22,6 +22,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [completion.num_drawn for completion in completions]
     ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
+    num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
     metrics |= {
         "reward_std": std(rewards),
@@ -31,7 +32,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
         "completions/mean_terminated_length": mean(ended),
-        "completions/clipped_ratio": 1 - len(ended) / len(lengths),
+        "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
     }
     for name in reward_names:
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
