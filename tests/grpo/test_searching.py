@@ -2,12 +2,14 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 from making import build_base, make_completion, make_group, read_lines, refused, write_rows, write_tool_checkpoint
 
 from grpo.algorithm.schema import Call, Score
+from grpo.api import train as train_from_python
 from grpo.config.load import load_config
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
@@ -165,3 +167,37 @@ def test_the_cold_start_of_the_library_shows_how_to_search_and_not_when():
     assert all(abs(sum(found) / len(found) - 0.5) < 0.06 for found in shares.values())
     assert not any("don't know" in text for _, text in world.conversations)
     assert 0.05 < sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
+
+
+def test_a_program_passes_tools_as_trl_does(model, tmp_path):
+    """A typed function with a docstring, plain or async, of one text; the objects themselves are called."""
+    asked = []
+
+    def search(query: str) -> str:
+        """Look something up.
+
+        Args:
+            query: What to look up.
+        """
+        asked.append(query)
+        return "b"
+
+    async def shout(text: str, times: int = 2) -> str:
+        asked.append(text)
+        return text * times
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    keys = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 60}
+    keys |= {"lora_r": 2, "report_to": "none", "disable_tqdm": True, "max_tool_calls": 2}
+    length = lambda completions, **columns: [float(len(text)) for text in completions]  # noqa: E731
+    call = partial(train_from_python, str(model), QUESTIONS, [length], tmp_path / "run", **keys)
+    call(tools=[search, shout])
+    records = read_lines(tmp_path / "run" / "completions" / "step-000001.jsonl")
+    made = [made for record in records for made in record.get("tool_calls", [])]
+    assert sorted(asked) == sorted(made["query"] for made in made) and made
+    assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
+    for wrong in (add, [search, add]):
+        refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), "a call is one text", exit_code=2)
+    refused(lambda: call(tools=[3], overwrite_output_dir=True), "the tool", exit_code=2)
