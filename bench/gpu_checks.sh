@@ -126,13 +126,13 @@ if [ "$CALL" = ours ]; then
     bench math      60 whole_steps --shapes math --repeats 1 --delays 0 5 --profile
     bench logprob   25 logprob --peer none --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3
 else
-    bench logprob_torch 70 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3
-    installed transformers &&
-        bench sampler 140 sampler --models ${SMALL:-1.5b} --batches 96 --tokens 128 --repeats 2 --peer hf
-    installed peft &&
-        bench train 120 train_step --models ${SMALL:-1.5b} --prompts 2 --tokens 256 --repeats 3 --peer peft
     installed trl &&
-        bench trl 200 whole_steps --shapes trl_gpu --repeats 2 --peer trl
+        bench trl 250 whole_steps --shapes trl_gpu --repeats 2 --peer trl
+    installed transformers &&
+        bench sampler 110 sampler --models ${SMALL:-1.5b} --batches 96 --tokens 128 --repeats 2 --peer hf
+    installed peft &&
+        bench train 150 train_step --models ${SMALL:-1.5b} --prompts 2 --tokens 256 --repeats 3 --peer peft
+    bench logprob_torch 50 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3
 fi
 
 echo; cat "$RESULTS/parts.log" "$RESULTS/page.md"

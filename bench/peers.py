@@ -44,6 +44,7 @@ def trl_trainer(model, tokenizer, rows: Sequence[dict], reward: Callable, config
 
     model: transformers' own, or the name of a checkpoint. arguments: more of GRPOConfig's.
     """
+    import pyarrow as pa
     from datasets import Dataset
     from peft import LoraConfig
     from trl import GRPOConfig, GRPOTrainer
@@ -63,7 +64,8 @@ def trl_trainer(model, tokenizer, rows: Sequence[dict], reward: Callable, config
             dataloader_pin_memory=False,
             **arguments,
         ),
-        train_dataset=Dataset.from_list(rows),
+        # With a fingerprint given, datasets does not pickle the table, which fails with some versions of pyarrow.
+        train_dataset=Dataset(pa.Table.from_pylist(rows), fingerprint="rows"),
         processing_class=tokenizer,
         peft_config=lora,
     )

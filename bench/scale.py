@@ -19,7 +19,8 @@ update     2 (W - 1) / W · 4 A' bytes              float32 gradients of a shard
              A'' : A of q, k, v, gate, up and B of o, down, which every shard has.  A' : these, and 1 / T of the others
 
 share of F in training: we aim for AIMED. Others measure MEASURED with LoRA on an H100, recomputing activations
-(prime-rl's baselines, 0.6B to 4B). The table has both.
+(prime-rl's baselines, 0.6B to 4B). The table has both. We measured 49 % of the peak on an H200, without recomputing
+(7B, rank 256; bench/LOG.md, 2026-11-26).
 
 Lengths are even from 0 to LONGEST, so a sequence that is alive has 2/3 MEAN tokens. Nothing overlaps, no activations
 are computed again, and the prefill is left out. Efficiency: the flop of the step at T = 1, over N aimed F and the time.

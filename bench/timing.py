@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-NUM_PROFILED = 12  # operations that a profile lists
+NUM_PROFILED = 30  # operations that a profile lists
 Side = Callable[[], object]  # does the work of one side once
 Sides = Mapping[str, Side]
 
@@ -99,7 +99,8 @@ def profile(run: Side, device: str) -> list[dict]:
     total = sum(getattr(event, attribute) for event in events)
     operations = []
     for event in events[:NUM_PROFILED]:
-        share = getattr(event, attribute) / total
-        operations.append({"name": event.key[:120], "calls": event.count, "share": share})
+        spent = getattr(event, attribute)
+        share = spent / total
+        operations.append({"name": event.key[:120], "calls": event.count, "share": share, "seconds": spent / 1e6})
         print(f"    {share:6.1%}  {event.count:6} calls  {event.key[:90]}", flush=True)
     return operations

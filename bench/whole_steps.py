@@ -14,7 +14,7 @@ tokens. The judge is a coroutine, like a client of an API. It answers each compl
 
 TRL has the same checkpoint, prompts, LoRA, beta, temperature and AdamW, dapo, one update per batch, a reward that costs
 nothing, no gradient checkpointing, and neither logs nor saves. In bfloat16 it runs twice: with weights in bfloat16, and
-with autocast as well (its default); the ratio is to the faster. The sides take turns: each of TRL's steps is followed
+with autocast as well (its default): two cases. The sides take turns: each of TRL's steps is followed
 by one of ours. TRL's clock goes from its on_step_begin to its on_step_end.
 
 Checked in the same run: log-probs of sampler and trainer, and of our completions under TRL's model; peak memory,
@@ -129,7 +129,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
     record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
     if options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        tokens = min(packed_tokens(groups), trainer.learner.memory.budget.tokens)
+        tokens = max(len(batch.ids_T) for batch in trainer.learner.make_batches(groups))
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
         needed = memory.account(trainer.model, 0, 0, largest)
         predicted = resident + needed.activations + needed.logits
@@ -171,7 +171,6 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
     ours.step()
     config = replace(ours.trainer.config, max_steps=options.repeats + 1)
     rows = [{"prompt": prompt.text} for prompt in ours.trainer.rollout.prompts]
-    turns = {}
     for name, autocast in variants.items():
         model = peers.transformers_model(path, models.build_of(options))
         quiet = {"output_dir": str(path.parent / "trl"), "logging_strategy": "no"}
@@ -183,10 +182,9 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
             pairs += [(group.prompt.ids, completion) for completion in group.completions]
         difference = float(peers.logprob_errors(peer.model, pairs).mean())
         record.check({f"{name}: mean log-prob difference": difference})
-        turns[name] = run_turns(peer, ours)
-    fastest = min(turns, key=lambda name: statistics.median(turns[name]["peer"]))
-    seconds = {"ours": turns[fastest]["ours"], fastest: turns[fastest]["peer"]}
-    ours.add_case(title, 1, seconds, shape, record)
+        turns = run_turns(peer, ours)
+        case = title if len(variants) == 1 else f"{title}, {name}"
+        ours.add_case(case, 1, {"ours": turns["ours"], name: turns["peer"]}, shape, record)
 
 
 # --- The command ---------------------------------------------------------------------------------------------------

@@ -16,13 +16,15 @@ def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
 
 def check(logits, targets, temperature, slope_dtype, bf16_step, cuts=None):
     """Equal to the twin of the logits as they are; the slope lies where they were, rounded if it is bfloat16. Returns
-    the slope, and the twin's."""
+    the slope, and the twin's. A target far below the maximum costs more: float32 rounds the argument of exp."""
     wanted = slow(logits, targets, temperature, cuts)
+    depth = (logits.amax(1) - logits.gather(1, targets[:, None])[:, 0]).float() / temperature
+    rounding = 2**-22 * depth.nan_to_num(0.0)
     logp, entropy, slope = log_softmax_rows(logits, targets, temperature, slope_dtype, cuts)
     assert slope.dtype == slope_dtype
     assert slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()
-    assert (logp - wanted[0]).abs().max() <= 5e-6
-    assert (entropy - wanted[1]).abs().max() <= 1e-5
+    assert ((logp - wanted[0]).abs() <= 5e-6 + rounding).all()
+    assert ((entropy - wanted[1]).abs() <= 1e-5 + rounding).all()
     step = bf16_step if slope_dtype == torch.bfloat16 else 0.0
     assert ((slope - wanted[2]).abs() <= step * wanted[2].abs() + 1e-6).all()
     return slope, wanted[2]
