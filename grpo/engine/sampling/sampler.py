@@ -281,7 +281,7 @@ class _Running:
         self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
         slots.last_id_B[rows] = ids[-1]
         slots.position_B[rows] = len(ids) - 1
-        slots.count_B[rows] = torch.tensor([len(sequence.so_far.ids) for sequence in entering], device=self.device)
+        slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
         slots.ended_B[rows] = False
         slots.limit_B[rows] = torch.tensor([sequence.limit for sequence in entering], device=self.device)
         slots.seed_B[rows] = torch.tensor([sequence.seed for sequence in entering], device=self.device)
