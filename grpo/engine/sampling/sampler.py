@@ -220,13 +220,15 @@ class _Running:
         self.cache = self.slots.cache
         self.head_VD = head_VD
         self.eos = torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
-        self.ends_V = torch.zeros(sampler.model.config.vocab_size, dtype=torch.bool, device=self.device)
-        self.ends_V[list(sampler.tools.ends if sampler.tools else ())] = True
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
         self.prefilled: dict[tuple[int, int], torch.Tensor] = {}  # start -> its keys and values [L, 2, K, S, E]
-        self.calls = sampler.tools.begin() if sampler.tools else None
         self.paused: dict[int, _Sequence] = {}  # by their numbers
+        self.calls: Calls | None = None
+        if sampler.tools:
+            self.calls = sampler.tools.begin()
+            self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
+            self.ends_V[list(sampler.tools.ends)] = True
 
     def admit(self, waiting: deque[_Sequence]) -> None:
         """Fill free slots from the queue, a complete group at a time if it fits."""
