@@ -41,7 +41,7 @@ class Chat:
         template: str = "{question}",
         tools: Tools | None = None,
     ):
-        self.policy, self.sampling, self.seed, self.template, self.tools = policy, sampling, seed, template, tools
+        self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
         self.encoder = ChatEncoder(policy.tokenizer)
         self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 

@@ -113,13 +113,13 @@ def _supply_prompt(values: Values) -> Iterator[str]:
     if "math" in names:
         offered.append(("math", BOXED if OF_TAGS & set(names) else STEP_BY_STEP))
     source, prompt = next((offer for offer in offered if offer[1]), ("", ""))
-    tools = values.get("tools") or ()
-    if tools and "{question}" not in prompt:
-        source, prompt = source or "tools", with_tools(prompt, tools)
     if prompt:
         key = "prompt_template" if "{question}" in prompt else "system_prompt"
         values[key] = prompt
         yield f'{source} supplies the {key.replace("_", " ")}, as no prompt is set (system_prompt: "" for none)'
+    if tools := values.get("tools"):
+        values["system_prompt"] = with_tools(values.get("system_prompt") or "", tools)
+        yield "the system prompt tells how to call the tools, as no prompt is set"
 
 
 def _supply_offline(values: Values) -> Iterator[str]:

@@ -24,7 +24,7 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import FORM, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig, TrainConfig
 from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
@@ -184,7 +184,7 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         yield "data", partial(questions, use="train")
         if Questions.held_out(config):
             yield "held-out data", partial(questions, use="eval")
-    if case.is_stage2 and config.tools and has_data:
+    if case.is_stage2 and config.tools:
         yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
@@ -502,10 +502,11 @@ def tools(case: Case) -> str:
     from grpo.tools.tools import close_tools
 
     config = case.config
-    found = find_tools(config.tools, case.options, case.objects.tools)
+    named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
+    found = find_tools(named, case.options, case.objects.tools)
     close_tools(found)
     most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
-    text = f"{', '.join(found)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
+    text = f"{', '.join(config.tools)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
     text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"
     return text if most < limit else f"{text}; warning: they can leave no room for an answer"
 

@@ -123,7 +123,7 @@ def test_the_doctor_counts_what_results_may_add(model, tmp_path):
     keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir=run reward_funcs=exact tools=search"
     config, notices = load_config(None, f"{keys} knowledge_base={base} max_tool_calls=2".split())
     assert "256 and more of the 256 tokens" in tools(Case(config)) and "no room for an answer" in tools(Case(config))
-    assert any("<search>" in config.system_prompt and "tools" in notice for notice in notices)
+    assert "<search>" in config.system_prompt and any("how to call" in notice for notice in notices)
     missing, _ = load_config(None, f"{keys} knowledge_base={tmp_path / 'none.db'}".split())
     refused(lambda: tools(Case(missing)), "does not exist")
 
