@@ -174,5 +174,5 @@ def pack_batch(
 
 def _of_drawn(completions: Sequence[Completion], name: str) -> list:
     """Return a field of the completions that has one value per token, for the drawn tokens alone."""
-    values = [(getattr(completion, name), completion.drawn) for completion in completions]
-    return [of_tokens[place] for of_tokens, drawn in values for place in drawn]
+    drawn = [map(getattr(completion, name).__getitem__, completion.drawn) for completion in completions]
+    return [value for values in drawn for value in values]

@@ -146,6 +146,8 @@ class Completion:
         >>> Completion([5, 6, 7, 8], [0.0] * 4, [0.0] * 4, "stop", calls=[Call("f", "x", "y", 1, 3, (0, 9))]).drawn
         [0, 3]
         """
+        if not self.calls:
+            return range(len(self.ids))
         given = {place for call in self.calls for place in range(call.start, call.end)}
         return [place for place in range(len(self.ids)) if place not in given]
 

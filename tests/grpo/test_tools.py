@@ -117,7 +117,7 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
         completion = done[number // 5][number % 5]
         ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed)
         assert completion.ids == ids
-        assert completion.drawn == [place for place, is_given in enumerate(given) if not is_given]
+        assert list(completion.drawn) == [place for place, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         assert completion.cuts == pytest.approx(cuts, abs=1e-5)
         assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
