@@ -32,6 +32,7 @@ setup(
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "ruff>=0.14",
+            "mypy>=1.18",
             "hypothesis>=6.100",
             "triton>=3.5",
             "peft>=0.18",

@@ -13,6 +13,8 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from bench.record import plain_parser
+
 RESULTS = Path(__file__).parent / "results"
 GREEN, RED, GREY = "#3a8f5c", "#c4513d", "#c9ccd1"
 ANSWERED = 0.5
@@ -76,4 +78,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    plain_parser("bench.picture", __doc__).parse_args()
     main()

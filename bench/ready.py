@@ -9,6 +9,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+from bench.record import plain_parser
 from grpo.engine.device.ops import describe
 
 
@@ -33,4 +34,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    plain_parser("bench.ready", __doc__).parse_args()
     raise SystemExit(main())

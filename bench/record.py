@@ -66,6 +66,11 @@ def parse(
     missing = [package for package in peers[options.peer] if not find_spec(package)]
     if missing:
         parser.error(f"{options.peer} needs {', '.join(missing)}: pip install -e '.[bench]', or choose --peer none")
+    if options.device == "cuda":
+        import torch  # not before: some benchmarks need none
+
+        if not torch.cuda.is_available():
+            parser.error("torch finds no GPU: choose --device cpu")
     if options.smoke:
         vars(options).update(sizes.get("smoke", {}), repeats=min(options.repeats, 2))
     return options

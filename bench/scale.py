@@ -37,7 +37,7 @@ import torch
 
 from bench.ceilings import num_weights
 from bench.models import qwen2
-from bench.record import markdown_table, rate
+from bench.record import markdown_table, plain_parser, rate
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build, LoraSpec
@@ -255,4 +255,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    plain_parser("bench.scale", __doc__).parse_args()
     print(table())

@@ -180,11 +180,11 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
     num_tokens_N1 = mask_NS.sum(dim=1, keepdim=True)
 
     reward_PG = torch.tensor(rewards).view(-1, c.num_generations)
-    std = {"group": reward_PG.std(dim=1, keepdim=True) + 1e-4, "batch": reward_PG.std() + 1e-4, "none": 1.0}
+    std = {"group": reward_PG.std(dim=1, keepdim=True) + 1e-4, "batch": reward_PG.std() + 1e-4, "none": torch.ones(())}
     advantage_N1 = ((reward_PG - reward_PG.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
 
     N, size = len(prompts), c.per_device_train_batch_size
-    denominator = {
+    denominator: dict[str, torch.Tensor | float] = {
         "grpo": N * num_tokens_N1,  # mean over the tokens of a completion, then over completions
         "dapo": num_tokens_N1.sum(),  # mean over all tokens
         "dr_grpo": N * c.max_completion_length,  # as grpo, with a constant for the number of tokens

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, run_command
 from making import make_group, write_rows
 
 from bench import ceilings, decode, models, record, report, sampler, timing, whole_steps, workload
@@ -33,6 +33,20 @@ RUNS = {  # a benchmark and its options -> a package that it needs
 
 def benchmark(name: str):
     return importlib.import_module(f"bench.{name}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said_before_anything_runs(capsys):
+    with pytest.raises(SystemExit) as end:
+        benchmark("decode").main(["--smoke", "--device", "cuda"])
+    assert end.value.code == 2 and "torch finds no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["picture", "ready", "scale"])
+def test_what_takes_no_options_says_so_and_does_nothing(name):
+    assert "nonsense" in run_command(f"bench.{name}", "nonsense").stderr
+    asked = run_command(f"bench.{name}", "-h")
+    assert asked.returncode == 0 and asked.stdout.startswith(f"usage: python -m bench.{name}")
 
 
 def last_line(capfd) -> dict:

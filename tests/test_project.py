@@ -14,6 +14,7 @@ from pathlib import Path
 
 import mutants.__main__ as mutants
 import pytest
+import yaml
 from commands import ROOT, source_files
 
 from grpo.config.options import SftConfig, TrainConfig
@@ -185,6 +186,21 @@ def test_the_formatter_has_nothing_to_do():
     for command in (["format", "--check"], ["check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_types_fit():
+    """Of the textbook and the engine: .mypy.ini."""
+    pytest.importorskip("mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+def test_the_hooks_need_no_network():
+    """What runs before a commit (.pre-commit-config.yaml) are modules that the tests use as well."""
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local" and {hook["language"] for hook in repository["hooks"]} == {"system"}
+    modules = [re.match(r"python -m (\w+)", hook["entry"])[1] for hook in repository["hooks"]]
+    assert modules == ["ruff", "ruff", "mypy", "pytest"]
 
 
 def test_every_configuration_key_is_read_somewhere():

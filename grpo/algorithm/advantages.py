@@ -28,6 +28,7 @@ def group_advantages(
     if scale_rewards == "group":
         divisor = reward_std(known) + STD_EPSILON  # Eq. 1
     elif scale_rewards == "batch":
+        assert batch_std is not None
         divisor = batch_std + STD_EPSILON  # Eq. 2
     else:
         divisor = 1.0

@@ -20,7 +20,7 @@ from functools import partial
 
 import torch
 
-from grpo.algorithm.schema import PackedBatch
+from grpo.algorithm.schema import PackedTokens
 from grpo.engine.attention.select import packed_attention
 from grpo.engine.device.ops import exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
@@ -32,7 +32,7 @@ LogSoftmaxRows = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor | 
 
 
 def batch_logprobs(
-    model: Decoder, batch: PackedBatch, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
+    model: Decoder, batch: PackedTokens, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute log-prob and entropy of every completion token of a micro-batch, [C] each, in nats.
 
@@ -97,7 +97,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax, wants_gradient)
         for rows, logp_X, entropy_X, slope_XV in chunks:
             logp_C[rows], entropy_C[rows] = logp_X, entropy_X
-            if wants_gradient:
+            if dlogp_CD is not None and slope_XV is not None:
                 dlogp_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
         for_head = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
         ctx.save_for_backward(dlogp_CD, *for_head)
@@ -111,13 +111,14 @@ class _TokenLogprobs(torch.autograd.Function):
         scale_C1 = (grad_C / ctx.temperature)[:, None]
         dhidden_CD = None if dlogp_CD is None else dlogp_CD * scale_C1.to(dlogp_CD.dtype)
         settings = ctx.temperature, ctx.chunk, ctx.log_softmax
-        dhead_VD = _head_gradient(scale_C1, *for_head, *settings) if for_head else None
+        dhead_VD = _head_gradient(scale_C1, *settings, *for_head) if for_head else None
         return dhidden_CD, dhead_VD, None, None, None, None, None
 
 
-def _head_gradient(scale_C1, hidden_CD, head_VD, targets_C, cut_C, temperature, chunk, log_softmax) -> torch.Tensor:
+def _head_gradient(scale_C1, temperature, chunk, log_softmax, hidden_CD, head_VD, targets_C, cut_C) -> torch.Tensor:
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
     for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax):
+        assert slope_XV is not None
         dhead_VD += weight_gradient(slope_XV, hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
     return dhead_VD.to(head_VD.dtype)
 

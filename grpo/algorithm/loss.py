@@ -46,6 +46,7 @@ def policy_loss(
 
     kl_C = torch.zeros_like(logp_C)
     if config.beta:
+        assert batch.ref_logp_C is not None
         kl_C = k3(_masked(batch.ref_logp_C - logp_C, used_C))  # Eq. 6
         if config.use_bias_correction_kl:
             kl_C = ratio_C * kl_C

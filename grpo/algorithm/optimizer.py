@@ -61,7 +61,8 @@ class Optimizer:
         self.own = slice(self.replicas.rank * length, (self.replicas.rank + 1) * length)  # what is updated here
         # Now, and not at the first step: micro-batches get what memory is left.
         self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
-        groups, states = [], {}
+        groups = []
+        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         for part, decay in ((slice(0, layout.decayed), weight_decay), (slice(layout.decayed, layout.size), 0.0)):
             mine = overlap(part, self.own)
             if mine.start < mine.stop:
@@ -173,7 +174,8 @@ class Optimizer:
         step = next(iter(self.adamw.state.values()))["step"]
         buffers = {MASTER: self.flat, **self.moments}
         if self.replicas.world > 1 or self.shard.world > 1:
-            buffers = {name: self._joined(buffer) for name, buffer in buffers.items()}
+            joined = {name: self._joined(buffer) for name, buffer in buffers.items()}
+            buffers = {name: buffer for name, buffer in joined.items() if buffer is not None}
             if self.replicas.rank or self.shard.rank:
                 return {}
         tensors = {MASTER: buffers[MASTER]}
@@ -186,9 +188,8 @@ class Optimizer:
 
     def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
         """Return a buffer of all replicas and shards on the CPU of the first one. buffer: this process's part."""
-        if len(buffer) < self.layout.size:
-            buffer = self.replicas.join_parts(buffer)
-        return None if self.replicas.rank else self.layout.join(buffer, self.shard)
+        whole = self.replicas.join_parts(buffer) if len(buffer) < self.layout.size else buffer
+        return None if whole is None or self.replicas.rank else self.layout.join(whole, self.shard)
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:

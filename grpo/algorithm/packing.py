@@ -120,7 +120,9 @@ def pack_tokens(
 
     number: among the micro-batches of the step. dtype: of what is not an integer.
     """
-    layout, ids, positions, source = [], [], [], []
+    ids: list[int] = []
+    positions: list[int] = []
+    layout, source = [], []
     for part in parts:
         prompt = part.group.prompt.ids
         ids += prompt

@@ -18,6 +18,7 @@ from grpo.engine.sampling.sampler import Sampler
 from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
+NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
 
 
@@ -79,7 +80,7 @@ class Rollout:
         epoch = self.order.position / self.order.num_rows
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
         rows = self.order.take(self.groups_per_replica * replicas.world)[replicas.rank :: replicas.world]
-        groups = [Group(self.prompts[row], [None] * G) for row in rows]
+        groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
         # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
         # The 0 has no meaning; without it, recorded runs would draw other tokens.
         seeds = []

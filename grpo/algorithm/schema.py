@@ -135,9 +135,17 @@ class Completion:
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
 
     @classmethod
-    def given(cls, ids: list[int], finish_reason: FinishReason, text: str = "", **more: float) -> Completion:
-        """Make a completion that was not sampled, whose log-probs and cuts mean nothing. more: other fields."""
-        return cls(ids, [0.0] * len(ids), [-math.inf] * len(ids), finish_reason, text, **more)
+    def given(
+        cls,
+        ids: list[int],
+        finish_reason: FinishReason,
+        text: str = "",
+        advantage: float | None = None,
+        loss_weight: float = 0.0,
+    ) -> Completion:
+        """Make a completion that was not sampled, whose log-probs and cuts mean nothing."""
+        logps, cuts = [0.0] * len(ids), [-math.inf] * len(ids)
+        return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
 
     @property
     def drawn(self) -> Sequence[int]:
@@ -169,6 +177,7 @@ class Completion:
     @property
     def token_advantages(self) -> list[float]:
         """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
+        assert self.advantage is not None
         advantages = [0.0] * self.credited_from + [self.advantage] * (len(self.ids) - self.credited_from)
         for sentence in self.sentences:
             own = abs(self.advantage) if sentence.is_true else 0.0 - abs(self.advantage)  # Eq. 13; -abs(0.0) is -0.0

@@ -124,6 +124,8 @@ class Learner:
 class Grpo(Learner):
     """Learns from groups of answers. reference: the frozen policy of step 0; None without a KL penalty."""
 
+    config: TrainConfig
+
     def __init__(self, *args, rollout: Rollout, reference: Decoder | None = None, **more):
         super().__init__(*args, **more)
         self.rollout, self.reference = rollout, reference

@@ -97,9 +97,9 @@ def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | Non
     >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
     (0.0, 2, 1, 3)
     """
-    known = [pair for pair in zip(rewards, outcomes, strict=True) if None not in pair]
-    declined = [reward for reward, outcome in known if outcome == "refused"]
-    answered = [reward for reward, outcome in known if outcome != "refused"]
+    pairs = list(zip(rewards, outcomes, strict=True))
+    declined = [reward for reward, outcome in pairs if reward is not None and outcome == "refused"]
+    answered = [reward for reward, outcome in pairs if reward is not None and outcome not in (None, "refused")]
     D, A = len(declined), len(answered)
     return RefusalCounts(D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A)
 
@@ -120,12 +120,12 @@ def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known:
 
 def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
     """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas."""
-    counts = [[0.0] * 4]
+    counts: list[Sequence[float]] = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]
         outcomes = [completion.outcome for completion in group.completions]
         counts.append(refusal_counts(rewards, outcomes))
-    totals = replicas.sum([sum(column) for column in zip(*counts, strict=True)])
+    totals = RefusalCounts(*replicas.sum([sum(column) for column in zip(*counts, strict=True)]))
     return refusal_shift(*totals, target)  # Eq. 14
 
 

@@ -31,6 +31,7 @@ INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoi
 FACTS = {  # what else is known of keys
     "required": "it has no default",
     "toy": "a toy world sets it",
+    "supplied": "its default follows from other keys (supplied.py), so -h shows none",
     "first": "-h shows it before the others",
     "once": "it concerns one invocation, not the run, and is not written to config.resolved.yaml",
     "model": "it says which model a run starts from",
@@ -89,12 +90,12 @@ class LoraKeys:
     """The output of the adapters is scaled by lora_alpha / lora_r."""
     lora_dropout: float = key(0.0, low=0, high=0.9)
     """Dropout on the input of the adapters during training."""
-    lora_layers_to_transform: list[int] | None = key(None)
+    lora_layers_to_transform: tuple[int, ...] | None = key(None)
     """Numbers of the layers that have adapters, from 0. Unset: all."""
     base_weights: str | None = key(None, "first", choices=(None, "int8"))
     """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
     which halves the memory of a model in bfloat16. What the run saves belongs to the weights of the file."""
-    lora_target_modules: list[str] | None = key(None)
+    lora_target_modules: tuple[str, ...] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
 
@@ -104,7 +105,7 @@ class OptimKeys:
     """Completions (stage 2) or answers (stage 1) per device and accumulation step."""
     gradient_accumulation_steps: int = key(1, "first", low=1, high=MAX_PER_STEP)
     """Multiplies per_device_train_batch_size. The size of micro-batches depends only on memory."""
-    learning_rate: float = key(1e-6, "first warned", low=0, high=1000)
+    learning_rate: float = key(1e-6, "first warned supplied", low=0, high=1000)
     """Peak learning rate. Unset: TRL's default, 1e-6 in stage 2 and 2e-5 in stage 1, for all weights (lora_r: 0), and
     ten times that for adapters."""
     lr_scheduler_type: str = key("linear", "warned", choices=("linear", "cosine", "constant", "constant_with_warmup"))
@@ -147,7 +148,7 @@ class RunKeys:
     resume_from_checkpoint: bool | str = key(False, "first once free")
     """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
     run, or from an older one, in an output_dir of its own."""
-    allow_changes: list[str] = key((), "once")
+    allow_changes: tuple[str, ...] = key((), "once")
     """Resume although these have changed: keys, or the contents of dataset, base_weights, tokenizer, chat_template, or
     of the files of reward_funcs."""
     logging_steps: int = key(1, "free", low=1)
@@ -156,7 +157,9 @@ class RunKeys:
     """Steps between checkpoints. 0: save only at the end."""
     save_total_limit: int = key(3, "free", low=0)
     """Checkpoints to keep. 0: all."""
-    report_to: list[str] = key(("tensorboard",), "free", choices=("tensorboard", "swanlab", "wandb", "trackio", "none"))
+    report_to: tuple[str, ...] = key(
+        ("tensorboard",), "free", choices=("tensorboard", "swanlab", "wandb", "trackio", "none")
+    )
     """Trackers that get the metrics as well as metrics.jsonl."""
     run_name: str | None = key(None, "free")
     """Name of the run in swanlab, wandb and trackio: letters, digits, dots, dashes, underscores. Unset: output_dir."""
@@ -279,10 +282,10 @@ class LossKeys:
 
 @dataclass(frozen=True)
 class RewardKeys:
-    reward_funcs: list[str] = key(None, "required first")
+    reward_funcs: tuple[str, ...] = key(None, "required first")
     """Rewards: built-in names, package.module:function, path/file.py:function. rewards/registry.py lists
     the built-in ones."""
-    reward_weights: list[float] | None = key(None)
+    reward_weights: tuple[float, ...] | None = key(None)
     """One weight per reward. Unset: all 1. A reward of weight 0 is logged and not paid."""
     math_reward_correct: float = key(1.0)
     """Value of the reward math if the last boxed answer is right."""
@@ -300,7 +303,7 @@ class RewardKeys:
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
     """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
     expression cannot be interrupted."""
-    eval_reward_funcs: list[str] | None = key(None)
+    eval_reward_funcs: tuple[str, ...] | None = key(None)
     """Rewards that grade the held-out questions. Unset: reward_funcs."""
 
 
@@ -463,8 +466,9 @@ def describe_keys(kind: type) -> str:
         for name in names:
             declared = kind.__dataclass_fields__[name]
             about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
-            is_required = "required" in declared.metadata["facts"]
-            default = "required" if is_required else as_yaml(declared.default)
+            facts = declared.metadata["facts"]
+            default = as_yaml(None if "supplied" in facts else declared.default)
+            default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
             section.add_argument(name, metavar=f"{name}: {default}", help=about)
     return parser.format_help()
 

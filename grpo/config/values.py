@@ -31,8 +31,9 @@ KINDS = {  # the types of keys, as messages name them
     float: "a number",
     str: "text",
     dict: "a mapping of names to values",
-    list[str]: "a list of names",
-    list[float]: "a list of numbers",
+    tuple[str, ...]: "a list of names",
+    tuple[int, ...]: "a list of whole numbers",
+    tuple[float, ...]: "a list of numbers",
 }
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -92,12 +93,12 @@ def coerce(value: Any, hint: Any) -> Any:
 
 def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
-    is_list = typing.get_origin(kind) is list
+    is_list = typing.get_origin(kind) is tuple
     if isinstance(value, str) and (kind is dict or (is_list and value.startswith("["))):
         value = as_written(yaml.compose(value, Loader=PlainLoader))  # YAML on the command line
     if is_list:
         items = value.split(",") if isinstance(value, str) else value
-        return tuple(_convert(item.strip(), *typing.get_args(kind)) for item in items)
+        return tuple(_convert(item.strip(), typing.get_args(kind)[0]) for item in items)
     if kind is dict:
         if not all(map(str.isidentifier, value.keys())):
             raise ValueError

@@ -19,7 +19,7 @@ from grpo.base.storage import read_json
 
 Record = dict[str, Any]
 
-GZIP, PARQUET = b"\x1f\x8b", b"PAR1"  # the first bytes of such files
+GZIP, PARQUET, ZIP = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"  # the first bytes of such files
 DELIMITERS = ",;\t|"  # of tables, the likeliest first
 FLOATS = {"halffloat": np.float16, "float": np.float32, "double": float}  # Arrow's names of numbers
 STATE_FILE = "state.json"  # of a folder written by the datasets library's save_to_disk
@@ -82,6 +82,9 @@ def _read_file(path: Path) -> list[Any]:
             content = gzip.decompress(content)
     if content.startswith(PARQUET) or path.suffix == ".arrow":
         return _read_arrow(content, path)
+    if content.startswith(ZIP):
+        fix = "unpack it; of a workbook of Excel, save the sheet as CSV"
+        raise UserError(f"{path} is a ZIP archive", "as .zip and .xlsx are; .gz can be read", fix, PREFLIGHT)
     with explained(UnicodeDecodeError, f"{path} is not UTF-8 text", "convert it to UTF-8"):
         text = content.decode("utf-8-sig")
     text = text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,6 +1,7 @@
 """Find models and data sets: a path that exists is used; any other name of the form owner/name is a hub id."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
@@ -57,6 +58,7 @@ def fetch_data(name: str, split: str = "train", hint: str = "") -> Path:
     if Path(name).is_dir():
         return _choose_file(Path(name), name, "", split)
     repository, _, config = name.partition(":")
+    repository = repository if _HUB_ID.fullmatch(repository) else name  # whole, as a message shows it
     return _choose_file(_download(repository, "main", "dataset", DATA_FILES, hint), name, config, split)
 
 
@@ -87,14 +89,14 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
 
 def _download(name: str, revision: str, kind: str, patterns: list[str], hint: str = "") -> Path:
     """Download the files of a hub repository that match the patterns, unless they are in the cache."""
-    if not _HUB_ID.fullmatch(name):
+    if not _HUB_ID.fullmatch(name) or any(fnmatch(name, pattern) for pattern in patterns):
         why = f"there is no such file or folder in {Path.cwd()}, and it is not a hub id (owner/name)"
         raise UserError(f"{kind} {name} does not exist", why, ABSENT.get(kind, f"check the path{hint}"), PREFLIGHT)
     from huggingface_hub import snapshot_download
 
     fix = (
-        "check the id, your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private and gated ones); offline, name a "
-        f"local copy: {LOCAL.get(kind, 'model_name_or_path=FOLDER')}"
+        "check the id (no file or folder has this name), your network, HF_ENDPOINT (a mirror) and HF_TOKEN (private "
+        f"and gated ones); offline, name a local copy: {LOCAL.get(kind, 'model_name_or_path=FOLDER')}"
     )
     with explained(Exception, f"cannot fetch the {kind} {name} (revision {revision})", fix):  # of many kinds
         repo_type = "dataset" if kind == "dataset" else "model"

@@ -164,6 +164,7 @@ REFUSED = [  # lines of a config, and words of what is said of them
     ("model: {path: x}", "model.path was set at"),
     ("lora: {r: 1}\nlora_rank: 2", "lora_rank was set at"),
     ("lora:\n  r: many", "c.yaml:6: lora.r: wants a whole number"),
+    ("lora_layers_to_transform: [first]", "wants a list of whole numbers or null, got ['first']"),
     ("cutoff_len: 5", "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)"),
 ]
 
@@ -456,12 +457,20 @@ def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypat
 
 def test_values_take_the_type_of_their_key():
     assert coerce("3", int) == 3 and coerce("-3", int) == -3 and coerce("0123", int) == 123
-    assert coerce("a, b,c", list[str]) == coerce("[a, b, c]", list[str]) == ("a", "b", "c")
-    assert coerce("x", list[str]) == ("x",) and coerce(["1", "2.5"], list[float]) == (1.0, 2.5)
+    assert coerce("a, b,c", tuple[str, ...]) == coerce("[a, b, c]", tuple[str, ...]) == ("a", "b", "c")
+    assert coerce("x", tuple[str, ...]) == ("x",) and coerce(["1", "2.5"], tuple[float, ...]) == (1.0, 2.5)
     assert coerce("FALSE", bool) is False and coerce("path", bool | str) == "path"
     assert coerce("true", bool | str) is coerce("yes", bool) is True
     wrong = [("inf", float), ("nan", float), ("1e999", float), ("true", float), ("1.5", int), ([["1"]], str)]
-    wrong += [("true", int), (["1"], int), ("1_000x", int), ("1", bool), ("y", bool), ({}, str), ("[a", list[str])]
+    wrong += [
+        ("true", int),
+        (["1"], int),
+        ("1_000x", int),
+        ("1", bool),
+        ("y", bool),
+        ({}, str),
+        ("[a", tuple[str, ...]),
+    ]
     for value, hint in wrong:
         with pytest.raises(ValueError, match="wants"):
             coerce(value, hint)
@@ -512,7 +521,13 @@ def test_help_shows_every_key_with_its_default_and_its_meaning_wherever_it_is_as
     docs = meanings(kind)
     for name in kind.__dataclass_fields__:
         assert f"  {name}: " in text and docs[name] in words and docs[name].endswith("."), name
-    for line in ("output_dir: required", "lora_r: 16", "report_to: [tensorboard]", "chat_template: null"):
+    for line in (
+        "output_dir: required",
+        "lora_r: 16",
+        "report_to: [tensorboard]",
+        "learning_rate: null",
+        "adam_epsilon: 1e-8",
+    ):
         assert f"  {line} " in text
     names = re.findall(r"^  (\w+): ", text, re.MULTILINE)
     assert sorted(names) == sorted(docs) and names[: len(keys_that("first", kind))] == keys_that("first", kind)

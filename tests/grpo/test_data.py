@@ -48,6 +48,7 @@ def test_a_field_may_be_missing_from_the_first_rows(tmp_path):
         (b'{"question": ["a"]}', "row 1 holds no conversation"),
         (b"[{]", "x.jsonl:1 is not valid JSON"),
         (b'[{"question": "\xff"}]', "not UTF-8"),
+        (b"PK\x03\x04\x14\x00\xff", "is a ZIP archive"),  # a workbook of Excel is one, too
         (b"question,answer,answer\na,1,2\n", "two columns have the same name"),
         (None, "cannot read"),
     ],

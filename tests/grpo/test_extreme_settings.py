@@ -16,7 +16,11 @@ EXTREMES += [str(2**62), str(2**63), "9" * 400, "{a: 1}", ""]
 
 def numeric(kind: type) -> list[str]:
     hints = get_type_hints(kind)
-    return [name for name, hint in hints.items() if {int, float, list[float]} & {hint, *get_args(hint)}]
+    return [
+        name
+        for name, hint in hints.items()
+        if {int, float, tuple[int, ...], tuple[float, ...]} & {hint, *get_args(hint)}
+    ]
 
 
 KEYS = [(kind, name) for kind in (TrainConfig, SftConfig) for name in numeric(kind)]

@@ -52,6 +52,8 @@ STARTS = [  # keys, exit code, words of the error
     ("reward_funcs=./absent.py:f", 2, "cannot import the reward ./absent.py:f"),
     ("reward_funcs=./mine.py:f", 3, "mine:f needs the column ground_truth"),
     ("dataset_id_or_path=absent.jsonl", 3, "absent.jsonl does not exist"),
+    ("dataset_id_or_path=data/absent.jsonl", 3, "dataset data/absent.jsonl does not exist"),  # no hub is asked
+    ("dataset_id_or_path=https://hub/owner/name", 3, "dataset https://hub/owner/name does not exist"),
     ("dataset_id_or_path=empty.jsonl", 3, "holds no rows"),
     ("eval_dataset_id_or_path=absent.jsonl", 3, "absent.jsonl does not exist"),
     ("eval_reward_funcs=./mine.py:f eval_dataset_id_or_path=q.jsonl", 3, "needs the column ground_truth"),

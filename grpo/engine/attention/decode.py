@@ -54,7 +54,7 @@ class DecodeAttention:
         mask_BS = kv_L2BKSE.new_zeros(reachable_BS.shape)
         mask_BS.masked_fill_(~reachable_BS, float("-inf"))
         mask_BX1S = mask_BS[:, None, None]
-        attend = F.scaled_dot_product_attention
+        attend: Callable[..., Tensor] = F.scaled_dot_product_attention
         if is_dense:
             num_kv_heads = kv_L2BKSE.shape[3]
             mask_BX1S = mask_BX1S.repeat(1, num_kv_heads, 1, 1)

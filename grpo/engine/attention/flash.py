@@ -36,7 +36,8 @@ class FlashPackedAttention:
         self.forward, self.backward = forward, backward
         pieces: list[int] = []  # lengths of all prompts and completions
         prompts, completions = [], []  # lengths of each group's prompt, and of its completions together
-        prompt_rows, completion_rows = [], []
+        prompt_rows: list[int] = []
+        completion_rows: list[int] = []
         start = 0
         for group in layout.groups:
             middle = start + group.prompt_length

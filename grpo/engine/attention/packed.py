@@ -25,7 +25,8 @@ class PackedAttention:
 
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device | str):
         prompt_lengths = [group.prompt_length for group in layout.groups]
-        prompt_of_completion, completion_lengths = [], []
+        prompt_of_completion: list[int] = []
+        completion_lengths: list[int] = []
         for prompt, group in enumerate(layout.groups):
             prompt_of_completion += [prompt] * len(group.completion_lengths)
             completion_lengths += group.completion_lengths
@@ -45,7 +46,8 @@ class PackedAttention:
 
     def _places(self, layout: Layout) -> list[int]:
         """Return for each token of the micro-batch its place in the padded layout: prompts first, then completions."""
-        places, number = [], 0
+        places: list[int] = []
+        number = 0
         for prompt, group in enumerate(layout.groups):
             start = prompt * self.prompt_width
             end = start + group.prompt_length

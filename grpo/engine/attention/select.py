@@ -59,15 +59,14 @@ def choose(
     usable = {name: result for name, result in trials.items() if isinstance(result, float)}
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {_in_words(trials)}")
-    best = next(iter(usable)) if repeatable else min(usable, key=usable.get)
+    best = next(iter(usable)) if repeatable else min(usable, key=usable.__getitem__)
     return KernelChoice(best, {best: usable[best]} | trials)
 
 
 def _in_words(trials: Mapping[str, float | str]) -> str:
     words = []
     for name, result in trials.items():
-        is_time = isinstance(result, float)
-        words.append(f"{name} {1e6 * result:.0f} µs" if is_time else f"{name}: {result}")
+        words.append(f"{name} {1e6 * result:.0f} µs" if isinstance(result, float) else f"{name}: {result}")
     return ", ".join(words)
 
 
@@ -132,7 +131,7 @@ def configure(kernels: bool, repeatable: bool) -> None:
 # --- attention inside a micro-batch --------------------------------------------------------------------------------
 
 
-PACKED = {
+PACKED: dict[str, Callable[[Layout, torch.dtype, torch.device | str], PackedAttention | FlashPackedAttention]] = {
     "torch flash": lambda layout, dtype, device: FlashPackedAttention(layout, device),
     "sdpa": PackedAttention,
 }
@@ -148,9 +147,9 @@ def choose_packed(
         return KernelChoice("sdpa", {})
 
     def run(name: str, kind: torch.dtype) -> Tensor:
-        *leaves, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
-        out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, *leaves)
-        grads = torch.autograd.grad(out, leaves, dout)
+        q_THE, k_TKE, v_TKE, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
+        out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, q_THE, k_TKE, v_TKE)
+        grads = torch.autograd.grad(out, (q_THE, k_TKE, v_TKE), dout)
         results = [x.detach().flatten() for x in (out, *grads)]
         return torch.cat(results)
 

@@ -11,14 +11,13 @@ import socket
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 
 from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, redact
-from grpo.engine.device.peers import Peers, explain_lost_peers
+from grpo.engine.device.peers import Peers, T, explain_lost_peers
 from grpo.engine.device.shard import ALONE, Shard
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
@@ -70,6 +69,10 @@ class Ranks(Peers):
     processes that have the same part of the other replicas; what is counted or summed per step counts replicas.
     is_restart: whether torchrun has started these processes to replace others that have ended.
     """
+
+    device: torch.device
+    shard: Shard
+    replicas: Peers
 
     def __init__(self, device: torch.device, num_shards: int = 1):
         super().__init__(*_place(), device)
@@ -129,7 +132,7 @@ class Ranks(Peers):
     def is_main(self) -> bool:
         return self.rank == 0
 
-    def of_main(self, value: Any) -> Any:
+    def of_main(self, value: T) -> T:
         """Return rank 0's value on every rank."""
         return self.of_first(lambda: value)
 

@@ -231,8 +231,7 @@ def draw_tokens(
     if not uses_kernels(logits_BV):
         place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
         drawn = draw(logits_BV.to(place), uniforms(seed_B.to(place), count_B.to(place)), params)
-        drawn = tuple(value_B.to(logits_BV.device) for value_B in drawn)
-        return write_drawn(drawn, count_B, record)
+        return write_drawn(tuple(value_B.to(logits_BV.device) for value_B in drawn), count_B, record)
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.nucleus import thresholds
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from grpo.base.errors import INTERNAL, UserError, is_out_of_memory
 # The first names are those of torch 2.13, which warns of the others.
 all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+T = TypeVar("T")
 JOINED_AT_ONCE = 1 << 24  # numbers of each rank, when parts go to the CPU
 
 
@@ -79,11 +80,11 @@ class Peers:
             dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def gather_lists(self, values: Sequence[Any]) -> list:
+    def gather_lists(self, values: Sequence[T]) -> list[T]:
         """Return the values of all ranks in one list, in the order of ranks."""
         return [value for of_rank in self.gather(values) for value in of_rank]
 
-    def of_first(self, make: Callable[[], Any]) -> Any:
+    def of_first(self, make: Callable[[], T]) -> T:
         """Return on every rank what `make` returns on rank 0. It is called only there."""
         return self.gather(make() if self.rank == 0 else None)[0]
 

@@ -32,7 +32,7 @@ def split_draw(
     highest_B = top_NB.amax(dim=0)
     if temperature == 0:
         owner_B = top_NB.argmax(dim=0)
-        log_total_B = 0
+        log_total_B: Tensor | int = 0
     else:
         common_NB = mass_NB * (top_NB - highest_B).exp()  # relative to one logit
         running_NB = common_NB.cumsum(dim=0)

@@ -6,7 +6,7 @@ checked, and the tests compare logits.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from grpo.base.time_limit import time_limit
 from grpo.engine.device.shard import Shard, Split
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.int8_weight import Int8Rows, dense
+from grpo.engine.model.lora import LoraLinear
 from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.slices import split_of
 from grpo.engine.model.weights import NAMES_SHOWN, finite, projections, read_tensors
@@ -127,8 +129,8 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
         raise ValueError(f"no pairs lora_A, lora_B of finite numbers: {', '.join(wrong[:NAMES_SHOWN])}")
     pairs = {}
     with time_limit(PATTERN_SECONDS):
-        for module, half in halves.items():
-            A, B = half["lora_A"], half["lora_B"]
+        for module, found in halves.items():
+            A, B = found["lora_A"], found["lora_B"]
             scale = _scale(config, module, A.shape[0])
             pairs[module] = A, scale * B
             if not pairs[module][1].isfinite().all():
@@ -171,8 +173,13 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
             fix = f"it was trained on {adapter.base_model}"
             raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
     exact = master_dtype(model.build.dtype)
-    for module, before in _exact_weights(checkpoint, shard, splits) if model.build.int8 else weights.items():
+    stored: Iterable[tuple[str, torch.Tensor | Int8Rows]] = weights.items()
+    if model.build.int8:
+        assert checkpoint is not None
+        stored = _exact_weights(checkpoint, shard, splits)
+    for module, weight in stored:
         if module in adapter.pairs:
+            before = dense(weight)
             A, B = _halves(splits[module], shard.take, *adapter.pairs[module])
             merged = before.to(exact) + B.to(before.device) @ A.to(before.device)
             finite(f"{module}, merged with its adapter,", merged, model.build.dtype)
@@ -199,7 +206,7 @@ def trained_adapter(
     pairs = {}
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if part in linear.rank_slices:
+        if isinstance(linear, LoraLinear) and part in linear.rank_slices:
             split = split_of(model, f"{module}.weight", linear.base(part)[0])
             A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
             stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))

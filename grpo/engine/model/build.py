@@ -3,14 +3,27 @@
 Replaces the sizes that minimal.py passes to each module.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model.int8_weight import Int8Weight
 from grpo.engine.model.master_weight import MasterMatrix, MasterWeight
+
+if TYPE_CHECKING:
+    M = TypeVar("M", bound=nn.Module)
+
+    class ModuleList(nn.ModuleList, Generic[M]):
+        """torch's, which does not say what it holds."""
+
+        def __init__(self, modules: Iterable[M]): ...
+        def __iter__(self) -> Iterator[M]: ...
+else:
+    ModuleList = nn.ModuleList
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others

@@ -8,7 +8,6 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin
-from grpo.engine.model.build import Build, for_layer, make_weight
+from grpo.engine.model.build import Build, ModuleList, for_layer, make_weight
 from grpo.engine.model.int8_weight import share_scratch
 from grpo.engine.model.lora import POLICY, JointLinear, Linear, LoraLinear, Mode, make_linear
 from grpo.engine.model.master_weight import MasterWeight
@@ -124,7 +123,7 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x), this_pass.mode)
 
 
-def _recomputed(function: Callable[..., torch.Tensor], *arguments: Any) -> torch.Tensor:
+def _recomputed(function: Callable[..., torch.Tensor], *arguments: torch.Tensor) -> torch.Tensor:
     """Call the function without keeping its activations; the backward pass computes them again."""
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
@@ -155,7 +154,7 @@ class Decoder(nn.Module):
         self.shard_config = own = config.of_shard(build.shard.world)
         check_layers(build, config.num_layers)
         self.embedding = make_weight(build, own.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(own, for_layer(build, number), number) for number in range(config.num_layers))
+        self.blocks = ModuleList(Block(own, for_layer(build, number), number) for number in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else make_weight(build, own.vocab_size, config.hidden_size)
         self.tables: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -168,7 +167,8 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
-        cos_sin = tuple(table_SE[positions_T][:, None] for table_SE in self._cos_sin())
+        cos_SE, sin_SE = self._cos_sin()
+        cos_sin = cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
         this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
         x = Residual(self._embed(ids_T))
         for block in self.blocks:

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -24,6 +24,10 @@ from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_
 from grpo.base.storage import write_json
 from grpo.engine.model.model_config import FAMILIES, LARGEST, ModelConfig
 from grpo.engine.model.weights import write_tensors
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader, ReaderTensor
+    from transformers import PreTrainedModel
 
 SUFFIX = ".gguf"
 FILE_BYTES = 1_000_000_000  # in memory at a time
@@ -109,12 +113,14 @@ def _publish(unfinished: Path, folder: Path) -> None:
             raise
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> "GGUFReader":
     """Open a file with gguf's reader. ValueError if a list is longer than the file: it would count for ever."""
     from gguf import GGUFReader
 
     class BoundedReader(GGUFReader):
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: str | None = None) -> Any:
+        def _get(
+            self, offset: int, dtype: Any, count: int = 1, override_order: Literal["I", "S", "<"] | None = None
+        ) -> Any:
             values = super()._get(offset, dtype, count, override_order)
             if len(values) < count:
                 raise ValueError("it is shorter than its header says")
@@ -151,7 +157,7 @@ def _convert(path: Path, folder: Path) -> None:
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
 
 
-def _check_family(path: Path, reader: Any, family: str) -> None:
+def _check_family(path: Path, reader: "GGUFReader", family: str) -> None:
     """Raise UserError if the model is of another architecture, or turns its positions in a way that would be lost."""
     scaled = [f"{family}.{key}" for key in SCALED]
     found = {field.name: field.contents() for key in scaled if (field := reader.get_field(key))}
@@ -166,7 +172,7 @@ def _check_family(path: Path, reader: Any, family: str) -> None:
         )
 
 
-def _check_sizes(reader: Any, family: str) -> None:
+def _check_sizes(reader: "GGUFReader", family: str) -> None:
     """Raise ValueError for a size that no model has, before transformers makes lists as long as that."""
     for key, name in SIZES.items():
         if field := reader.get_field(f"{family}.{key}"):
@@ -175,7 +181,7 @@ def _check_sizes(reader: Any, family: str) -> None:
                 raise ValueError(f"its {key} is {size!r:.80}, and must be a whole number from 1 to {LARGEST[name]}")
 
 
-def _write_tensors(reader: Any, model: Any, folder: Path) -> None:
+def _write_tensors(reader: "GGUFReader", model: "PreTrainedModel", folder: Path) -> None:
     """Write the tensors under the names that transformers' model has for them."""
     from gguf import dequantize
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
@@ -187,7 +193,7 @@ def _write_tensors(reader: Any, model: Any, folder: Path) -> None:
         raise ValueError(f"its tensor {foreign[0]} belongs to no {family}")
     found = {names[tensor.name]: tensor for tensor in reader.tensors}
 
-    def dtype(tensor: Any) -> torch.dtype:
+    def dtype(tensor: "ReaderTensor") -> torch.dtype:
         return EXACT.get(tensor.tensor_type.name, torch.float32)
 
     def read(name: str) -> torch.Tensor:

@@ -58,6 +58,10 @@ class Int8Weight(nn.Module):
     Its methods are those of a MasterMatrix. inputs: as in Int8Rows.
     """
 
+    q: torch.Tensor
+    scale: torch.Tensor
+    tail: torch.Tensor
+
     def __init__(
         self,
         num_rows: int,
@@ -102,9 +106,10 @@ def share_scratch(model: nn.Module) -> None:
     weights = [module for module in model.modules() if isinstance(module, Int8Weight)]
     if weights:
         size = max(weight.q.numel() + weight.tail.numel() for weight in weights)
-        model.register_buffer("scratch", torch.empty(size, dtype=weights[0].tail.dtype, device=weights[0].tail.device))
-    for weight in weights:
-        weight.scratch = model.scratch
+        scratch = torch.empty(size, dtype=weights[0].tail.dtype, device=weights[0].tail.device)
+        model.register_buffer("scratch", scratch)
+        for weight in weights:
+            weight.scratch = scratch
 
 
 def dense(weight: torch.Tensor | Int8Rows) -> torch.Tensor:

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
-from grpo.engine.model.build import Build, make_matrix, make_weight, sharing_inputs
+from grpo.engine.model.build import Build, ModuleList, make_matrix, make_weight, sharing_inputs
 from grpo.engine.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
+from grpo.engine.model.master_weight import master_dtype
 
 # A joint weight may hold this many zeros off the diagonal of s B; with more, its projections stay apart.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
@@ -94,6 +95,7 @@ class LoraLinear(Linear):
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, separate: bool = False):
+        assert build.lora is not None
         adapted, rank = [part for part in sizes if part in build.lora.targets], build.lora.rank
         num_columns = rank if separate else rank * len(adapted)
         super().__init__(in_features, sizes, bias, build, num_columns)
@@ -101,9 +103,9 @@ class LoraLinear(Linear):
         self.rank_slices = _slices(dict.fromkeys(adapted, rank))
         self.product_rows = list(self.out_slices.values()) if separate else [slice(0, sum(sizes.values()))]
         self.A = make_weight(build, rank * len(adapted), in_features, trained=True)
-        self.B = nn.ParameterDict()
+        self.B, exact = nn.ParameterDict(), master_dtype(build.dtype)
         for part in adapted:
-            self.B[part] = nn.Parameter(torch.zeros(sizes[part], rank, dtype=self.A.master.dtype, device=build.device))
+            self.B[part] = nn.Parameter(torch.zeros(sizes[part], rank, dtype=exact, device=build.device))
         self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
 
     def products(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
@@ -232,13 +234,13 @@ class JointLinear(nn.Module):
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
         self.names = list(sizes)
-        self.linears = nn.ModuleList(
+        self.linears = ModuleList(
             make_linear(in_features, some, bias, build, separate)
             for some, separate in layout(in_features, sizes, build)
         )
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> tuple[torch.Tensor, ...]:
-        outputs = {}
+        outputs: dict[str, torch.Tensor] = {}
         for module in self.linears:
             outputs |= zip(module.out_slices, module.forward_parts(x_TI, mode), strict=True)
         return tuple(outputs[name] for name in self.names)
@@ -250,10 +252,10 @@ def layout(in_features: int, sizes: dict[str, int], build: Build) -> list[tuple[
     One product for all is best if the zeros in s B waste little. Otherwise the adapted projections are separate
     products, and those without an adapter are another module.
     """
-    out_features = sum(sizes.values())
+    out_features, rank = sum(sizes.values()), build.lora.rank if build.lora else 0
     adapted = {name: size for name, size in sizes.items() if build.lora and name in build.lora.targets}
     others = {name: size for name, size in sizes.items() if name not in adapted}
-    zeros = sum((out_features - size) * build.lora.rank for size in adapted.values())
+    zeros = sum((out_features - size) * rank for size in adapted.values())
     if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
         return [(sizes, False)]
     return [(some, some is adapted) for some in (adapted, others) if some]

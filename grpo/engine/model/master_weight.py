@@ -22,6 +22,8 @@ class MasterWeight(nn.Module):
     (or the master itself, if that is float32 already).
     """
 
+    copy: torch.Tensor | None
+
     def __init__(self, *shape: int, trained: bool, dtype: torch.dtype, device: torch.device | str):
         super().__init__()
         self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
@@ -32,17 +34,17 @@ class MasterWeight(nn.Module):
     @property
     def value(self) -> torch.Tensor:
         """Return the tensor to compute with, outside autograd."""
-        return self.master.data if self.copy is None else self.copy
+        return self.source if self.copy is None else self.copy
 
     @property
     def source(self) -> torch.Tensor:
         """Return the tensor to write to when loading and to read from when saving; call `refresh` after writing."""
-        return self.copy if self.master is None else self.master.data
+        return self.value if self.master is None else self.master.data
 
     def forward(self) -> torch.Tensor:
         """Return the tensor to compute with; its gradient goes to the master."""
         if self.master is None:
-            return self.copy
+            return self.value
         if self.copy is None:
             return self.master
         return _StraightThrough.apply(self.master, self.copy)

@@ -22,7 +22,7 @@ from grpo.engine.model.decoder import Decoder
 try:
     import resource
 except ImportError:  # Windows
-    resource = None
+    resource = None  # type: ignore[assignment]
 
 # Share of the memory to leave free: for gaps between tensors, and other programs.
 RESERVE = {"cuda": 0.1, "mps": 0.25, "cpu": 0.25}

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 from math import gcd
-from typing import Any
 
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 from grpo.engine.model.rope import cos_sin_tables, read_rope
 
 
@@ -65,8 +65,8 @@ class ModelConfig:
     o_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    rope_settings: dict[str, Any]
-    raw: dict[str, Any] = field(repr=False)
+    rope_settings: Json
+    raw: Json = field(repr=False)
 
     def of_shard(self, num_shards: int) -> "ModelConfig":
         """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
@@ -101,7 +101,7 @@ class ModelConfig:
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
     @classmethod
-    def from_hf(cls, raw: dict[str, Any]) -> "ModelConfig":
+    def from_hf(cls, raw: Json) -> "ModelConfig":
         """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
         family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
         unsupported = {
@@ -118,11 +118,11 @@ class ModelConfig:
                 "use another checkpoint",
                 PREFLIGHT,
             )
-        kind = FAMILIES[family]
+        kind = FAMILIES[raw["model_type"]]
         names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
         attention_bias, mlp_bias, tied_head = (False if raw.get(name) is None else raw[name] for name in names)
         return cls(
-            family,
+            raw["model_type"],
             vocab_size=raw["vocab_size"],
             hidden_size=raw["hidden_size"],
             intermediate_size=raw["intermediate_size"],
@@ -142,9 +142,9 @@ class ModelConfig:
         )
 
 
-def _has_window(raw: dict[str, Any]) -> bool:
+def _has_window(raw: Json) -> bool:
     """Return whether a token attends to fewer tokens than the model has positions, as in Mistral's first version."""
-    family = FAMILIES.get(raw.get("model_type"), Family())
+    family = FAMILIES.get(raw.get("model_type", ""), Family())
     if family.window is None:
         return bool(raw.get("use_sliding_window"))
     window = raw.get("sliding_window", family.window)

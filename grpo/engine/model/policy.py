@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +30,9 @@ from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.memory import loading
 from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 @dataclass
 class Policy:
@@ -39,7 +43,7 @@ class Policy:
     """
 
     model: Decoder
-    tokenizer: object
+    tokenizer: "PreTrainedTokenizerBase"
     eos_ids: tuple[int, ...]
     start: Adapter | None
     base: tuple[str, str]
@@ -184,15 +188,15 @@ def find_parts(config: TrainConfig | SftConfig, weights: bool = True) -> ModelPa
     return ModelParts(folder, adapter, tokenizer, (base, revision))
 
 
-def _fetch(name: str, revision: str = "main", ignored: str = "", **options: str | bool) -> Path:
+def _fetch(name: str, revision: str = "main", ignored: str = "", kind: str = "model", weights: bool = True) -> Path:
     """Return the folder of a model: a local one, one made of a GGUF file, or one of the hub, downloaded if need be.
 
     UserError (exit 6) if a local one has a manifest that its files do not fit; files that fit `ignored` need not.
-    options: those of `fetch_model`.
+    kind, weights: as for `fetch_model`.
     """
     if is_gguf(name):
         return open_gguf(name)
-    folder = fetch_model(name, revision, **options)
+    folder = fetch_model(name, revision, kind, weights)
     if Path(name).is_dir():  # files of the hub are links into a cache
         check_unchanged(folder, ignored)
     return folder
@@ -241,7 +245,7 @@ def lora_spec(config: TrainConfig | SftConfig) -> LoraSpec | None:
             "name some of these, or all",
         )
     layers = config.lora_layers_to_transform
-    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers and tuple(layers))
+    return LoraSpec(config.lora_r, config.lora_alpha, config.lora_dropout, targets, layers)
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -251,7 +255,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def check_vocabulary(tokenizer, model: Decoder) -> None:
+def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", model: Decoder) -> None:
     """Raise UserError (exit 3) if the tokenizer has ids that the model has no embedding for."""
     largest = max(tokenizer.get_vocab().values())
     if largest >= model.config.vocab_size:

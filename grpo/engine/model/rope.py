@@ -7,14 +7,14 @@ for a float64 model); the rotation uses the model's dtype, as the checkpoints' o
 """
 
 import math
-from typing import Any
 
 import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.base.storage import Json
 
 
-def read_rope(config: dict[str, Any]) -> dict[str, Any]:
+def read_rope(config: Json) -> Json:
     """Read the rope settings of a config.json: from `rope_parameters`, or from `rope_theta` and `rope_scaling`."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
@@ -37,7 +37,7 @@ def read_rope(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def cos_sin_tables(
-    rope: dict[str, Any], head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
+    rope: Json, head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
     exact = torch.promote_types(dtype, torch.float32)
@@ -54,15 +54,15 @@ def cos_sin_tables(
     return cos_SE.to(dtype), sin_SE.to(dtype)
 
 
-def _default(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+def _default(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     return frequency, 1.0
 
 
-def _linear(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+def _linear(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     return frequency / rope["factor"], 1.0
 
 
-def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+def _llama3(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     """Scale as Llama 3.1: slow long waves down by `factor`, keep short ones, and blend those in between."""
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
@@ -71,7 +71,7 @@ def _llama3(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor
     return frequency * (keep + slowed), 1.0
 
 
-def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:
+def _yarn(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     """Scale as YaRN (2309.00071): slow down dimensions that turn rarely in the original context; sharpen attention.
 
     Dimensions with fewer than beta_slow turns are slowed down by `factor`, those with more than beta_fast are kept.
@@ -97,7 +97,7 @@ def _yarn(frequency: torch.Tensor, rope: dict[str, Any]) -> tuple[torch.Tensor, 
     return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
 
 
-def _yarn_amplitude(rope: dict[str, Any], factor: float) -> float:
+def _yarn_amplitude(rope: Json, factor: float) -> float:
     def sharpen(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 

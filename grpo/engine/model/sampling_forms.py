@@ -11,6 +11,7 @@ rounding. Weights in 8 bits (`base_weights: int8`) are never merged.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -18,9 +19,12 @@ from torch import nn
 from grpo.engine.device import ops
 from grpo.engine.device.products import SpareColumns, append_product, prepack
 from grpo.engine.model.decoder import Decoder, RMSNorm
-from grpo.engine.model.int8_weight import Int8Weight, frozen_linear
+from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense, frozen_linear
 from grpo.engine.model.lora import POLICY, Linear, LoraLinear, Mode
 from grpo.engine.model.residual import Residual
+
+Form = TypeVar("Form", bound=nn.Module)
+Layer = TypeVar("Layer", bound=Linear)
 
 
 @contextmanager
@@ -56,7 +60,7 @@ class _Places:
     def __init__(self):
         self.replaced: list[tuple[nn.Module, str, nn.Module]] = []
 
-    def put(self, owner: nn.Module, name: str, form: nn.Module) -> nn.Module:
+    def put(self, owner: nn.Module, name: str, form: Form) -> Form:
         self.replaced.append((owner, name, getattr(owner, name)))
         setattr(owner, name, form)
         return form
@@ -75,18 +79,19 @@ def form_of(module: Linear) -> "PackedLinear":
     return MergedLinear(module) if is_merged and weight.value.device.type == "cpu" else PackedLoraLinear(module)
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(nn.Module, Generic[Layer]):
     """A layer without an adapter, whose weight is packed."""
 
     spare_columns: SpareColumns | None = None  # what its input should have to its right: see PackedLoraLinear
 
-    def __init__(self, module: Linear):
+    def __init__(self, module: Layer):
         super().__init__()
-        self.module, self.out_slices = module, module.out_slices
+        self.module: Layer = module
+        self.out_slices = module.out_slices
         self.pack()
 
     def pack(self) -> None:
-        self.packed = self.module.weight.prepack()
+        self.packed: torch.Tensor | Int8Rows = self.module.weight.prepack()
 
     def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
         outputs = self.products(x_TI) if mode.use_adapter else self.module.products(x_TI, mode)
@@ -99,14 +104,14 @@ class PackedLinear(nn.Module):
         return (frozen_linear(x_TI, self.packed, self.module.added_bias()),)
 
 
-class MergedLinear(PackedLinear):
+class MergedLinear(PackedLinear[LoraLinear]):
     """W + s B A, packed: for float32 on a CPU."""
 
     def pack(self) -> None:
         self.packed = prepack(merge(self.module))
 
 
-class PackedLoraLinear(PackedLinear):
+class PackedLoraLinear(PackedLinear[LoraLinear]):
     """Eq. 15 with A and each [W | s B] packed.
 
     spare_columns: how many copies of its input, and how many columns to the right of each, spare it copying x.
@@ -114,8 +119,7 @@ class PackedLoraLinear(PackedLinear):
 
     def pack(self) -> None:
         module, weights = self.module, self.module.weights()
-        is_int8 = isinstance(module.weight, Int8Weight)
-        self.weights = weights if is_int8 else list(map(prepack, weights))
+        self.weights = [weight if isinstance(weight, Int8Rows) else prepack(weight) for weight in weights]
         self.A_RI = prepack(module.A.value)
         self.spare_columns = len(module.product_rows), module.num_columns
 
@@ -149,7 +153,7 @@ class SparingSwiGLU(nn.Module):
 
 def merge(module: LoraLinear) -> torch.Tensor:
     """Return W + s B A, [O, I], for all products together."""
-    base_OI, sB_OX = module.weight.base_rows(), module.weight.tail_rows()
+    base_OI, sB_OX = dense(module.weight.base_rows()), module.weight.tail_rows()
     merged_OI = torch.empty_like(base_OI, memory_format=torch.contiguous_format)
     for rows, A_XI in zip(module.product_rows, module.A.value.split(module.num_columns), strict=True):
         torch.addmm(base_OI[rows], sB_OX[rows], A_XI, out=merged_OI[rows])

@@ -6,6 +6,7 @@ from torch import nn
 from grpo.engine.device.shard import Split
 from grpo.engine.model.build import ALL_PROJECTIONS, SPLIT_BY_INPUTS
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.int8_weight import Int8Rows
 from grpo.engine.model.lora import Linear
 
 SAME = "same"  # every shard has the parameter, and its gradient
@@ -13,7 +14,7 @@ PARTIAL = "partial"  # every shard has the parameter, and a term of its gradient
 Share = Split | str
 
 
-def split_of(model: Decoder, name: str, part: torch.Tensor) -> Split | None:
+def split_of(model: Decoder, name: str, part: torch.Tensor | Int8Rows) -> Split | None:
     """Return how the shards share a tensor of a checkpoint; None if each has all of it.
 
     name: Hugging Face's. part: what this shard has of it, or a tensor of that shape.

@@ -13,7 +13,8 @@ from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
-from grpo.engine.model.lora import Linear
+from grpo.engine.model.int8_weight import Int8Rows
+from grpo.engine.model.lora import Linear, LoraLinear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.slices import split_of
 
@@ -77,9 +78,10 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
     return model
 
 
-def named_tensors(model: Decoder) -> dict[str, torch.Tensor]:
+def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:
     """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named = {"model.embed_tokens.weight": model.embedding.source, "model.norm.weight": model.norm.weight.source}
+    named: dict[str, torch.Tensor | Int8Rows] = {"model.embed_tokens.weight": model.embedding.source}
+    named["model.norm.weight"] = model.norm.weight.source
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.source
     for number, block in enumerate(model.blocks):
@@ -170,9 +172,10 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    if linear is None or part not in linear.rank_slices:
+    assert isinstance(tensor, torch.Tensor)  # 8 bits are never saved: see Policy.save_merged
+    if not isinstance(linear, LoraLinear) or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)

@@ -46,7 +46,7 @@ class DecodeGraphs:
             return
         key = rows, params.temperature, params.top_k, params.top_p
         if key not in self.graphs:
-            self.graphs[key] = self._captured(rows, params, head_VD)
+            self.graphs[key] = self._captured(self.capture, rows, params, head_VD)
         for _ in range(steps):
             self.graphs[key].replay()
 
@@ -56,11 +56,13 @@ class DecodeGraphs:
         attend = DecodeAttention.over_all_positions(self.slots.cache, positions_B, self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
-    def _captured(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> torch.cuda.CUDAGraph:
+    def _captured(
+        self, capture: CudaCapture, rows: int, params: SamplingParams, head_VD: torch.Tensor
+    ) -> torch.cuda.CUDAGraph:
         """Capture a step as a graph. All rows count as ended meanwhile, so the warm-up changes nothing."""
         ended_B = self.slots.ended_B.clone()
         self.slots.ended_B.fill_(True)
-        graph = self.capture(lambda: self.step(rows, params, head_VD))
+        graph = capture(lambda: self.step(rows, params, head_VD))
         self.slots.ended_B.copy_(ended_B)
         return graph
 

@@ -20,14 +20,16 @@ from typing import Protocol
 
 import torch
 
-from grpo.algorithm.schema import Completion, Layout
+from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
 from grpo.engine.attention.decode import DecodeAttention
+from grpo.engine.attention.flash import FlashPackedAttention
+from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, rotate
-from grpo.engine.model.decoder import Attend, Decoder
+from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
@@ -144,7 +146,7 @@ class Sampler:
         waiting: deque[_Sequence] = deque()
         for number in range(total):
             waiting.append(_Sequence(number, number // num_generations, limits[number], seeds[number]))
-        done: list[Completion | None] = [None] * total
+        done: dict[int, Completion] = {}
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
@@ -159,7 +161,8 @@ class Sampler:
                     if on_finish:
                         on_finish(sequence.number, completion)
                 finished = running.collect()
-        return [done[start : start + num_generations] for start in range(0, total, num_generations)]
+        numbers = range(total)
+        return [[done[n] for n in numbers[start : start + num_generations]] for start in numbers[::num_generations]]
 
     @torch.inference_mode()
     def stream(
@@ -237,7 +240,7 @@ class _Running:
             start = waiting[0].start
             if start not in self.prefilled:
                 self._prefill(waiting, free)
-            entering = []
+            entering: list[_Sequence] = []
             while waiting and waiting[0].start == start and len(entering) < free:
                 entering.append(waiting.popleft())
             self._enter(entering)
@@ -251,7 +254,8 @@ class _Running:
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
         wanted = {of.start: self._ids(of) for of in islice(waiting, free) if of.start not in self.prefilled}
-        chosen, tokens = [], 0
+        chosen: list[tuple[int, int]] = []
+        tokens = 0
         for start in wanted:
             tokens += len(wanted[start]) - 1
             if chosen and tokens > self.sampler.prefill_tokens:
@@ -263,7 +267,8 @@ class _Running:
             nothing_L2KSE = self.cache.kv_L2BKSE[:, :, 0, :, :0]
             self.prefilled.update(dict.fromkeys(chosen, nothing_L2KSE))
             return
-        ids, positions = [], []
+        ids: list[int] = []
+        positions: list[int] = []
         for start, length in zip(chosen, lengths, strict=True):
             ids += wanted[start][:length]
             positions += range(length)
@@ -356,15 +361,16 @@ class _Running:
         slots, before, count = self.slots, self.live[slot].so_far, int(self.slots.count_B[slot])
         new = slice(len(before.ids), count)
         ids, logps, cuts = (of_all[slot, new].tolist() for of_all in (slots.ids_BX, slots.logps_BX, slots.cuts_BX))
-        reason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
+        reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
         return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
 
 
 class _RecordingAttention:
     """Attention that also keeps the keys (rotated) and values of each layer."""
 
-    def __init__(self, attend: Attend):
-        self.attend, self.layers = attend, []
+    def __init__(self, attend: PackedAttention | FlashPackedAttention):
+        self.attend = attend
+        self.layers: list[torch.Tensor] = []
 
     def __call__(
         self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
