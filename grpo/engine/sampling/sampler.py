@@ -175,7 +175,8 @@ class Sampler:
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
             waiting = deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)])
-            number, finished = 0, []  # of the tokens that were yielded
+            number = 0  # of the tokens that were yielded
+            finished: list[tuple[_Sequence, Completion]] = []
             while not finished:
                 finished = running.resume(waiting, wait=True) if running.paused else []
                 running.admit(waiting)
@@ -298,7 +299,7 @@ class _Running:
     def resume(self, waiting: deque[_Sequence], wait: bool) -> list[tuple[_Sequence, Completion]]:
         """Put the sequences whose tools have answered before the waiting ones; return those whose tools have failed."""
         failed = []
-        for number, completion in self.calls.take(wait):
+        for number, completion in self.calls.take(wait) if self.calls else ():
             sequence = self.paused.pop(number)
             if completion.failure:
                 failed.append((sequence, completion))
