@@ -326,7 +326,7 @@ class KnowledgeKeys:
 
 @dataclass(frozen=True)
 class ToolKeys:
-    tools: list[str] = key((), "first")
+    tools: tuple[str, ...] = key((), "first")
     """Functions from a text to a text that a completion may call: search (in knowledge_base), package.module:function,
     path/file.py:function. <search>text</search> calls one, and <result>what it gives</result> follows. Stage 1 trains
     no results of theirs."""
