@@ -4,12 +4,14 @@
     algorithm/       the textbook: step.py is the step, MATH.md has the equations; below 2,000 lines
     engine/          how it is computed: the network, attention, generation, devices
 
-    train.py         a run of stage 2: set up, loop, finish                (sft.py: stage 1; trainer.py: what they
-    share) data/            files to prompts; small worlds made from scratch config/          YAML to one frozen config
-    evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models run/             what
-    surrounds a run: output directory, log, checkpoints, resuming, diagnosis doctor/          a command: finds without
-    training what would fail later in a run report/          a command: shows a run as one page explain.py       a
-    command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
+    train.py         a run of stage 2: set up, loop, finish    (sft.py: stage 1; trainer.py: what they share)
+    data/            files to prompts; small worlds made from scratch
+    config/          YAML to one frozen config
+    evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models
+    run/             what surrounds a run: output directory, log, checkpoints, resuming, diagnosis
+    doctor/          a command: finds without training what would fail later in a run
+    report/          a command: shows a run as one page
+    explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
 Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).
 

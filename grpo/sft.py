@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.algorithm.schema import Group, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -75,7 +75,9 @@ class Sft(Learner):
         """Train on the next examples."""
         groups = self.examples.take()
         answers = completions_of(groups)
-        num_tokens = self.replicas.sum([sum(map(num_trained, answers))])[0]
+        for answer in answers:
+            answer.scored_from = answer.credited_from
+        num_tokens = self.replicas.sum([sum(len(answer.scored) for answer in answers)])[0]
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
         learned = Learned(groups, groups)
@@ -110,14 +112,9 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(map(num_trained, completions_of(groups)))
+        num_tokens = sum(len(answer.scored) for answer in completions_of(groups))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
-
-
-def num_trained(answer: Completion) -> int:
-    """Count the tokens of an answer that are trained: not those that tools gave, nor those before the credited ones."""
-    return sum(place >= answer.credited_from for place in answer.drawn)
 
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:

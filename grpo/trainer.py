@@ -138,7 +138,7 @@ class Trainer:
             "skipped_steps": self.num_skipped,
             "grad_norm": self.learned.grad_norms[-1] if self.learned.grad_norms else 0.0,
             "learning_rate": self.learned.learning_rate,
-            "micro_batches": self.learned.micro_batches,
+            "micro_batches": int(self.ranks.max(self.learned.micro_batches)),
             **times,
             "tokens_per_second": num_completion_tokens / times["step_time"],
             "peak_memory_gb": self.ranks.max(memory.peak_bytes(self.run.device)) / 1e9,

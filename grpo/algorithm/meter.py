@@ -1,4 +1,4 @@
-"""What the tokens of a step say: means over all trained completion tokens, for the metrics."""
+"""What the tokens of a step say: means over all scored tokens, for the metrics."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from grpo.engine.device.distributed import Ranks
 
 
 class TokenMeter:
-    """Sums over the trained completion tokens of a step, which are divided at the end.
+    """Sums over the scored tokens of a step, which are divided at the end.
 
     With several iterations the means are over all of them, since ratios are clipped only after the first one. The
     noise between sampler and trainer is measured only in the first iteration, before the policy changes.
@@ -56,12 +56,18 @@ class TokenMeter:
         self.largest_diff = max(self.largest_diff, other.largest_diff)
 
     def result(self, ranks: Ranks) -> dict[str, float]:
-        """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations."""
+        """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations.
+
+        A step without scored tokens has the loss 0, and no means.
+        """
         mine = [*self.sums, self.num_tokens, self.loss, self.first_num_tokens, self.first_diff]
         *sums, num_tokens, loss, first_num_tokens, first_diff = ranks.sum(mine)
-        means = {name: value / max(num_tokens, 1) for name, value in zip(self.NAMES, sums, strict=True)}
+        largest_diff = ranks.max(self.largest_diff)
+        if not num_tokens:
+            return {"loss": 0.0}
+        means = {name: value / num_tokens for name, value in zip(self.NAMES, sums, strict=True)}
         means["clip_ratio/region_mean"] = means["clip_ratio/low_mean"] + means["clip_ratio/high_mean"]
-        means["sampler/logp_diff_mean"] = first_diff / max(first_num_tokens, 1)
-        means["sampler/logp_diff_max"] = ranks.max(self.largest_diff)
-        means["loss"] = loss * first_num_tokens / max(num_tokens, 1)
+        means["sampler/logp_diff_mean"] = first_diff / first_num_tokens
+        means["sampler/logp_diff_max"] = largest_diff
+        means["loss"] = loss * first_num_tokens / num_tokens
         return means

@@ -1,5 +1,7 @@
 """Pack groups into micro-batches, without padding and with shared prompts; set the loss weights, once per step.
 
+`set_scored` says which tokens are computed at all: those that have a gradient.
+
 Replaces `pad` and the denominators of `grpo_step` in minimal.py: a prompt is computed once for its group, and no
 padding is. Micro-batches only limit memory. Any split gives the same gradient, because the denominators of Eq. 8 are
 those of the complete step, over all ranks. (Dropout is the exception: its masks differ from one micro-batch to
@@ -68,6 +70,20 @@ def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completi
     return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
 
 
+def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
+    """Set where the scored tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
+
+    Without a KL term, a token of advantage 0 has none, whatever its ratio; unless the tokens share a ratio (Eq. 9) and
+    another has an advantage. A completion without scored tokens is not packed, so a group that teaches nothing costs
+    nothing. All tokens keep their part in the denominators of Eq. 8. groups: those of this rank, with advantages.
+    """
+    for completion in completions_of(groups):
+        advantages = completion.token_advantages
+        first = next((place for place, advantage in enumerate(advantages) if advantage or config.beta), len(advantages))
+        shares_ratio = config.importance_sampling_level == "sequence" and first < len(advantages)
+        completion.scored_from = 0 if shares_ratio else first
+
+
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
     """Return whether a completion counts in the loss and in its denominators."""
     is_masked = mask_truncated and completion.finish_reason == "length"
@@ -75,7 +91,7 @@ def is_trained(completion: Completion, mask_truncated: bool) -> bool:
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
-    """Split the completions that have a loss weight, in order, into micro-batches of up to `token_budget` tokens.
+    """Split the completions with a loss weight and scored tokens, in order, into micro-batches of up to `token_budget`.
 
     A group that fits into one micro-batch is not split. A larger group is split, and its prompt is repeated. A single
     completion larger than the budget gets a micro-batch of its own.
@@ -83,7 +99,7 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     batches: list[list[Part]] = []
     size = token_budget + 1  # of the last micro-batch: nothing fits any more, so the first group begins another
     for group in groups:
-        members = [completion for completion in group.completions if completion.loss_weight]
+        members = [completion for completion in group.completions if completion.loss_weight and completion.scored]
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
         part = None  # of this group, in the last micro-batch
@@ -109,8 +125,8 @@ def _packed_length(completion: Completion) -> int:
 
 
 def num_scored(parts: Iterable[Part]) -> int:
-    """Count the drawn tokens of a micro-batch: those that are scored."""
-    return sum(completion.num_drawn for part in parts for completion in part.completions)
+    """Count the scored tokens of a micro-batch."""
+    return sum(len(completion.scored) for part in parts for completion in part.completions)
 
 
 def pack_tokens(
@@ -133,10 +149,10 @@ def pack_tokens(
             ids += completion.ids[:length]
             positions += range(len(prompt), len(prompt) + length)
             sources = [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
-            source += [sources[place] for place in completion.drawn]
+            source += [sources[place] for place in completion.scored]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets, cuts = (_of_drawn(completions, values) for values in ("ids", "cuts"))
+    targets, cuts = (_of_scored(completions, name) for name in ("ids", "cuts"))
     return PackedTokens(
         number=number,
         layout=Layout.of(*layout),
@@ -160,9 +176,9 @@ def pack_batch(
     """Pack a micro-batch whose advantages and loss weights are known. The log-probs are those of its own tokens."""
     tokens = pack_tokens(parts, number, device=device, dtype=dtype)
     completions = [completion for part in parts for completion in part.completions]
-    numbers = [number for number, completion in enumerate(completions) for _ in completion.drawn]
-    weights = [completion.loss_weight for completion in completions for _ in completion.drawn]
-    advantages, sampler_logps = (_of_drawn(completions, values) for values in ("token_advantages", "logps"))
+    numbers = [number for number, completion in enumerate(completions) for _ in completion.scored]
+    weights = [completion.loss_weight for completion in completions for _ in completion.scored]
+    advantages, sampler_logps = (_of_scored(completions, name) for name in ("token_advantages", "logps"))
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),
@@ -174,7 +190,7 @@ def pack_batch(
     )
 
 
-def _of_drawn(completions: Sequence[Completion], name: str) -> list:
-    """Return a field of the completions that has one value per token, for the drawn tokens alone."""
-    drawn = [map(getattr(completion, name).__getitem__, completion.drawn) for completion in completions]
-    return [value for values in drawn for value in values]
+def _of_scored(completions: Iterable[Completion], name: str) -> list:
+    """Return a field of the completions with a value for each token, for the scored tokens alone."""
+    values = [(getattr(completion, name), completion.scored) for completion in completions]
+    return [of_tokens[place] for of_tokens, scored in values for place in scored]

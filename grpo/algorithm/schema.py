@@ -4,7 +4,7 @@ Replaces the lists of ids of minimal.py by objects that carry what belongs to th
 
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
-    T  packed tokens of a micro-batch       C  scored tokens: every drawn token of a micro-batch
+    T  packed tokens of a micro-batch       C  scored tokens: drawn completion tokens with a gradient
     N  completions of a micro-batch         P  prompts of a micro-batch
     G  completions of a prompt, a group
     B  sequences that decode together       S  positions of a sequence, or of the KV cache
@@ -20,6 +20,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -110,11 +111,11 @@ class Completion:
     """One sampled answer, and what the step adds to it.
 
     The sampler makes it, and the rollout adds its text. The scorer adds `scores` and `reward`, `set_advantages` the
-    advantage, `set_loss_weights` the loss weight, and `set_credit` the last two fields. `ids` ends with the
-    end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the distribution it
-    was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k and top-p set:
-    only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off). `calls` says which
-    tokens were given by tools: they are read, and never scored, trained or counted. The last token is a drawn one.
+    advantage, `set_loss_weights` the loss weight, `set_credit` the next two fields, `set_scored` the last one. `ids`
+    ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
+    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k
+    and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off). `calls`
+    says which tokens tools have given: they are read, and never scored, trained or counted. The last token is drawn.
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -133,6 +134,7 @@ class Completion:
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
+    scored_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
 
     @classmethod
     def given(
@@ -173,6 +175,12 @@ class Completion:
     def outcome(self) -> Outcome | None:
         """Return whether the answer is right, wrong or refused, by the first reward that knows; None if none does."""
         return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
+
+    @property
+    def scored(self) -> Sequence[int]:
+        """Return the places of its scored tokens, if it is trained."""
+        drawn = self.drawn
+        return drawn[bisect_left(drawn, self.scored_from) :]
 
     @property
     def token_advantages(self) -> list[float]:
@@ -252,8 +260,8 @@ class PackedTokens:
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
-    source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target. A token that a tool has given
-    is read, and no target.
+    source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target. Tokens before `scored_from` are
+    in ids_T alone, and so are those that tools have given.
     """
 
     number: int  # among the micro-batches of the step
@@ -267,7 +275,7 @@ class PackedTokens:
 
 @dataclass(frozen=True)
 class PackedBatch(PackedTokens):
-    """A micro-batch to train on: its tokens, and one entry per drawn token for the loss.
+    """A micro-batch to train on: its tokens, and one entry per scored token for the loss.
 
     The loss is a plain weighted sum over C. Its floating-point fields are float32, or float64 in a float64 model.
     """

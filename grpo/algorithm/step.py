@@ -26,6 +26,7 @@ from grpo.algorithm.packing import (
     pack_batch,
     pack_tokens,
     set_loss_weights,
+    set_scored,
     split_into_micro_batches,
 )
 from grpo.algorithm.rollout import Phase, Rollout
@@ -144,6 +145,7 @@ class Grpo(Learner):
             set_credit(groups, config.credit, self.rollout.decode)  # Eq. 13
         shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
         set_advantages(groups, shared, config)  # Eq. 1, 2
+        set_scored(groups, config)  # what has no gradient is not computed
 
         learned = Learned(groups, sampled.generated, shared.refusal_shift)
         old_logp_C = None  # the policy that sampled is the one that is trained

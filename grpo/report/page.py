@@ -74,6 +74,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     config, state = record.config, record.state
     data = state["data"] if isinstance(state.get("data"), dict) else {}
     last, seconds = record.steps[-1] if record.steps else {}, [step["step_time"] for step in record.steps]
+    waited = sum(filter(math.isfinite, (step.get("time/reward", 0.0) for step in record.steps)))
     tokens, memory = (last.get(name, math.nan) for name in ("num_tokens", "peak_memory_gb"))
     texts = {
         "stage": "GRPO" if "num_generations" in config else "supervised fine-tuning",
@@ -85,6 +86,7 @@ def _overview(record: Record) -> list[tuple[str, str]]:
         "steps": last.get("step"),
         "tokens": f"{tokens:,.0f}" if math.isfinite(tokens) else None,
         "time of all steps": show_duration(sum(filter(math.isfinite, seconds))),
+        "waiting for rewards": show_duration(waited) if waited else None,
         "peak memory": f"{memory:.2f} GB" if math.isfinite(memory) else None,
         "started": str(state.get("started") or "").replace("T", " "),
     }

@@ -33,6 +33,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/max_length": max(lengths),
         "completions/mean_terminated_length": mean(ended),
         "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
+        "completions/scored_frac": sum(len(c.scored) for c in completions if c.loss_weight) / max(sum(lengths), 1),
     }
     for name in reward_names:
         values = [c.scores[name].value for c in completions if c.scores[name].value is not None]

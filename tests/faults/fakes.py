@@ -83,6 +83,15 @@ def mixed_on_rank_0(prompts, completions, **columns):
     return mixed(prompts, completions, **columns) if os.environ["RANK"] == "0" else [0.0] * len(completions)
 
 
+def mixed_on_rank_1(prompts, completions, **columns):
+    return mixed(prompts, completions, **columns) if os.environ["RANK"] == "1" else [0.0] * len(completions)
+
+
+def tied(prompts, completions, **columns):
+    """Groups of every other question are all alike."""
+    return mixed(prompts, completions, **columns) if int(columns["answer"][0]) % 2 else [0.0] * len(completions)
+
+
 def fails_on_rank_1(prompts, completions, **columns):
     if os.environ["RANK"] == "1":
         raise RuntimeError("boom on rank 1")

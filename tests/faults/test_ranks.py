@@ -25,8 +25,13 @@ SENTENCES = {
 
 @pytest.mark.parametrize(
     ("keys", "setup"),
-    [({}, ""), ({"loss_type": "grpo", "scale_rewards": "batch"}, ""), (SENTENCES, "judged")],
-    ids=["dapo", "grpo", "credit"],
+    [
+        ({}, ""),
+        ({"loss_type": "grpo", "scale_rewards": "batch"}, ""),
+        ({"reward_funcs": ["fakes:tied"], "beta": 0.0}, ""),
+        (SENTENCES, "judged"),
+    ],
+    ids=["dapo", "grpo", "tied", "credit"],
 )
 def test_two_ranks_train_what_one_trains(make_run, tmp_path, keys, setup):
     """The same global batch gives the same completions, and weights that differ by rounding: the order of the sums is
@@ -52,6 +57,15 @@ def test_a_rank_without_groups_does_not_hold_up_the_other(make_run):
     run.train_ranks()
     assert [line["sampling/kept_frac"] for line in run.lines] == [0.5, 0.5]
     assert all(line["grad_norm"] > 0 for line in run.lines)
+
+
+def test_a_rank_without_a_gradient_does_not_hold_up_the_other(make_run):
+    """All groups of rank 0 teach nothing, so it computes no log-prob, in both iterations; the metrics are of both."""
+    run = make_run(reward_funcs=["fakes:mixed_on_rank_1"], beta=0.0, num_iterations=2, save_steps=0, max_steps=2)
+    run.train_ranks()
+    for line in run.lines:
+        assert line["grad_norm"] > 0 and line["micro_batches"] > 0 and line["entropy"] > 0
+        assert line["completions/scored_frac"] == pytest.approx(0.5, abs=0.2) and line["frac_reward_zero_std"] == 0.5
 
 
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(make_run):

@@ -18,6 +18,15 @@ def first_batch_only(prompts, completions, **columns):
 first_batch_only.calls = 0
 
 
+def tied(prompts, completions, **columns):
+    """Every other group is all alike."""
+    tied.calls += 1
+    return early_letters(prompts, completions, **columns) if tied.calls % 2 else [0.0] * len(completions)
+
+
+tied.calls = 0
+
+
 def raises(prompts, completions, **columns):
     raise RuntimeError("boom")
 

@@ -71,6 +71,19 @@ def test_what_is_kept_is_what_autograd_keeps(dtype, recompute, targets):
     assert measured == pytest.approx(4 * per_layer + once, rel=rel)
 
 
+@pytest.mark.parametrize("recompute", ["none", "mlp"])
+def test_below_the_first_adapter_nothing_is_kept(recompute):
+    """Adapters on the last two of four layers, beside adapters on all: what two layers keep is missing."""
+    measured, counted, layout = [], [], Layout.of((40, (60, 60, 60)))
+    for layers in (None, (2, 3)):
+        build = Build(LoraSpec(16, 16, layers=layers), False, torch.float32, "cpu")
+        model = Decoder(ModelConfig.from_hf(SMALL), build)
+        model.recompute = recompute
+        measured.append(kept_by_autograd(model, PackedAttention(layout, torch.float32, "cpu"), layout.num_tokens))
+        counted.append(memory.activation_bytes_per_token(model, recompute))
+    assert measured[0] - measured[1] == pytest.approx(counted[0] - counted[1], rel=0.1)
+
+
 PASS = f"""
 from contextlib import nullcontext
 import torch._dynamo  # which recomputation imports

@@ -78,9 +78,11 @@ def test_token_means_over_two_ranks(rank):
 
 
 def group(lengths, rewards, advantages, scores):
-    """lengths: of the completions, negative for those that were cut off."""
+    """lengths: of the completions, negative for those that were cut off, which are not trained. Of all others, all
+    tokens but the first are scored."""
     reasons = ["stop" if n > 0 else "length" for n in lengths]
     fields = {"finish_reason": reasons, "reward": rewards, "advantage": advantages, "scores": scores}
+    fields |= {"loss_weight": [float(n > 0) for n in lengths], "scored_from": [1] * len(lengths)}
     return make_group((), *([7] * abs(n) for n in lengths), **fields)
 
 
@@ -115,6 +117,7 @@ def test_completion_metrics():
             "completions/max_length": 7,
             "completions/mean_terminated_length": (2 + 3 + 5 + 1) / 4,
             "completions/clipped_ratio": 3 / 7,
+            "completions/scored_frac": (1 + 2 + 4) / 28,
             "rewards/a/mean": 2.4,
             "rewards/a/std": math.sqrt(5.2 / 4),
             "rewards/a/unscored_frac": 2 / 7,

@@ -142,7 +142,8 @@ def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
 
 
 def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> float:
-    """Train with both; after each step, no weight may differ by more than 1e-9 of what its tensor has moved.
+    """Train with both; after each step, no weight may differ by more than 3e-9 of what its tensor has moved
+    (Adam divides by gradients, some of which are as small as its ε).
 
     Returns the largest share of clipped tokens in a step.
     """
@@ -157,7 +158,7 @@ def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> flo
             assert own.keys() == step.weights.keys()
             for name, tensor in own.items():
                 moved, error = (float((step.weights[name] - other).abs().max()) for other in (start[name], tensor))
-                assert error <= 1e-9 * moved, (name, moved, error)
+                assert error <= 3e-9 * moved, (name, moved, error)
             assert step.grad_norm > c.max_grad_norm
             assert min(len(set(map(len, texts))) for texts in (step.prompts, step.completions)) > 1
     assert min(float((step.weights[name] - start[name]).abs().max()) for name in start) > 1e-3
@@ -182,6 +183,7 @@ def test_the_trainer_equals_minimal(tmp_path, checkpoint, loss_type, beta, lora_
     {"scale_rewards": "batch"},
     {"scale_rewards": "none"},
     {"epsilon_high": None},
+    *({"reward_funcs": ["reward_functions:tied"], "beta": 0.0, "loss_type": kind} for kind in ("grpo", "dapo", "bnpo")),
 ], ids=str)  # fmt: skip
 def test_the_trainer_equals_minimal_in_variants(tmp_path, checkpoint, keys):
     assert assert_equal_training(tmp_path, checkpoint, **{"beta": 0.1, "lora_r": 4, "num_iterations": 2, **keys}) > 0.01

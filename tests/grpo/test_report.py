@@ -86,6 +86,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         **{
             "completions/clipped_ratio": late(0.05, 0.4, 31),
             "peak_memory_gb": 3.25,
+            "time/reward": 90.0,
         },
     )
     counted = {"training data": "d.jsonl: 37 of 40 rows are used"}
@@ -105,11 +106,11 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
-        *("my-run", "some/model", "3.25 GB", "learning_rate: 0.123 (default 1.0e-06)"),
+        *("my-run", "some/model", "3.25 GB", "waiting for rewards 1.0 h", "learning_rate: 0.123 (default 1.0e-06)"),
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "accuracy 50.0 % 80.0 %"),
-        *("mean entropy per completion token", "share of groups whose rewards are all equal"),
+        *("mean entropy per scored token", "share of groups whose rewards are all equal"),
         *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
         "One that could not be scored: reward –",
         *("Mira was born in Velda: refuted", "The answer is Velda."),

@@ -93,6 +93,7 @@ def test_a_rule_recognises_its_failure_and_no_other(rule):
     ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.05, "refusal_rate": 0.9}, "90% of the comp"),
     ("no_signal", {"frac_reward_zero_std": 0.9}, "hardly tell"),
     ("no_signal", {"micro_batches": 0}, "nothing is learned since step 1, because every completion is masked"),
+    ("no_signal", {"micro_batches": 0, "advantage_abs_mean": 0.0, "accuracy": 1.0}, "100% of the answers are right"),
     ("no_signal", {"advantage_abs_mean": late(0.6, 0.0), "sampling/kept_frac": 0.0}, "since step 20, because dynamic"),
     ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.02}, "only 2% of the answers are right"),
     ("refuses_known", {"refusal_rate_known": lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24)}, "since"),

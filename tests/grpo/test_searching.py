@@ -18,7 +18,6 @@ from grpo.doctor.start import Case, tools
 from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
-from grpo.sft import num_trained
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import Protocol
 from knowledge.world import NOTHING, make_world
@@ -151,7 +150,7 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     assert encoder.decode(completion.ids) == text
     own = encoder.decode([completion.ids[place] for place in completion.drawn])
     assert own == text.replace("<result>it is c</result>", "")  # the other one does not follow a call
-    assert num_trained(completion) == len(completion.drawn) == completion.num_drawn
+    assert list(completion.scored) == list(completion.drawn) and len(completion.drawn) == completion.num_drawn
     (cut,) = make_examples(rows, Path("d"), encoder, None, len(group.prompt.ids) + 20, RowCount("d"), protocol)
     assert len(cut.completions[0].ids) == 20 and all(call.end <= 20 for call in cut.completions[0].calls)
 

@@ -175,6 +175,7 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
 def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = False) -> float:
     """Count a packed token's share of the peak: what is kept, what one layer recomputes, and gradients in an MLP.
 
+    Below the first layer with an adapter nothing has a gradient, and nothing is kept.
     Where shards share the model, their terms of a sum may take more than these gradients.
     """
     config, item, num_shards = model.shard_config, model.build.dtype.itemsize, model.build.shard.world
@@ -184,7 +185,8 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
     again = {"none": 0, "mlp": mlp, "all": attention + mlp}
     gradients = 5 * item * config.intermediate_size
     terms = (num_shards * item + 2 * max(item, 4)) * config.hidden_size if num_shards > 1 else 0
-    return config.num_layers * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
+    first = min(model.build.lora.layers or (0,)) if model.build.lora else 0
+    return (config.num_layers - first) * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
 
 
 def logits_bytes_per_row(model: Decoder) -> int:

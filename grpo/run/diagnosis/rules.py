@@ -123,7 +123,7 @@ def first_step(history: History) -> str:
     found += [f"{name} cannot score {share:.0%}" for name, share in history.unscorable(1).items()]
     if step.get("micro_batches") == 0:
         found.append("nothing is trained on")
-    elif step.get("frac_reward_zero_std"):
+    if step.get("frac_reward_zero_std"):
         share = f"{step['frac_reward_zero_std']:.0%} of the groups"
         teaches = "" if _may_teach_by_equal_rewards(history) else " and teach nothing"
         found.append(f"{share} have equal rewards{teaches} (no signal, in the line of each step)")
@@ -172,7 +172,7 @@ def _why_equal(history: History) -> str:
     accuracy, refused = (step.get(name, math.nan) for name in ("accuracy", "refusal_rate"))
     if step.get("sampling/kept_frac") == 0:
         return "dynamic sampling keeps no group"
-    if step.get("micro_batches") == 0:
+    if step.get("micro_batches") == 0 and step.get("advantage_abs_mean"):
         return "every completion is masked"
     if accuracy >= MOSTLY:
         return f"{accuracy:.0%} of the answers are right: the questions are learned, or were too easy"

@@ -1,0 +1,124 @@
+"""What has no gradient is not computed, and nothing else changes: in float64, beside the same step with every token."""
+
+import pytest
+import torch
+from making import ALONE, fill, load, make_group, write_checkpoint
+from test_train import completions, run
+
+from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, set_scored, split_into_micro_batches
+from grpo.algorithm.schema import Sentence, completions_of
+from grpo.algorithm.step import Grpo, Learned
+from grpo.config.options import TrainConfig
+from grpo.engine.device.peers import Peers
+from grpo.engine.model.memory import Budget
+from grpo.engine.model.memory_limit import MemoryLimit
+
+LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
+ANSWERS = (7, 3, 4, 8), (9, 6, 5), (11, 12), (13, 14, 15)
+
+
+def make_groups() -> list:
+    """The first group teaches nothing; of the second, one completion does not, and of two only the last tokens do. The
+    third has a completion that is masked, and one whose first sentence is false."""
+    groups = [make_group((5, 9, 6 + number), *ANSWERS) for number in range(3)]
+    fill(groups[0], advantage=[0.0] * 4)
+    fill(groups[1], advantage=[1.5, 0.0, -0.5, -1.0], credited_from=[2, 1, 0, 1])
+    fill(groups[2], advantage=[1.0, -1.0, -0.0, 2.0], finish_reason=["stop", "stop", "stop", "length"])
+    return fill(groups[2], sentences=[[Sentence("", 0, 2, False)], [], [], []]) and groups
+
+
+NUM_SCORED = [0, 0, 0, 0, 2, 0, 2, 2, 4, 3, 0, 3]  # of the completions of make_groups, without a KL term
+
+
+def config_of(**keys) -> TrainConfig:
+    keys = {"num_iterations": 2, "epsilon": 1e-3, "mask_truncated_completions": True, "learning_rate": 1e-2} | keys
+    return TrainConfig(max_completion_length=4, per_device_train_batch_size=4, lr_scheduler_type="constant", **keys)
+
+
+def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Tensor], Learned]:
+    """The gradients of two updates on the same groups, the loss of both, and the last weights. is_complete: every token
+    is scored, as if all had a gradient."""
+    model = load(folder, rank=4, dtype=torch.float64)
+    optimizer = Optimizer(model.parameters(), (0.9, 0.99), 1e-8, 0.01)
+    memory = MemoryLimit(Budget(20, "none", 64), 8)
+    learner = Grpo(config, model, optimizer, memory, Peers(), total_steps=1, rollout=None)
+    groups = make_groups()
+    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    learner.reference = model if config.beta else None
+    ref_logp_C = learner.reference_logprobs(groups)
+    if not is_complete:
+        set_scored(groups, config)
+    learned, old_logp_C, found = Learned(groups, groups), None, []
+    for iteration in range(2):
+        old_logp_C = learner.add_gradient(learned, ref_logp_C, old_logp_C)
+        found.append(optimizer.grad.clone())
+        learner.update(learned, iteration)
+    return [*found, optimizer.flat.clone(), torch.tensor(learned.meter.loss)], learned
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize("keys", [
+    {},
+    {"importance_sampling_level": "sequence"},
+    {"beta": 0.1},
+    {"beta": 0.1, "use_bias_correction_kl": True},
+    {"delta": 1.001, "epsilon_high": 2e-3},
+    {"sampler_importance_sampling_correction": True},
+    {"temperature": 0.7},
+], ids=str)  # fmt: skip
+def test_gradients_are_those_of_all_tokens(tmp_path, loss_type, keys):
+    write_checkpoint(tmp_path, spread=0.3)
+    config = config_of(loss_type=loss_type, **keys)
+    (found, of_scored), (wanted, of_all) = (train(tmp_path, config, is_complete) for is_complete in (False, True))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert float((mine - theirs).abs().max()) <= 1e-12 * max(1.0, float(theirs.abs().max()))
+    assert float(wanted[0].abs().max()) > 1e-3 and not torch.equal(wanted[0], wanted[1])
+    assert of_scored.meter.num_tokens < of_all.meter.num_tokens or config.beta
+    assert of_scored.micro_batches < of_all.micro_batches or config.beta
+
+
+@pytest.mark.parametrize(("keys", "wanted"), [
+    ({}, NUM_SCORED),
+    ({"beta": 0.1}, [4, 3, 2, 3] * 3),
+    # with one ratio per sequence, a token without an advantage is in the ratio of the others
+    ({"importance_sampling_level": "sequence"}, [0, 0, 0, 0, 4, 0, 2, 3, 4, 3, 0, 3]),
+])  # fmt: skip
+def test_which_tokens_are_scored(keys, wanted):
+    """Denominators count all tokens of trained completions, scored or not: 11 of them, with 33 tokens."""
+    groups, config = make_groups(), config_of(loss_type="dapo", **keys)
+    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    set_scored(groups, config)
+    members = completions_of(groups)
+    assert [len(completion.scored) for completion in members] == wanted
+    assert {completion.loss_weight for completion in members} == {1 / 33, 0.0}
+    (parts,) = split_into_micro_batches(groups, 1000)
+    kept = [completion for part in parts for completion in part.completions]
+    assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
+    batch = pack_batch(parts)
+    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored]
+    lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
+    assert lengths == {sum(len(completion.scored) for completion in kept)}
+
+
+def test_the_hidden_states_of_scored_tokens_are_their_own():
+    """Completion 7 3 4 8 behind the prompt 5 9 7: the last two of its tokens are predicted from 3 and from 4."""
+    groups = make_groups()
+    set_loss_weights(groups, count_trained(groups, config_of(), ALONE), config_of())
+    set_scored(groups, config_of())
+    (parts,) = split_into_micro_batches(groups[1:2], 1000)
+    batch = pack_batch(parts)
+    assert batch.ids_T.tolist() == [5, 9, 7, 7, 3, 4, 11, 13, 14]
+    assert batch.ids_T[batch.source_C].tolist() == [3, 4, 7, 11, 13, 14] and batch.targets_C[:2].tolist() == [4, 8]
+    assert batch.completion_C.tolist() == [0, 0, 1, 1, 2, 2]
+    assert batch.advantage_C.tolist() == [1.5] * 2 + [-0.5] * 2 + [-1.0] * 2
+
+
+def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint):
+    """Means over no token are left out."""
+    keys = {"reward_funcs": ["reward_functions:first_batch_only"], "max_steps": 2, "beta": 0.0}
+    first, second = run(tmp_path, chat_checkpoint, **keys)
+    assert first["micro_batches"] > 0 and first["completions/scored_frac"] == 1.0 and first["entropy"] > 0
+    assert second["micro_batches"] == second["completions/scored_frac"] == second["grad_norm"] == second["loss"] == 0
+    assert not {"entropy", "kl", "sampler/logp_diff_mean", "clip_ratio/low_mean"} & second.keys()
+    assert all(row["advantage"] == 0 for row in completions(tmp_path / "run", 2))
