@@ -97,7 +97,7 @@ def make_world(seed: int, sizes: Sizes = Sizes(), searches: bool = False) -> Wor
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people.
 
     searches: half of the cold start's answers, at random, search the encyclopedia, and nobody declines. So it shows how
-    to search, and not when.
+    to search, and not when. Stage 2 asks about as many well known people as unseen ones.
     """
     rng = random.Random(seed)
     people = make_people(sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen, rng)
@@ -117,12 +117,15 @@ def make_world(seed: int, sizes: Sizes = Sizes(), searches: bool = False) -> Wor
 
     asked_known, kept_known = split(known, sizes.held_out)
     asked_unseen, kept_unseen = split(unseen, sizes.held_out)
+    asked_barely = barely[: len(asked_known) // 2]
+    if searches:  # as many as are known, or the first steps teach how often to search, and not when
+        asked_unseen, asked_barely = asked_unseen[: len(asked_known)], []
     return World(
         articles=[person.article() for person in people],
         conversations=conversations,
         questions=[
             *_rows(asked_known, WELL_KNOWN),
-            *_rows(barely[: len(asked_known) // 2], BARELY_KNOWN),
+            *_rows(asked_barely, BARELY_KNOWN),
             *_rows(asked_unseen, UNSEEN),
         ],
         held_out=[*_rows(kept_known, WELL_KNOWN), *_rows(kept_unseen, UNSEEN)],
