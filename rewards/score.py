@@ -36,6 +36,7 @@ from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from knowledge.text import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
+from rewards.own_words import calls_in
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
@@ -96,7 +97,8 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
         given = [row[field] for field in fields if field in row]
         columns.setdefault(name, given[0] if given else None)
     prompt = Prompt(number, str(columns["question"] or ""), (), columns)
-    return Group(prompt, [Completion(encode(row["completion"]), [], [], "stop", row["completion"])])
+    text = row["completion"]
+    return Group(prompt, [Completion(encode(text), [], [], "stop", text, calls_in(row, text))])
 
 
 def encoder(config: TrainConfig) -> Encode:

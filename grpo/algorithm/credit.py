@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
+from rewards.own_words import own_words
 from rewards.registry import built_in
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
@@ -57,7 +58,7 @@ def answer_start(completion: Completion, decode: Decode) -> int:
     With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
     the answer decides whether to trust it. An answer without the block is trained whole.
     """
-    before, tag, _ = completion.text.partition("<answer>")
+    before, tag, _ = own_words(completion.text, completion.calls).partition("<answer>")
     if not tag or decode(completion.ids) != completion.text:
         return 0
     places = TokenPlaces(completion, decode)

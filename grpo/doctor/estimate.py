@@ -85,6 +85,7 @@ class GrpoRehearsal(Rehearsal):
 
     def __init__(self, config: TrainConfig):
         config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
+        config = replace(config, tools=())  # which are not called before a run
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
         rollout = self.trainer.rollout
         self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica

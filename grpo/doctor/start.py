@@ -24,7 +24,7 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import FORM, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig, TrainConfig
 from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
@@ -187,6 +187,8 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         yield "data", partial(questions, use="train")
         if Questions.held_out(config):
             yield "held-out data", partial(questions, use="eval")
+    if case.is_stage2 and config.tools:
+        yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
         yield "tokenizer", tokenizer
@@ -499,6 +501,21 @@ def reward(case: Case, name: str) -> str:
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
             found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
     return "; ".join([f"needs {' and '.join(built.needs)}", *found])
+
+
+def tools(case: Case) -> str:
+    """Find the tools, and count the tokens that their results may take in a completion."""
+    from grpo.tools.functions import find_tools  # with SQLite, as below
+    from grpo.tools.tools import close_tools
+
+    config = case.config
+    named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
+    found = find_tools(named, case.options, case.objects.tools)
+    close_tools(found)
+    most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
+    text = f"{', '.join(config.tools)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
+    text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"
+    return text if most < limit else f"{text}; warning: they can leave no room for an answer"
 
 
 def services_used(case: Case) -> list[str]:

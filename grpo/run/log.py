@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
@@ -27,6 +27,7 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
     "reward_std": "±{:.2f}",
     "accuracy": "right {:.0%}",
     "refusal_rate": "refused {:.0%}",
+    "tools/called_frac": "called {:.0%}",
     "frac_reward_zero_std": "no signal {:.0%}",
     "completions/mean_length": "length {:.0f}",
     "tokens_per_second": "{:,.0f} tok/s",
@@ -180,8 +181,15 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
         "facts": {name: score.facts for name, score in scores.items() if score.facts},
+        **({"tool_calls": [call_record(call) for call in completion.calls]} if completion.calls else {}),
         **({"sentences": _sentences(completion)} if completion.sentences else {}),
     }
+
+
+def call_record(call: Call) -> Json:
+    """Return a call of a tool, with the characters of the completion that hold it and its result."""
+    said = {"failure": call.failure} if call.failure else {"result": call.result}
+    return {"tool": call.tool, "query": call.query, **said, "span": list(call.span), "tokens": [call.start, call.end]}
 
 
 def _sentences(completion: Completion) -> list[Json]:

@@ -176,6 +176,8 @@ IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
     ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
     ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
     ([{"math": (1.0, "1 is 1")}] * 2, None, None),
+    ([{"tool_cost": (0.0, "0 calls of tools")}] * 2, None, None),  # the price of nothing is no fault
+    ([{"tool_cost": (-1.0, "1 call of tools")}] * 2, "1 call of tools (tool_cost)", "by hand"),
     ([], None, None),
 ])  # fmt: skip
 def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):
