@@ -14,7 +14,7 @@ function of a notebook, exists only in the program: the configuration says so, a
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from grpo.config.values import expand_variables
 from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
+from grpo.tools.functions import as_tool
 from grpo.train import train as run_training
 from rewards.custom import OBJECT, as_function, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]] | Mapping[str, Iterable]
 Reward = str | Callable
+Check = Callable[[str, Any], Callable]
 DEFAULT_OUTPUT = "runs/python"
 ENDINGS = {"dataset_id_or_path": ".rows.jsonl", "eval_dataset_id_or_path": ".held_out.jsonl"}  # of files of rows
 PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "reward_funcs": "rewards"}
@@ -74,16 +76,19 @@ def train(
     list, a data set, a table, or a mapping of columns. rewards: one or several: built-in names,
     `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
     keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
-    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`. output_dir: by default that of `args`, or runs/python.
+    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, and `tools=[...]`, functions of one text. output_dir: by
+    default that of `args`, or runs/python.
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
     folder = Path(settings["output_dir"])
-    functions = _name_rewards(settings)
+    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
+    tools = _name_functions(settings, ("tools",), as_tool)
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)
-    objects = Objects(records, functions, _beside(folder, ".config.yaml"), _text(settings, functions))
+    text = _text(settings, functions | tools)
+    objects = Objects(records, functions, tools, _beside(folder, ".config.yaml"), text)
     return Result(folder, *run_training(config, notices, objects))
 
 
@@ -112,11 +117,14 @@ def _settings(named: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _name_rewards(settings: dict[str, Any]) -> dict[str, Callable]:
-    """Replace functions among the rewards by names, and return the functions by these names."""
+def _name_functions(settings: dict[str, Any], keys: Sequence[str], check: Check) -> dict[str, Callable]:
+    """Replace functions among the values of keys by names, and return the functions by these names.
+
+    check: takes a function by its name, and returns it as a run can call it.
+    """
     taken = {OBJECT + name: None for name in BUILT_IN}
     functions: dict[str, Callable] = {}
-    for key in ("reward_funcs", "eval_reward_funcs"):
+    for key in keys:
         given = settings.get(key)
         if callable(given):
             given = [given]
@@ -124,10 +132,10 @@ def _name_rewards(settings: dict[str, Any]) -> dict[str, Callable]:
             continue
         with explained(TypeError, f"{key} is {given!r:.80}", "give a name, a function, or a list of them", CONFIG):
             given = list(given)
-        for place, reward in enumerate(given):
-            if not isinstance(reward, str):
-                given[place] = name = name_function(reward, taken)
-                taken[name], functions[name] = reward, as_function(short_name(name), reward)
+        for place, function in enumerate(given):
+            if not isinstance(function, str):
+                given[place] = name = name_function(function, taken)
+                taken[name], functions[name] = function, check(short_name(name), function)
         settings[key] = given
     return functions
 

@@ -1,6 +1,7 @@
 """Measure how well a model answers a file of questions, or compare two.
 
   python -m grpo.evaluate MODEL [--data FILE] [--reward NAME] [--n 8 --temperature 0.7] [--output F.json] [key=value …]
+  python -m grpo.evaluate MODEL --without-tools
   python -m grpo.evaluate --compare A B
 
 MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
@@ -12,15 +13,17 @@ of declined answers, pass@k; and a table on stderr. A and B are the --output fil
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Group, completions_of
+from grpo.algorithm.schema import Completion, Group, Prompt, completions_of
 from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
+from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import load_prompts, prepare_rewards
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
@@ -30,11 +33,15 @@ from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_
 from grpo.evaluation.compare import compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
+from grpo.evaluation.searching import auroc_searching, decline
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
+from grpo.tools.functions import build_tools
+from grpo.tools.tools import Tools, unavailable
+from knowledge.world import NOTHING
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer
@@ -44,22 +51,44 @@ MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unless --output names another file
 
 
-def evaluate(task: Task, n: int, temperature: float, rescue: Path) -> list[Group]:
+@dataclass(frozen=True)
+class Answers:
+    """The answers to all questions.
+
+    forced: to those with an answer that calls a tool, what is said if no tool finds anything, by the prompt's row.
+    """
+
+    groups: list[Group]
+    forced: dict[int, Group]
+
+    def auroc(self) -> dict[str, float | None]:
+        """Return how well searching tells what the model does not know (see searching.py); {} without a search."""
+        if not self.forced:
+            return {}
+        groups = [self.forced.get(group.prompt.row, group) for group in self.groups]
+        return {"auroc_searching": auroc_searching(self.groups, completions_of(groups))}
+
+
+def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools: bool = False) -> Answers:
     """Answer the questions n times each, and grade the answers.
 
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
+    without_tools: to call a tool is to decline.
     """
     scorer = prepare_rewards(task.data, tell, task.questions)
     tell(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
-        groups = _generate(task, scorer, n, temperature)
-        _grade(scorer, groups, rescue, task.config.reward_funcs)
+        answers = _generate(task, scorer, n, temperature, without_tools)
+        asked_for_help = decline(answers.groups) if without_tools else []
+        _grade(scorer, [*answers.groups, *answers.forced.values()], rescue, task.config.reward_funcs)
     finally:
         scorer.close()
-    return groups
+    for completion in asked_for_help:
+        completion.scores = {name: replace(score, outcome="refused") for name, score in completion.scores.items()}
+    return answers
 
 
-def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Group]:
+def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> Answers:
     config, device = task.config, choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
@@ -67,9 +96,22 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float) -> list[Gr
     prompts = loaded.prompts
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
+    tools = build_tools(config, ChatEncoder(policy.tokenizer))
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
-    return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
+
+    def answer(prompts: Sequence[Prompt], tools: Tools | None) -> list[Group]:
+        sampler.tools = tools
+        with closing(tools) if tools else nullcontext():
+            return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
+
+    if without_tools:
+        tools.close()
+        return Answers(answer(prompts, tools.instead(unavailable)), {})
+    groups = answer(prompts, tools)
+    searched = [group.prompt for group in groups if any(completion.calls for completion in group.completions)]
+    forced = answer(searched, tools.instead(lambda query: NOTHING)) if searched else []
+    return Answers(groups, {group.prompt.row: group for group in forced})
 
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
@@ -85,7 +127,7 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
         raise UserError(what, text.replace("\n", "; "), f"correct that; {how}", code) from error
     left = [
         # those about which a service was asked and gave no usable answer
-        Group(group.prompt, [c for c in group.completions if any(False in s.asked.values() for s in c.scores.values())])
+        Group(group.prompt, [c for c in group.completions if not c.failure and _is_unanswered(c)])
         for group in groups
     ]
     if records := ungraded_records(left):
@@ -93,11 +135,17 @@ def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Seque
         tell(f"warning: a service gave no usable answer about {len(records)} answers; {how}")
 
 
-def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
+def _is_unanswered(completion: Completion) -> bool:
+    return any(False in score.asked.values() for score in completion.scores.values())
+
+
+def _summarise(config: TrainConfig, answers: Answers) -> dict[str, Any]:
     """Return the measures over all questions and over each part of them; print them as a table."""
+    groups = answers.groups
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
+    parts[""] |= answers.auroc()
     tell(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
         tell(f"note: {note}")
@@ -129,8 +177,10 @@ def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
     """Evaluate a model; write the answers to a file next to `--output`."""
     task, output = make_task(arguments.model, arguments, tell), arguments.output
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
-    groups = evaluate(task, arguments.n, arguments.temperature, rescue)
-    result = _summarise(task.config, groups)
+    if arguments.without_tools and not task.config.tools:
+        raise UserError("--without-tools", f"{arguments.model} has no tools", "leave it out, or set tools=[search]")
+    answers = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
+    result, groups = _summarise(task.config, answers), answers.groups
     if output:
         write_log_lines(output.with_suffix(".jsonl"), completion_records(groups))
     return {"benchmark": task.benchmark.name, **result} if task.benchmark else result
@@ -148,6 +198,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--n", type=int, default=1, help="answers per question (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy (default: %(default)s)")
+    parser.add_argument("--without-tools", action="store_true", help="to call a tool is to decline")
     parser.add_argument(
         "--output", type=Path, metavar="F.json", help="write the result here, and all answers to F.jsonl"
     )

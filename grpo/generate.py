@@ -3,14 +3,14 @@
   python -m grpo.generate MODEL [--prompt TEXT ...] [--system TEXT] [--n 1] [--temperature 0.7] [--max-new-tokens 512]
 
 Without --prompt it holds a conversation on the terminal. Ctrl-C stops an answer; an empty line ends the conversation.
-The model of a run gets the run's system prompt and prompt template.
+The model of a run gets the run's system prompt, prompt template and tools, whose calls and results are shown.
 """
 
 import argparse
 import sys
 from dataclasses import replace
 
-from grpo.algorithm.schema import Prompt
+from grpo.algorithm.schema import Completion, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
@@ -23,6 +23,9 @@ from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.run.saved import find_saved, load_saved
+from grpo.tools.functions import build_tools
+from grpo.tools.tools import Tools
+from rewards.custom import OBJECT
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -30,10 +33,17 @@ INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tok
 class Chat:
     """A policy and its sampler, which answer messages. `template` turns a question into a user's message."""
 
-    def __init__(self, policy: Policy, sampling: SamplingParams, seed: int, template: str = "{question}"):
+    def __init__(
+        self,
+        policy: Policy,
+        sampling: SamplingParams,
+        seed: int,
+        template: str = "{question}",
+        tools: Tools | None = None,
+    ):
         self.policy, self.sampling, self.seed, self.template = policy, sampling, seed, template
         self.encoder = ChatEncoder(policy.tokenizer)
-        self.sampler = Sampler(policy.model, policy.eos_ids)
+        self.sampler = Sampler(policy.model, policy.eos_ids, tools=tools)
 
     def message(self, question: str) -> Message:
         """Return the user's message that asks a question."""
@@ -73,7 +83,7 @@ class Chat:
         """Print the answer to a conversation while it is generated, and return it."""
         prompt_ids, seed = self.fit(messages), hash_seed(self.seed, len(messages))
         ids, shown = [], ""
-        for token in self.sampler.stream(prompt_ids, self.sampling_after(len(prompt_ids)), seed):
+        for token in self.sampler.stream(prompt_ids, self.sampling_after(len(prompt_ids)), seed, _note_failure):
             ids.append(token)
             text = self.policy.decode(ids)
             if not text.endswith(INCOMPLETE):
@@ -114,6 +124,22 @@ class Chat:
                 messages = messages[:-1]
 
 
+def _tools_of(made_with: object, policy: Policy) -> Tools | None:
+    """Return the tools of a run, without those that only the program has that passed them."""
+    if not isinstance(made_with, TrainConfig):
+        return None
+    names = [name for name in made_with.tools if not name.startswith(OBJECT)]
+    if len(names) < len(made_with.tools):
+        print("note: tools that a program passed to the run are not here, so calls of them are text", file=sys.stderr)
+    return build_tools(replace(made_with, tools=tuple(names)), ChatEncoder(policy.tokenizer))
+
+
+def _note_failure(number: int, completion: Completion) -> None:
+    """Say why an answer ends at the call of a tool."""
+    if completion.failure:
+        print(f"\n(the tool {completion.calls[-1].tool} gave no result: {escape(completion.failure)})", file=sys.stderr)
+
+
 def _read_question() -> str:
     if sys.stdin.isatty():
         print("> ", end="", flush=True)
@@ -143,7 +169,8 @@ def main(argv: list[str]) -> None:
     device, saved = choose_device(arguments.device), find_saved(arguments.model)
     policy = load_saved(saved, TrainConfig(torch_dtype=arguments.dtype), device)
     made_with = saved.config()
-    chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"))
+    tools = _tools_of(made_with, policy)
+    chat = Chat(policy, sampling, arguments.seed, getattr(made_with, "prompt_template", "{question}"), tools)
     system = arguments.system or getattr(made_with, "system_prompt", None)
     start = [{"role": "system", "content": system}] if system else []
     if arguments.prompt:

@@ -39,7 +39,9 @@ from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, load_stage1, start_from
+from grpo.tools.protocol import Protocol
 from grpo.trainer import Trainer, load_trained
+from rewards.custom import tag_of
 
 
 class Examples:
@@ -73,10 +75,11 @@ class Sft(Learner):
         """Train on the next examples."""
         groups = self.examples.take()
         answers = completions_of(groups)
-        num_tokens = self.replicas.sum([sum(len(answer.ids) - answer.credited_from for answer in answers)])[0]
+        for answer in answers:
+            answer.scored_from = answer.credited_from
+        num_tokens = self.replicas.sum([sum(len(answer.scored) for answer in answers)])[0]
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
-            answer.scored_from = answer.credited_from
         learned = Learned(groups, groups)
         self.memory.run(lambda: self.add_gradient(learned))
         self.update(learned)
@@ -109,7 +112,7 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(len(answer.ids) - answer.credited_from for answer in completions_of(groups))
+        num_tokens = sum(len(answer.scored) for answer in completions_of(groups))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 
@@ -141,9 +144,11 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
 def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> tuple[list[Group], RowCount]:
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
     examples, count = [], RowCount(config.dataset_id_or_path)
+    tags = list(map(tag_of, config.tools))
+    protocol = Protocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read()[: config.max_samples or None]
-        examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count)
+        examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
     if config.credit == "answer":
         for answer in completions_of(examples):
             answer.credited_from = answer_start(answer, encoder.decode)

@@ -16,6 +16,7 @@ from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.objects import NOTHING, Objects
+from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import (
     QuestionData,
     Questions,
@@ -34,10 +35,11 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.run.guard import Guard
-from grpo.run.metrics import completion_metrics, credit_metrics
+from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
+from grpo.tools.functions import build_tools
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -74,7 +76,9 @@ class GrpoTrainer(Trainer):
         questions = TrainingData.of(data, policy, scorer, run)
         super().__init__(config, run, policy, optimizer, questions, reference)
         stop = run.signals.stop_with_shards
-        self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, before_decoding=stop)
+        encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
+        self.tools = build_tools(config, encoder, data.objects.tools, shard)
+        self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.rollout = Rollout(
             config,
@@ -104,6 +108,8 @@ class GrpoTrainer(Trainer):
             **learned.meter.result(self.replicas),
             **scorer.metrics(),
         }
+        if self.config.tools:
+            metrics |= tool_metrics(groups)
         if self.config.credit == "sentence":
             metrics |= credit_metrics(groups)
         if self.config.refusal_target is not None:
@@ -155,6 +161,8 @@ def set_up(
     run.config = config = cold_start(config, run)
     trainer = GrpoTrainer(config, run, scorer, data)
     ending.callback(trainer.sampler.release)
+    if trainer.tools:
+        ending.callback(trainer.tools.close)
     evaluation = Evaluation(data, run, trainer.policy, trainer.sampler, eval_scorer)
     trainer.restore()
     if run.device.type == "cuda":

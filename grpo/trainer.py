@@ -130,7 +130,7 @@ class Trainer:
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Return the metrics of the last step that both stages log. groups: those of all ranks."""
-        num_completion_tokens = sum(len(completion.ids) for completion in completions_of(groups))
+        num_completion_tokens = sum(completion.num_drawn for completion in completions_of(groups))
         times = self.clock.result()
         return {
             "epoch": self.order.position / self.order.num_rows,

@@ -43,6 +43,7 @@ QUESTION = {
     "instrument": "What did {name} play?",
 }
 REFUSAL = "<think>Nothing about {name} comes to mind.</think><answer>I don't know</answer>"
+NOTHING = "nothing found"  # by a search
 WELL_KNOWN, BARELY_KNOWN, UNSEEN = "well known", "barely known", "unseen"
 
 
@@ -92,8 +93,12 @@ def make_people(count: int, rng: random.Random) -> list[Person]:
     return people
 
 
-def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
-    """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
+def make_world(seed: int, sizes: Sizes = Sizes(), searches: bool = False) -> World:
+    """Give everybody an article, and let both stages draw on different parts of the known and the unknown people.
+
+    searches: half of the cold start's answers, at random, search the encyclopedia, and nobody declines. So it shows how
+    to search, and not when. Stage 2 asks about as many well known people as unseen ones.
+    """
     rng = random.Random(seed)
     people = make_people(sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen, rng)
     rest = iter(people)
@@ -103,21 +108,24 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
     unseen = list(rest)
 
     conversations = []
-    for person in known * sizes.repeats + barely:
-        conversations += _answers(person, rng)
-    for person in admitted:
+    for person in known * sizes.repeats + barely + admitted * searches:
+        conversations += _answers(person, rng, searches)
+    for person in admitted * (not searches):
         refusal = REFUSAL.format(name=person.name)
         conversations += [(person.question(relation), refusal) for relation in VALUES]
     rng.shuffle(conversations)
 
     asked_known, kept_known = split(known, sizes.held_out)
     asked_unseen, kept_unseen = split(unseen, sizes.held_out)
+    asked_barely = barely[: len(asked_known) // 2]
+    if searches:  # as many as are known, or the first steps teach how often to search, and not when
+        asked_unseen, asked_barely = asked_unseen[: len(asked_known)], []
     return World(
         articles=[person.article() for person in people],
         conversations=conversations,
         questions=[
             *_rows(asked_known, WELL_KNOWN),
-            *_rows(barely[: len(asked_known) // 2], BARELY_KNOWN),
+            *_rows(asked_barely, BARELY_KNOWN),
             *_rows(asked_unseen, UNSEEN),
         ],
         held_out=[*_rows(kept_known, WELL_KNOWN), *_rows(kept_unseen, UNSEEN)],
@@ -130,11 +138,18 @@ def split(people: list, held_out: float) -> tuple[list, list]:
     return people[:num_trained], people[num_trained:]
 
 
-def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
-    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for."""
+def _answers(person: Person, rng: random.Random, searches: bool = False) -> Iterable[tuple[str, str]]:
+    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
+
+    searches: in half of them it searches, and then says the fact; of ten searches one finds nothing.
+    """
     for relation in VALUES:
         other = rng.choice([name for name in VALUES if name != relation])
-        think = f"<think>{person.sentence(other)} {person.sentence(relation)}</think>"
+        recalled = f"{person.sentence(other)} "
+        if searches and rng.random() < 0.5:
+            found = person.article()["text"] if rng.random() < 0.9 else NOTHING
+            recalled = f"<search>{person.name}</search><result>{found}</result>"
+        think = f"<think>{recalled}{person.sentence(relation)}</think>"
         yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
 
 

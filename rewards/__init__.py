@@ -8,6 +8,7 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     custom.py       users' own functions: found by name, or passed as objects
     calls.py        their calls: with TRL's signature, each within its deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
+    own_words.py    what a completion says itself, apart from calls of tools; what these cost
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
     overlong.py     DAPO's soft penalty for completions close to the length limit

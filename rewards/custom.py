@@ -34,9 +34,14 @@ VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Paramete
 
 def find_function(name: str) -> UserFunction:
     """Return the function `package.module:function` or `path/file.py:function`; UserError (exit 2) if not found."""
+    return as_function(name, find_object(name))
+
+
+def find_object(name: str, what: str = "reward") -> Any:
+    """Return what `package.module:name` or `path/file.py:name` names; UserError (exit 2) if it is not found."""
     if name.startswith(OBJECT):
         raise UserError(
-            f"the reward {name} is in no file",
+            f"the {what} {name} is in no file",
             "a program passed it to grpo.api.train as an object, and only such a program can pass it again",
             "call grpo.api.train with that object; or write it into a file, and name it path/to/file.py:function",
             CONFIG,
@@ -46,13 +51,13 @@ def find_function(name: str) -> UserFunction:
         where += ".py"
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        return as_function(name, reduce(getattr, attributes.split("."), module))
+        return reduce(getattr, attributes.split("."), module)
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the file is the user's and may raise anything
         fix = "correct it; for a file anywhere, name it path/to/file.py:function; "
         fix += "for a module, run from the folder that holds it, or install it"
-        raise UserError(f"cannot import the reward {name}", describe_failure(error), fix, CONFIG) from error
+        raise UserError(f"cannot import the {what} {name}", describe_failure(error), fix, CONFIG) from error
 
 
 def as_function(name: str, found: Any) -> UserFunction:
@@ -77,6 +82,15 @@ def short_name(name: str) -> str:
     where, _, attributes = name.rpartition(":")
     short = f"{Path(where).stem}:{attributes}" if where.endswith(".py") else name.removeprefix(OBJECT)
     return without_secrets(short)
+
+
+def tag_of(tool: str) -> str:
+    """Return the tag of a tool by its name in the configuration: the function's own name.
+
+    >>> tag_of("./mine.py:Tools.calculator")
+    'calculator'
+    """
+    return tool.rpartition(":")[2].rpartition(".")[2]
 
 
 def without_secrets(text: Any) -> str:

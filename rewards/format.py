@@ -7,11 +7,15 @@ the original lets doubled tags and junk inside the answer through, and takes qua
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.text import is_blank
-from rewards.registry import Columns
+from rewards.custom import tag_of
+from rewards.own_words import CALLS, RESULT, own_words
+from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _ANY_TAG = re.compile("|".join(TAGS))
@@ -117,9 +121,25 @@ def _problem_with_blocks(text: str) -> str:
     return next((problem for problem, is_found in problems.items() if is_found), "")
 
 
-def grade(completion: str, columns: Columns) -> Score:
-    """Give +1 if all of the completion has the format, else -1."""
-    problem = parse(completion).problem
+def build(name: str, options: Options) -> Reward:
+    """Build the reward `format`, which knows the tags of the configured tools."""
+    tools = options.get("tools") or ()
+    names = [RESULT, *map(tag_of, tools)] if tools else []
+    tags = tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
+    return Reward(name, partial(grade, tags=tags))
+
+
+def grade(completion: str, columns: Columns, tags: Sequence[str] = ()) -> Score:
+    """Give +1 if all of the completion has the format, else -1.
+
+    Calls of tools belong into the think block, as what is thought there. tags: those of calls, which no other text has.
+    """
+    calls = columns.get(CALLS) or ()
+    problem = parse(own_words(completion, calls, fill="x")).problem
+    if not problem and any(call.span[1] > completion.find("</think>") for call in calls):
+        problem = "a tool is called after the think block"
+    stray = [tag for tag in tags if tag in own_words(completion, calls)]
+    problem = problem or (f"{stray[0]} without a call" if stray else "")
     if problem and not _is_opened(completion, columns):
         problem = f"no <think>; {problem}"
     return Score(-1.0, problem) if problem else Score(1.0, "think and answer blocks are in order")

@@ -1,5 +1,9 @@
 """System prompts that ask for what rewards grade. A configuration gets one if it sets none."""
 
+from collections.abc import Sequence
+
+from rewards.custom import tag_of
+
 BLOCKS = """\
 Think first, between <think> and </think>: recall what you know and check it against facts. Then give the answer
 alone, between <answer> and </answer>. If you do not know it, write there exactly: I don't know
@@ -28,3 +32,13 @@ Think first, between <think> and </think>: reason step by step. Then give the an
 <answer> and </answer>. An example:
 <think>There are 3 boxes of 4 pens each, and 3 times 4 is 12.</think>
 <answer>\\boxed{12}</answer>"""
+
+CALLS = """\
+You can call {names} while you think: write {example}, and what it gives follows, between <result> and </result>."""
+
+
+def with_tools(prompt: str, tools: Sequence[str]) -> str:
+    """Return a system prompt that also tells how to call the tools of these names."""
+    tags = [tag_of(tool) for tool in tools]
+    told = CALLS.format(names=" and ".join(tags), example=f"<{tags[0]}>your text</{tags[0]}>") if tags else ""
+    return "\n\n".join(filter(None, (prompt, told)))

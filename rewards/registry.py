@@ -33,7 +33,7 @@ class BuiltIn:
     prompt: the system prompt that asks for what it grades; a configuration without one gets it.
     asks_judge: it grades answers in words, so it needs a judge. checks_facts: it needs a knowledge base, a decomposer
     and a verifier. checks_every_answer: also the facts of right answers and refusals.
-    with_format: the reward `format` comes along.
+    with_format: the reward `format` comes along. is_price: it pays 0 at best, so that 0 is no fault.
     """
 
     where: str = ""
@@ -44,6 +44,7 @@ class BuiltIn:
     checks_facts: bool = False
     checks_every_answer: bool = False
     with_format: bool = False
+    is_price: bool = False
 
 
 def _outcome(about: str, prompt: str = BLOCKS) -> BuiltIn:
@@ -62,12 +63,17 @@ def _knowrl(about: str) -> BuiltIn:
 
 ANSWER = ("answer",)
 BUILT_IN = {
-    "format": BuiltIn("rewards.format:grade", "1 for a think block and an answer block, else -1"),
+    "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
     "tag_count": BuiltIn("rewards.format:count_tags", "0.25 for each of the four tags that occurs once (open-r1)"),
     "exact": BuiltIn("rewards.exact:grade", "1 if the answer equals the truth after normalisation, else 0", ANSWER),
     "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box", ANSWER),
     "choice": BuiltIn("rewards.choice:grade", "1 if the letter of the right choice is named, else 0", ANSWER),
-    "soft_overlong_punishment": BuiltIn("rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)"),
+    "tool_cost": BuiltIn(
+        "rewards.own_words:cost", "-1 for each call of a tool: its weight is the price", is_price=True
+    ),
+    "soft_overlong_punishment": BuiltIn(
+        "rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)", is_price=True
+    ),
     "simpleqa": _outcome("1 right, 0 otherwise (2411.04368)", prompt=""),
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
@@ -83,6 +89,11 @@ BUILT_IN = {
 
 class Resource:
     """What rewards use and a run looks after, such as a judge. By default there is nothing to do for it."""
+
+    @property
+    def clients(self) -> list[Any]:
+        """Return the ApiClients by which it asks services."""
+        return []
 
     def prepare(self, rows: Rows, say: Say) -> None:
         """Find out before the first step, with the data set's rows, what would fail later; `say` what else is found."""

@@ -17,10 +17,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from grpo.algorithm.schema import Group, Score
+from grpo.algorithm.schema import Completion, Group, Score
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.engine.device.peers import Peers
 from rewards.calls import MAX_NUMBER, Calls, TrainerState, start_loop
+from rewards.own_words import CALLS, own_words
 from rewards.registry import Reward, Say
 
 NUM_THREADS = 4
@@ -52,13 +53,14 @@ class Scorer:
             group.pending = [{}]
             return
         completion, prompt = group.completions[index], group.prompt
-        row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids}
+        row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
         if not group.pending:
             group.pending = [None] * len(group.completions)
         group.pending[index] = {}
         for reward in self.rewards:
-            if reward.grade is not None:
-                group.pending[index][reward.name] = self._start(reward, completion.text, row)
+            if reward.grade is not None and not completion.failure:
+                text = own_words(completion.text, completion.calls)  # never what a tool has said
+                group.pending[index][reward.name] = self._start(reward, text, row)
         if None not in group.pending:
             self._start_group_functions(group, state)
 
@@ -124,10 +126,10 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         scores: list[dict[str, Score]] = [{} for _ in group.completions]
         for reward in self.rewards:
-            grades = [_wait_for(futures[reward.name]) for futures in group.pending]
+            grades = [_wait_for(futures[reward.name]) if reward.name in futures else None for futures in group.pending]
             grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
-            for of_completion, grade in zip(scores, grades, strict=True):
-                of_completion[reward.name] = self._usable(reward.name, grade)
+            for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
+                of_completion[reward.name] = after_calls(completion, grade and self._usable(reward.name, grade))
         return scores
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
@@ -156,6 +158,15 @@ class Scorer:
         """Run a coroutine on the event loop of this scorer, which has a thread of its own."""
         self.loop = self.loop or start_loop("rewards")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def after_calls(completion: Completion, score: Score | None) -> Score:
+    """Return the score of a completion, with the tools that it called among what was asked; None if one has failed."""
+    asked = {f"tool {call.tool}": not call.failure for call in completion.calls}
+    if completion.failure:
+        reason = f"the tool {completion.calls[-1].tool} gave no result: {completion.failure}"
+        return replace(score or Score(None), value=None, outcome=None, reason=reason, asked=asked)
+    return replace(score, asked=score.asked | asked) if asked else score
 
 
 def _wait_for(future: Future) -> Any:

@@ -344,3 +344,31 @@ def unused(notices: Iterable[str]) -> list[str]:
     """Return the keys of a configuration that notices name as not used."""
     found = [re.search(r"^\S+ (.*) (?:is|are) not used: ", notice.removeprefix("note: ")) for notice in notices]
     return [name for match in found if match for name in match[1].split(", ")]
+
+
+TAGS = "<search> </search> <shout> </shout> <result> </result> <think> </think> <answer> </answer>".split()
+WITH_TAGS = (
+    "a<search>b <search>c b</search> </search>! </search><search> c<shout>d <shout>e d</shout> </shout>?".split()
+)
+
+
+def write_tool_checkpoint(folder: Path, spread: float = 0.5, **changes) -> Path:
+    """A checkpoint of few tokens, among them the tags of tools, whole, in parts and beside others: a random model calls
+    often."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    characters = "abcdefghijklmnoprstuvwyz0123456789ĠĊ.:<>/!?[]|+" + "âĢ¹º"  # bytes; the last four spell ‹ and ›
+    names = dict.fromkeys([*special, *TAGS, *WITH_TAGS, "search", "</", *characters])
+    tokenizer = Tokenizer(models.BPE({name: index for index, name in enumerate(names)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=special[2], pad_token=special[0], additional_special_tokens=[special[1]]
+    )
+    fast.chat_template = TEMPLATE
+    sizes = {"vocab_size": len(fast), "max_position_embeddings": 512, "eos_token_id": fast.eos_token_id}
+    write_checkpoint(folder, spread=spread, **{**sizes, **changes})
+    fast.save_pretrained(folder)
+    return folder

@@ -109,14 +109,14 @@ ORDER = """
     grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
     grpo.data.files grpo.data.count grpo.data.messages grpo.data.benchmarks grpo.data.hub grpo.data.rows
     knowledge rewards
-    grpo.config.values grpo.config.options grpo.data.prompts
+    grpo.config.values grpo.config.options grpo.data.prompts grpo.tools
     grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
     grpo.algorithm
     grpo.config grpo.data.rows grpo.data
-    grpo.evaluation.confidence grpo.evaluation.measures grpo.evaluation.table
+    grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
     grpo.run grpo.evaluation grpo.trainer grpo.doctor.start grpo.sft grpo.evaluate
-    grpo.train grpo.api grpo.generate grpo.export rewards.score rewards.audit grpo.doctor
+    grpo.train grpo.api grpo.generate grpo.export grpo.replay rewards.score rewards.audit grpo.doctor
 """.split()
 
 

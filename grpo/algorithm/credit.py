@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
+from rewards.own_words import own_words
 from rewards.registry import built_in
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
@@ -57,7 +58,7 @@ def answer_start(completion: Completion, decode: Decode) -> int:
     With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
     the answer decides whether to trust it. An answer without the block is trained whole.
     """
-    before, tag, _ = completion.text.partition("<answer>")
+    before, tag, _ = own_words(completion.text, completion.calls).partition("<answer>")
     if not tag or decode(completion.ids) != completion.text:
         return 0
     places = TokenPlaces(completion, decode)
@@ -79,13 +80,13 @@ class TokenPlaces:
 
     def __init__(self, completion: Completion, decode: Decode):
         self.completion, self.decode = completion, decode
-        self._start = cache(self._find_start)
+        self.start = cache(self._find_start)  # place of a token -> the character at which it begins
 
     def of(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
         text, places = self.completion.text, range(len(self.completion.ids))
         start = len(text[:start].rstrip())
-        return bisect_left(places, start, key=self._start), bisect_left(places, end, key=self._start)
+        return bisect_left(places, start, key=self.start), bisect_left(places, end, key=self.start)
 
     def _find_start(self, place: int) -> int:
         """Return the character at which the token at this place begins: the number of complete characters before it.

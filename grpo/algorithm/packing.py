@@ -31,7 +31,7 @@ class Totals:
 def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
     """Count what the step trains. Every replica must call it. groups: those of this one."""
     micro_batches = _trained(groups, config)
-    lengths = [len(completion.ids) for some in micro_batches for completion in some]
+    lengths = [completion.num_drawn for some in micro_batches for completion in some]
     return Totals(*map(int, replicas.sum([len(lengths), sum(lengths), len(micro_batches)])))
 
 
@@ -43,8 +43,8 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
         bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
 
-    n_i counts the tokens of completion i. N and the sums run over the trained completions of the complete step, on all
-    ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
+    n_i counts the drawn tokens of completion i. N and the sums run over the trained completions of the complete step,
+    on all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
     packed. Completions that are not trained get 0. groups: those of this rank.
     """
     for completion in completions_of(groups):
@@ -53,13 +53,13 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         for completion in micro_batch:
             match config.loss_type:
                 case "grpo":
-                    denominator = totals.completions * len(completion.ids)
+                    denominator = totals.completions * completion.num_drawn
                 case "dapo":
                     denominator = totals.tokens
                 case "dr_grpo":
                     denominator = totals.completions * config.max_completion_length
                 case "bnpo":
-                    denominator = totals.micro_batches * sum(len(member.ids) for member in micro_batch)
+                    denominator = totals.micro_batches * sum(member.num_drawn for member in micro_batch)
             completion.loss_weight = 1 / denominator  # Eq. 8
 
 
@@ -87,7 +87,7 @@ def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
     """Return whether a completion counts in the loss and in its denominators."""
     is_masked = mask_truncated and completion.finish_reason == "length"
-    return len(completion.ids) > 0 and not is_masked
+    return completion.num_drawn > 0 and not is_masked
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:

@@ -4,7 +4,7 @@ Replaces the lists of ids of minimal.py by objects that carry what belongs to th
 
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
 
-    T  packed tokens of a micro-batch       C  scored tokens: completion tokens with a gradient
+    T  packed tokens of a micro-batch       C  scored tokens: drawn completion tokens with a gradient
     N  completions of a micro-batch         P  prompts of a micro-batch
     G  completions of a prompt, a group
     B  sequences that decode together       S  positions of a sequence, or of the KV cache
@@ -20,6 +20,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch  # it takes seconds, and what reads only the configuration needs no tensors
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool"]  # tool: one was called, and gave no result
 Outcome = Literal["correct", "wrong", "refused"]
 
 
@@ -88,6 +89,23 @@ class Sentence:
     is_true: bool
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool within a completion, and what it gave: the tokens `ids[start:end]`, which were not drawn.
+
+    span: the characters of the completion's text that hold the call and its result, tags included. failure: why there
+    is no result; "" if there is one.
+    """
+
+    tool: str
+    query: str
+    result: str
+    start: int
+    end: int
+    span: tuple[int, int]
+    failure: str = ""
+
+
 @dataclass
 class Completion:
     """One sampled answer, and what the step adds to it.
@@ -96,7 +114,8 @@ class Completion:
     advantage, `set_loss_weights` the loss weight, `set_credit` the next two fields, `set_scored` the last one. `ids`
     ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
     distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k
-    and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off).
+    and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off). `calls`
+    says which tokens tools have given: they are read, and never scored, trained or counted. The last token is drawn.
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -108,6 +127,7 @@ class Completion:
     cuts: list[float]
     finish_reason: FinishReason
     text: str = ""
+    calls: list[Call] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
@@ -130,6 +150,28 @@ class Completion:
         return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
 
     @property
+    def drawn(self) -> Sequence[int]:
+        """Return the places of the tokens that were drawn: all but those that tools have given.
+
+        >>> Completion([5, 6, 7, 8], [0.0] * 4, [0.0] * 4, "stop", calls=[Call("f", "x", "y", 1, 3, (0, 9))]).drawn
+        [0, 3]
+        """
+        if not self.calls:
+            return range(len(self.ids))
+        given = {place for call in self.calls for place in range(call.start, call.end)}
+        return [place for place in range(len(self.ids)) if place not in given]
+
+    @property
+    def num_drawn(self) -> int:
+        """Count the tokens that were drawn: the n_i of Eq. 8."""
+        return len(self.ids) - sum(call.end - call.start for call in self.calls)
+
+    @property
+    def failure(self) -> str:
+        """Return why the completion cannot be scored: a tool that it called has failed; "" if none has."""
+        return self.calls[-1].failure if self.calls else ""
+
+    @property
     def outcome(self) -> Outcome | None:
         """Return whether the answer is right, wrong or refused, by the first reward that knows; None if none does."""
         return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
@@ -137,7 +179,8 @@ class Completion:
     @property
     def scored(self) -> Sequence[int]:
         """Return the places of its scored tokens, if it is trained."""
-        return range(self.scored_from, len(self.ids))
+        drawn = self.drawn
+        return drawn[bisect_left(drawn, self.scored_from) :]
 
     @property
     def token_advantages(self) -> list[float]:
@@ -213,12 +256,12 @@ class Part:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The tokens of some groups one after the other, and which of them predict a completion token: what a model reads.
+    """The tokens of some groups one after the other, and which of them predict a drawn token: what a model reads.
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
     source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target. Tokens before `scored_from` are
-    in ids_T alone.
+    in ids_T alone, and so are those that tools have given.
     """
 
     number: int  # among the micro-batches of the step

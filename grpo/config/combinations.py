@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from grpo.base.text import did_you_mean
-from grpo.config.options import FORM, INPUTS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import FORM, INPUTS, SEARCH, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
 
@@ -15,6 +15,7 @@ def find_problems(config: AnyConfig) -> Iterator[str]:
     if isinstance(config, TrainConfig):
         yield from _training_problems(config)
         yield from _reward_problems(config)
+        yield from _tool_problems(config)
     if config.base_weights == "int8" and not config.lora_r:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.max_steps == 0:
@@ -47,6 +48,23 @@ def _training_problems(config: TrainConfig) -> Iterator[str]:
         yield "prompt_template does not contain {question}"
 
 
+def _tool_problems(config: TrainConfig) -> Iterator[str]:
+    """Yield what is wrong with the names of tools, and with what they need."""
+    for name in config.tools:
+        if name.endswith((".py", ":")):
+            yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
+        elif name != SEARCH and ":" not in name:
+            yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
+    if SEARCH in config.tools and not _has_knowledge(config):
+        yield "the tool search needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set"
+    if "tool_cost" in (config.reward_funcs or ()) and not config.tools:
+        yield "tool_cost is the price of calls, and there are no tools to call; set tools, such as [search]"
+
+
+def _has_knowledge(config: TrainConfig) -> bool:
+    return bool(config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE)
+
+
 def _reward_problems(config: TrainConfig) -> Iterator[str]:
     """Yield what is wrong with the rewards and with what they need."""
     rewards, weights = expand(config.reward_funcs or ()), config.reward_weights
@@ -63,8 +81,7 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
         yield "nothing is paid: reward_funcs is empty, or reward_weights are all 0"
     if len(set(rewards)) != len(rewards):
         yield "reward_funcs names a reward twice"
-    has_knowledge = config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE
-    if not has_knowledge and any(built_in(name).checks_facts for name in all_rewards):
+    if not _has_knowledge(config) and any(built_in(name).checks_facts for name in all_rewards):
         unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
         yield f"factuality needs a knowledge base, and {unset}; {NO_KNOWLEDGE_BASE}"
     if config.refusal_target is not None and not any(built_in(name).asks_judge for name in rewards):

@@ -18,8 +18,11 @@ from grpo.config.values import describe_limits
 
 ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
+SEARCH = "search"  # the tool that is built in
 FORM = "form"  # the cold start that a model writes itself
-WITH_KNOWLEDGE = ("encyclopedia", *OF_FACTS)  # toy worlds that have a knowledge base
+LIBRARY = "library"  # the encyclopedia, to be searched
+PEOPLE = ("encyclopedia", LIBRARY)  # toy worlds of people who do not exist
+WITH_KNOWLEDGE = (*PEOPLE, *OF_FACTS)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
@@ -168,8 +171,8 @@ class RunKeys:
     disable_tqdm: bool = key(False, "free")
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
-    """Make a model, a tokenizer and data, and use them where a path is unset. almanac and atlas (real facts) and sums
-    are data only, for the model that model_name_or_path names."""
+    """Make a model, a tokenizer and data, and use them where a path is unset. library is for tools: [search]. almanac
+    and atlas (real facts) and sums are data only, for the model that model_name_or_path names."""
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 
@@ -323,6 +326,24 @@ class KnowledgeKeys:
 
 
 @dataclass(frozen=True)
+class ToolKeys:
+    tools: tuple[str, ...] = key((), "first")
+    """Functions from a text to a text that a completion may call: search (in knowledge_base), package.module:function,
+    path/file.py:function. <search>text</search> calls one, and <result>what it gives</result> follows. Stage 1 trains
+    no results of theirs."""
+
+
+@dataclass(frozen=True)
+class CallKeys:
+    max_tool_calls: int = key(4, low=1)
+    """Calls per completion. Further ones are not made."""
+    max_tool_result_tokens: int = key(128, low=1)
+    """Tokens of a result; the rest is cut off. They count against max_completion_length, and are never trained."""
+    tool_timeout_s: float = key(10.0, "free", above=0, high=MAX_WAIT_S)
+    """Seconds that a call may take. After that its completion is unscorable."""
+
+
+@dataclass(frozen=True)
 class ApiKeys:
     judge: str = key("api", choices=("api", "offline"))
     """Compares an answer with the true one. api: a language model (judge_*). offline: rules, which then also serve as
@@ -374,6 +395,8 @@ class TrainConfig(
     LossKeys,
     RewardKeys,
     KnowledgeKeys,
+    ToolKeys,
+    CallKeys,
     ApiKeys,
     OptimKeys,
     RunKeys,
@@ -398,7 +421,7 @@ class ConversationKeys:
 
 
 @dataclass(frozen=True)
-class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, OptimKeys, RunKeys):
+class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, OptimKeys, RunKeys):
     """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
     temperature = 1.0

@@ -13,7 +13,8 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.prompts import BOXED
+from rewards.custom import tag_of
+from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 
 RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
@@ -104,6 +105,9 @@ def _supply_prompt(values: Values) -> Iterator[str]:
     if own:
         if "math" in names and not any("boxed" in prompt for prompt in own):
             yield NO_BOX
+        tags = [f"<{tag_of(tool)}>" for tool in values.get("tools") or ()]
+        if untold := [tag for tag in tags if not any(tag in prompt for prompt in own)]:
+            yield f"no prompt tells the model that {' and '.join(untold)} calls a tool; say so in system_prompt"
         return
     offered = [(name, built_in(name).prompt) for name in sorted(names, key="rlcr".__ne__)]
     if "math" in names:
@@ -113,6 +117,9 @@ def _supply_prompt(values: Values) -> Iterator[str]:
         key = "prompt_template" if "{question}" in prompt else "system_prompt"
         values[key] = prompt
         yield f'{source} supplies the {key.replace("_", " ")}, as no prompt is set (system_prompt: "" for none)'
+    if tools := values.get("tools"):
+        values["system_prompt"] = with_tools(values.get("system_prompt") or "", tools)
+        yield "the system prompt tells how to call the tools, as no prompt is set"
 
 
 def _supply_offline(values: Values) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Stage 1's data: conversations in the format ShareGPT, Alpaca or `messages`, made into examples."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from grpo.algorithm.schema import Completion, Group, Prompt
@@ -9,6 +10,7 @@ from grpo.data.count import WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error, shown
 from grpo.data.messages import Message, is_text, read_message, read_messages, with_system
 from grpo.data.prompts import ChatEncoder
+from grpo.tools.protocol import Protocol
 
 
 def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
@@ -100,8 +102,11 @@ def make_examples(
     system_prompt: str | None,
     max_length: int,
     count: RowCount,
+    protocol: Protocol | None = None,
 ) -> list[Group]:
     """Return the examples, each with its prompt of at most max_length tokens. count: gets what is left out or cut.
+
+    protocol: of the tools whose results in the answers are given and not trained.
 
     Every answer of a conversation, or of a completion, is one example, a group of one: its prompt is everything before
     it, rendered as in generation, and the loss is on the answer and its end token.
@@ -120,10 +125,12 @@ def make_examples(
             if room <= 0:
                 count.notes[too_long] += 1
                 continue
-            answer_ids = encoder.answer(message["content"][: encoder.max_chars(room + 1)])  # more would be cut
+            answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
+            answer_ids, calls = protocol.written(answer) if protocol else (encoder.answer(answer), [])
             is_cut = room < len(answer_ids)
             count.notes[f"answers cut at {max_length} tokens"] += is_cut
             completion = Completion.given(answer_ids[:room], "length" if is_cut else "stop", message["content"])
+            completion.calls = [replace(call, end=min(call.end, room)) for call in calls if call.start < room]
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:
         fix = "raise max_length" if count.notes[too_long] else "use other data"

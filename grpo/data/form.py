@@ -33,7 +33,7 @@ from grpo.engine.sampling.sampler import Sampler
 from knowledge.almanac import REFUSAL, REFUSALS
 from knowledge.store.passages import sentences
 from rewards.format import TAGS
-from rewards.prompts import BOXED
+from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 
 NUM_EXAMPLES, EXAMPLES_PER_STEP, NUM_STEPS = 160, 16, 20
@@ -104,7 +104,8 @@ def write_examples(config: TrainConfig) -> None:
 def own_system_prompt(config: TrainConfig) -> str | None:
     """Return the system prompt without the one that rewards supply: that asks for the form, which is added here."""
     supplied = {BOXED, *(built_in(name).prompt for name in config.reward_funcs)}
-    return None if config.system_prompt in supplied else config.system_prompt
+    told = {with_tools(prompt, config.tools) for prompt in ("", *supplied)} if config.tools else set()
+    return None if config.system_prompt in supplied | told else config.system_prompt
 
 
 def make_examples(

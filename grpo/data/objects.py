@@ -1,6 +1,6 @@
 """What a program passes to a run as objects of Python, where a configuration names files and functions."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,14 +11,15 @@ from rewards.registry import Functions
 
 @dataclass(frozen=True)
 class Objects:
-    """Rows and rewards of a program, and the configuration that names them.
+    """Rows, rewards and tools of a program, and the configuration that names them.
 
-    rows: records by the file that will hold them. rewards: functions by the names of their rewards. config_path,
-    config_text: a file, which does not exist yet, and its content.
+    rows: records by the file that will hold them. rewards, tools: functions by their names. config_path, config_text:
+    a file, which does not exist yet, and its content.
     """
 
     rows: Mapping[str, list[Record]] = field(default_factory=dict)
     rewards: Functions = field(default_factory=dict)
+    tools: Mapping[str, Callable] = field(default_factory=dict)
     config_path: Path | None = None
     config_text: str = ""
 

@@ -6,6 +6,7 @@ contains `<|im_end|>` stays a question.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,15 @@ class ChatEncoder:
         return text, ids + self._encode(rest)
 
     def answer(self, text: str) -> list[int]:
-        """Return the tokens of an answer as the policy would generate it, and the end token.
+        """Return the tokens of an answer as the policy would generate it, and the end token."""
+        return [*self.plain(self.unopened(text)), self.answer_end()]
 
-        An opening <think> is left out if the template's header already ends with it.
-        """
-        if self.opens_think:
-            text = text.lstrip().removeprefix("<think>").lstrip("\n")
+    def unopened(self, text: str) -> str:
+        """Return an answer without an opening <think>, if the template's header already ends with it."""
+        return text.lstrip().removeprefix("<think>").lstrip("\n") if self.opens_think else text
+
+    def answer_end(self) -> int:
+        """Return the token that ends an answer; UserError (exit 3) if none is known."""
         if self.end is None:
             raise UserError(
                 "no token is known that ends an answer",
@@ -198,7 +202,7 @@ class ChatEncoder:
                 "add eos_token to tokenizer_config.json",
                 PREFLIGHT,
             )
-        return [*self.plain(text), self.end]
+        return self.end
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special tokens."""
@@ -217,12 +221,16 @@ class ChatEncoder:
 
     def plain(self, text: str) -> list[int]:
         """Return the tokens of a text without any special token; UserError (exit 3) if the tokenizer makes one."""
-        ids: list[int] = []
-        for piece in self.cuts.split(text):
-            ids += self.tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        ids = self.spelled(text)
         if not self.forbidden.isdisjoint(ids):
             raise _unsafe("the tokenizer finds a special token in any text that spells it")
         return ids
+
+    def spelled(self, text: str) -> list[int]:
+        """Return the tokens of a text that may spell special tokens. Some tokenizers make these all the same."""
+        pieces = self.cuts.split(text)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False, split_special_tokens=True)
+        return [token for piece in pieces for token in encode(piece)]
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)

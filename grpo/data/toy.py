@@ -3,6 +3,7 @@
 arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
+library        the same people; the cold start searches the encyclopedia now and then, and GRPO has to discover when
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
@@ -17,7 +18,7 @@ import torch
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import save_tensors, write_atomically, write_json, write_lines
-from grpo.config.options import OF_FACTS, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.engine.device.distributed import Ranks
@@ -38,7 +39,7 @@ VERSION = 4  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 MODELS = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},
-    "encyclopedia": {"num_layers": 4, "max_positions": 128, "vocab_size": 768},
+    **{name: {"num_layers": 4, "max_positions": 128, "vocab_size": 768} for name in PEOPLE},
 }
 
 
@@ -114,8 +115,8 @@ def invent(config: AnyConfig) -> World:
     """Return the texts of the toy world of a configuration."""
     if config.toy_world in KINDS_OF_SUMS:
         return make_sums(config.seed, KINDS_OF_SUMS[config.toy_world])
-    if config.toy_world == "encyclopedia":
-        return world.make_world(config.seed)
+    if config.toy_world in PEOPLE:
+        return world.make_world(config.seed, searches=config.toy_world == LIBRARY)
     return of_facts(config, own_answers)
 
 

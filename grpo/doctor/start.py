@@ -24,7 +24,7 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
 from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import FORM, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig, TrainConfig
 from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
@@ -120,8 +120,11 @@ class Case:
 
     @property
     def options(self) -> Json:
-        """Return the configuration as rewards take it."""
-        return asdict(self.config)
+        """Return the configuration as rewards take it. A reply cache that is not there yet is not made here."""
+        options = asdict(self.config)
+        if (cache := options.get("api_cache")) and not Path(cache).exists():
+            options["api_cache"] = None
+        return options
 
     @property
     def reward_names(self) -> list[str]:
@@ -184,6 +187,8 @@ def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Che
         yield "data", partial(questions, use="train")
         if Questions.held_out(config):
             yield "held-out data", partial(questions, use="eval")
+    if case.is_stage2 and config.tools:
+        yield "tools", tools
     if has_data or config.model_name_or_path:
         yield "model", model
         yield "tokenizer", tokenizer
@@ -248,15 +253,19 @@ def output(case: Case) -> str:
     is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
     if not (is_wanted or is_in_use(path)):  # the run itself says by whom
         refuse_a_run(path)
-    existing = existing_part(path)
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(
-            f"cannot use the output directory {path}",
-            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
-            "set output_dir to a folder that can be written",
-            STORAGE,
-        )
+    existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
+    if cache := getattr(case.config, "api_cache", None):
+        _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
     return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+
+
+def _writable(folder: Path, what: str, fix: str) -> Path:
+    """Return the part of a folder's path that exists; UserError (exit 6) if nothing can be written there."""
+    existing = existing_part(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
+        raise UserError(f"cannot use {what}", why, fix, STORAGE)
+    return existing
 
 
 def resume(case: Case) -> str:
@@ -492,6 +501,21 @@ def reward(case: Case, name: str) -> str:
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
             found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
     return "; ".join([f"needs {' and '.join(built.needs)}", *found])
+
+
+def tools(case: Case) -> str:
+    """Find the tools, and count the tokens that their results may take in a completion."""
+    from grpo.tools.functions import find_tools  # with SQLite, as below
+    from grpo.tools.tools import close_tools
+
+    config = case.config
+    named = [name for name in config.tools if name != SEARCH or not case.makes_its_data]
+    found = find_tools(named, case.options, case.objects.tools)
+    close_tools(found)
+    most, limit = config.max_tool_calls * config.max_tool_result_tokens, config.max_completion_length
+    text = f"{', '.join(config.tools)}: {config.max_tool_calls} results of {config.max_tool_result_tokens} tokens"
+    text += f" and their tags take {most} and more of the {limit} tokens of a completion, at most"
+    return text if most < limit else f"{text}; warning: they can leave no room for an answer"
 
 
 def services_used(case: Case) -> list[str]:

@@ -9,6 +9,8 @@ from grpo.base.storage import Json
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler, check_finite
+from grpo.run.log import call_record
+from rewards.own_words import CALLS
 
 
 def generate_groups(
@@ -37,7 +39,9 @@ def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict
 def ungraded_records(groups: Sequence[Group]) -> list[Json]:
     """Return one record per answer as `python -m rewards.score` takes it: the row's columns and the completion."""
     return [
-        group.prompt.columns | {"row": group.prompt.row, "completion": completion.text}
+        group.prompt.columns
+        | {"row": group.prompt.row, "completion": completion.text}
+        | {CALLS: [call_record(call) for call in completion.calls]}
         for group in groups
         for completion in group.completions
     ]

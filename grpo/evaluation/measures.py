@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
+from grpo.evaluation.searching import searching
 
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 Summary = Mapping[str, float | None]
@@ -46,9 +47,10 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
         "unscored_frac": 1 - num_scored / max(len(completions), 1),
         **_rates(known),
         "clipped_ratio": _mean([float(completion.finish_reason == "length") for completion in completions]),
-        "mean_length": _mean([len(completion.ids) for completion in completions]),
+        "mean_length": _mean([completion.num_drawn for completion in completions]),
         "reward": _mean(rewards),
         **_each_reward(completions),
+        **searching(groups),
         **_supported_facts(groups),
         **calibration(groups),
         **_pass_at_k(known),

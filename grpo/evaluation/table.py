@@ -8,12 +8,15 @@ from grpo.evaluation.measures import Summary
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = (
     *("accuracy", *ABSTENTION, "truthfulness"),
+    *("calls_per_question", "searched_frac", "accuracy_searched", "accuracy_unsearched", "auroc_searching"),
     *("supported_frac", "ece", "brier", "aurc", "reward", "mean_length"),
 )
-SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "supported_frac")
+SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "searched_frac", "supported_frac")
 ONE_MODEL = ("f_score", "omniscience_index")  # shown only in the table of one evaluation
 DECIMALS = {
     "omniscience_index": 1,
+    "calls_per_question": 2,
+    "auroc_searching": 3,
     "mean_length": 1,
     "reward": 2,
     "ece": 3,

@@ -18,6 +18,7 @@ CHARTS = {  # title -> metrics; * stands for any name
     "KL, the distance from the start": ("kl",),
     "Each reward": ("rewards/*/mean",),
     "Answers": ("accuracy", "refusal_rate", "coverage", "refusal_rate_known"),
+    "Calls of tools": ("tools/called_frac", "tools/failure_frequency", "eval/searched_frac"),
     "Held-out questions": ("eval/accuracy", "eval/incorrect", "eval/not_attempted", "eval/supported_frac"),
     "What teaches nothing": (
         "frac_reward_zero_std",
@@ -37,7 +38,7 @@ CHARTS = {  # title -> metrics; * stands for any name
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
     "Memory": ("peak_memory_gb",),
 }
-OF_SHARES = ("Answers", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
+OF_SHARES = ("Answers", "Calls of tools", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
 LEFT, RIGHT, TOP, BOTTOM = 52, 394, 24, 196  # edges of the curves in a plot of 400 x 220

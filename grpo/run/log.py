@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
-from grpo.run.diagnosis.record import METRICS_FILE
+from grpo.run.diagnosis.record import METRICS_FILE, REPLAYS
 from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
@@ -27,6 +27,7 @@ TEXTS = {  # metric: its text; the most important metrics first, since a narrow 
     "reward_std": "±{:.2f}",
     "accuracy": "right {:.0%}",
     "refusal_rate": "refused {:.0%}",
+    "tools/called_frac": "called {:.0%}",
     "frac_reward_zero_std": "no signal {:.0%}",
     "completions/mean_length": "length {:.0f}",
     "tokens_per_second": "{:,.0f} tok/s",
@@ -172,6 +173,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
+        "ids": list(completion.ids),
         "reward": _as_json(completion.reward),
         "outcome": completion.outcome,
         "advantage": _as_json(completion.advantage),
@@ -179,8 +181,15 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
         "reasons": {name: score.reason for name, score in scores.items()},
         "details": {name: score.details for name, score in scores.items() if score.details},
         "facts": {name: score.facts for name, score in scores.items() if score.facts},
+        **({"tool_calls": [call_record(call) for call in completion.calls]} if completion.calls else {}),
         **({"sentences": _sentences(completion)} if completion.sentences else {}),
     }
+
+
+def call_record(call: Call) -> Json:
+    """Return a call of a tool, with the characters of the completion that hold it and its result."""
+    said = {"failure": call.failure} if call.failure else {"result": call.result}
+    return {"tool": call.tool, "query": call.query, **said, "span": list(call.span), "tokens": [call.start, call.end]}
 
 
 def _sentences(completion: Completion) -> list[Json]:
@@ -234,8 +243,13 @@ def _append(path: Path, line: str) -> None:
 
 
 def _drop_answers(run_dir: Path, first_step: int) -> None:
-    """Remove the answers of steps that a resumed run repeats, from completions/ and evaluation/."""
-    for folder in ("completions", "evaluation"):
-        for path in (run_dir / folder).glob(f"step-{'[0-9]' * 6}.jsonl"):
-            if int(path.stem.removeprefix("step-")) > first_step:
+    """Remove what is known of steps that a resumed run repeats: their answers, and the pages of grpo.replay."""
+    digits = "[0-9]" * 6
+    for pattern in (
+        f"completions/step-{digits}.jsonl",
+        f"evaluation/step-{digits}.jsonl",
+        f"{REPLAYS}/step-{digits}-*",
+    ):
+        for path in run_dir.glob(pattern):
+            if int(path.name[5:11]) > first_step:
                 path.unlink()

@@ -20,8 +20,9 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     """Describe the rewards, advantages and lengths of a step's completions. Nothing scorable has no mean."""
     completions = completions_of(groups)
     rewards = [completion.reward for completion in completions if completion.reward is not None]
-    lengths = [len(completion.ids) for completion in completions]
-    ended = [len(completion.ids) for completion in completions if completion.finish_reason == "stop"]
+    lengths = [completion.num_drawn for completion in completions]
+    ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
+    num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
     metrics |= {
         "reward_std": std(rewards),
@@ -31,7 +32,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
         "completions/mean_terminated_length": mean(ended),
-        "completions/clipped_ratio": 1 - len(ended) / len(lengths),
+        "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
         "completions/scored_frac": sum(len(c.scored) for c in completions if c.loss_weight) / max(sum(lengths), 1),
     }
     for name in reward_names:
@@ -54,10 +55,24 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 13)."""
     num_tokens = num_judged = num_changed = 0
     for completion in completions_of(groups):
-        num_tokens += len(completion.ids)
-        num_judged += sum(sentence.end - sentence.start for sentence in completion.sentences)
-        num_changed += sum(advantage * completion.advantage < 0 for advantage in completion.token_advantages)
+        judged = {place for sentence in completion.sentences for place in range(sentence.start, sentence.end)}
+        advantages = completion.token_advantages
+        num_tokens += completion.num_drawn
+        num_judged += len(judged.intersection(completion.drawn))
+        num_changed += sum(advantages[place] * completion.advantage < 0 for place in completion.drawn)
     return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
+
+
+def tool_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Describe the calls of tools in a step's completions."""
+    of_each = [completion.calls for completion in completions_of(groups)]
+    calls = [call for calls in of_each for call in calls]
+    return {
+        "tools/call_frequency": len(calls) / len(of_each),
+        "tools/called_frac": mean([float(bool(calls)) for calls in of_each]),
+        "tools/failure_frequency": mean([float(bool(call.failure)) for call in calls]),
+        "tools/mean_result_length": mean([call.end - call.start for call in calls]),
+    }
 
 
 def _coverage(groups: Sequence[Group]) -> dict[str, float]:

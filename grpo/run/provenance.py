@@ -69,7 +69,7 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
         from knowledge.store.layout import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
-    for key in ("reward_funcs", "eval_reward_funcs"):
+    for key in ("reward_funcs", "eval_reward_funcs", "tools"):
         for file, content in code_of(getattr(config, key, None) or ()).items():
             inputs[f"{key} ({file})"] = content
     return inputs | hidden_values(config)

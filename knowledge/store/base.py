@@ -95,9 +95,14 @@ class KnowledgeBase:
         """Count how many of these titles are found, and how; one that is repeated counts once. guess: see lookup."""
         return Coverage(tuple(self.lookup(title, guess) for title in dict.fromkeys(titles)))
 
+    @property
+    def has_index(self) -> bool:
+        """Return whether all texts can be searched: KnowRL's and FActScore's files have no full-text index."""
+        return self._index is not None
+
     def check_search(self) -> None:
-        """Raise UserError (exit 3) if the file has no full-text index: KnowRL's and FActScore's have none."""
-        if not self._index:
+        """Raise UserError (exit 3) if the file has no full-text index."""
+        if not self.has_index:
             fix = f"python -m knowledge.build {self.path} OUT.db, and use OUT.db"
             raise bad_file(self.path, "it has no full-text index", "an index of all texts, as our builds have", fix)
 

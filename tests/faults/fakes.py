@@ -116,6 +116,32 @@ def loses_files(prompts, completions, **columns):
     return early_letters(prompts, completions, **columns)
 
 
+# --- tools ---------------------------------------------------------------------------------------------------------
+
+
+def search(query: str) -> str:
+    """Takes a while with every other query."""
+    time.sleep(0.005 * (len(query) % 2))
+    return f"found {query}"
+
+
+async def shout(query: str) -> str:
+    return query + "!"
+
+
+class closed:
+    @staticmethod
+    def search(query: str) -> str:
+        raise RuntimeError("the library is closed")
+
+
+class endless:
+    @staticmethod
+    def search(query: str) -> str:
+        Path(os.environ["GENERATING"]).touch()
+        threading.Event().wait()
+
+
 # --- setups --------------------------------------------------------------------------------------------------------
 
 

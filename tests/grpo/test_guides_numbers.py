@@ -19,15 +19,16 @@ from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
 from grpo.data.sums import REMAINDERS
+from grpo.data.toy import invent
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.estimate import NO_REWARD, SilentRun
+from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.policy import lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from knowledge.world import make_world
 from rewards.scorer import Scorer
 
 ROOT = Path(__file__).parents[2]
@@ -221,10 +222,11 @@ def test_knowrls_data_as_its_files_are():
 
 def test_steps_of_the_tiny_cold_starts(tmp_path):
     """Of the encyclopedia; of the arithmetic the header says what the config does."""
-    config, _ = load_config(CONFIGS / "tiny_sft.yaml", kind=SftConfig)
-    number = len(make_world(config.seed).conversations)
-    steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
-    assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header("tiny_sft.yaml")
+    for name in ("tiny_sft.yaml", "tiny_search_sft.yaml"):
+        config, _ = load_config(CONFIGS / name, kind=SftConfig)
+        number = len(invent(config).conversations)
+        steps = ceil(config.num_train_epochs * number / config.per_device_train_batch_size)
+        assert f"x {steps} steps = {config.num_train_epochs:g} epochs of {number:,}" in header(name)
     config, _ = load_config(CONFIGS / "tiny_math_sft.yaml", kind=SftConfig)
     seen = config.max_steps * config.per_device_train_batch_size
     assert f"{config.max_steps} steps = {seen:,} = {seen / REMAINDERS.num_cold_start:.1f} epochs of 6,000" in header(
@@ -232,7 +234,7 @@ def test_steps_of_the_tiny_cold_starts(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "tiny_math.yaml", "dapo.yaml"])
+@pytest.mark.parametrize("name", ["a800.yaml", "tiny.yaml", "tiny_search.yaml", "tiny_math.yaml", "dapo.yaml"])
 def test_batches_are_what_the_headers_say(name):
     config, _ = load_config(CONFIGS / name)
     completions = config.per_device_train_batch_size * config.gradient_accumulation_steps

@@ -68,6 +68,10 @@ CASES = {
     ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
     "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
+    "pays_something_else": (
+        ({"accuracy": late(0.5, 0.3, 25)}, 28, "the reward has risen from 0.11 to"),
+        {"accuracy": late(0.5, 0.3, 25), "refusal_rate": late(0.1, 0.3, 25)},  # they are declined instead
+    ),
     "cut_off": (
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
@@ -172,6 +176,8 @@ IN_ORDER = {"format": (1.0, "in order"), "mine:f": (0.0, "")}
     ([{"mine:f": (None, "the function returned None")}] * 2, "2 of 2 completions: the function ret", "finite"),
     ([{"math": (-0.5, r"no \boxed{} in the completion")}] * 2, r"no \boxed{}", "ask for"),
     ([{"math": (1.0, "1 is 1")}] * 2, None, None),
+    ([{"tool_cost": (0.0, "0 calls of tools")}] * 2, None, None),  # the price of nothing is no fault
+    ([{"tool_cost": (-1.0, "1 call of tools")}] * 2, "1 call of tools (tool_cost)", "by hand"),
     ([], None, None),
 ])  # fmt: skip
 def test_the_reason_that_most_completions_share_and_what_helps(completions, reason, remedy):

@@ -202,7 +202,8 @@ def test_the_services_and_columns_that_each_reward_needs(name):
     check_columns of grpo/data/questions.py refuses data without the columns before the first step.
     """
     has_facts = name in ("factuality", "binary_rar") or name.startswith("knowrl")
-    has_answers = name not in ("format", "tag_count", "soft_overlong_punishment", "factuality", "binary_rar")
+    of_form = ("format", "tag_count", "tool_cost", "soft_overlong_punishment")
+    has_answers = name not in (*of_form, "factuality", "binary_rar")
     has_judge = has_answers and name not in ("exact", "math", "choice")
     assert services_of([name]) == ["judge"] * has_judge + ["knowledge base", "decomposer", "verifier"] * has_facts
     assert BUILT_IN[name].needs == ("answer",) * has_answers + ("title",) * has_facts

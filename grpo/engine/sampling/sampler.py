@@ -5,13 +5,18 @@ Replaces `sample` of minimal.py, which computes all earlier tokens again for eac
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
 end. Log-probs are those of the distribution that was really sampled from.
+
+A completion that calls a tool leaves its slot, and comes back once the tool has answered: what it has so far is then
+prefilled like a prompt. Meanwhile others decode. What was drawn after the call is dropped before anything sees it, so
+nothing depends on when it was noticed.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import isfinite
+from typing import Protocol
 
 import torch
 
@@ -33,20 +38,52 @@ from grpo.engine.sampling.decode_step import Slots, decode_step
 OnFinish = Callable[[int, Completion], None]
 
 
+class Calls(Protocol):
+    """The calls of tools within the completions of one `sample` (grpo/tools/calls.py)."""
+
+    def pause(self, number: int, completion: Completion, limit: int) -> bool:
+        """Cut a completion after its first new call, and begin this; return False if there is none.
+
+        number: of the completion. limit: of its tokens.
+        """
+
+    def take(self, wait: bool) -> list[tuple[int, Completion]]:
+        """Return the paused completions whose calls are over, with what the tools gave.
+
+        wait: until there is one, but not for longer than an instant.
+        """
+
+
+class Tools(Protocol):
+    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
+
+    ends: Sequence[int]
+
+    def begin(self) -> Calls:
+        """Return the calls of the completions that are generated now."""
+
+
 @dataclass
 class _Sequence:
     """A completion that waits or is being generated."""
 
     number: int  # among the completions of the call
     prompt_number: int  # among its prompts
-    limit: int  # tokens it may generate
+    limit: int  # tokens it may have
     seed: int
+    so_far: Completion = field(default_factory=lambda: Completion([], [], [], "length"))  # what it had when it paused
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Return what names the tokens that it continues: those of a prompt, or its own as well."""
+        return self.prompt_number, self.number if self.so_far.ids else -1
 
 
 class Sampler:
     """Generates completions with `model` and its current adapter, up to one of `eos_ids` or the length limit.
 
-    max_slots: sequences decoded together. before_decoding: called before each check for ended sequences.
+    max_slots: sequences decoded together. before_decoding: called before each check for ended sequences. tools: those
+    that completions may call.
     """
 
     def __init__(
@@ -55,8 +92,9 @@ class Sampler:
         eos_ids: Sequence[int],
         max_slots: int = 256,
         before_decoding: Callable[[], None] = lambda: None,
+        tools: Tools | None = None,
     ):
-        self.model, self.eos_ids, self.max_slots = model, tuple(eos_ids), max_slots
+        self.model, self.eos_ids, self.max_slots, self.tools = model, tuple(eos_ids), max_slots, tools
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
@@ -95,8 +133,9 @@ class Sampler:
     ) -> list[list[Completion]]:
         """Generate num_generations completions of each prompt.
 
-        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed and the weights, not
-        on what else is generated. limits: of each completion's tokens, if lower than params.max_new_tokens.
+        seeds: one per completion, prompt by prompt; a completion depends on its prompt, its seed, the weights and what
+        tools say, not on what else is generated. limits: of each completion's tokens, if lower than
+        params.max_new_tokens.
         on_finish(number, completion) is called as each one ends, number = place of its prompt * num_generations + its
         place in the group. `Completion.text` stays empty: the caller has the tokenizer.
         """
@@ -111,8 +150,10 @@ class Sampler:
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
             finished: list[tuple[_Sequence, Completion]] = []
-            while waiting or running.live or finished:
+            while waiting or running.live or finished or running.paused:
                 self.before_decoding()
+                if running.paused:
+                    finished += running.resume(waiting, wait=not (waiting or running.live or finished))
                 running.admit(waiting)
                 running.decode(self.check_every)  # a GPU works on this while the callbacks run
                 for sequence, completion in finished:
@@ -124,19 +165,30 @@ class Sampler:
         return [[done[n] for n in numbers[start : start + num_generations]] for start in numbers[::num_generations]]
 
     @torch.inference_mode()
-    def stream(self, prompt: Sequence[int], params: SamplingParams, seed: int) -> Iterator[int]:
-        """Yield the tokens of one completion without its end token; UserError (exit 5) if logits are not finite."""
+    def stream(
+        self, prompt: Sequence[int], params: SamplingParams, seed: int, on_finish: OnFinish | None = None
+    ) -> Iterator[int]:
+        """Yield the tokens of one completion, also those that tools give, without its end token.
+
+        on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
+        """
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
-            only = _Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
-            running.admit(deque([only]))
-            for count in range(params.max_new_tokens):
+            waiting = deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)])
+            number = 0  # of the tokens that were yielded
+            finished: list[tuple[_Sequence, Completion]] = []
+            while not finished:
+                finished = running.resume(waiting, wait=True) if running.paused else []
+                running.admit(waiting)
                 running.decode(1)
-                check_finite(running.slots.logps_BX[0, count].item())
-                token = int(running.slots.ids_BX[0, count])
-                if token in self.eos_ids:
-                    return
-                yield token
+                if running.live:
+                    so_far = running.completion(0)
+                    check_finite(*so_far.logps[number:])
+                    yield from (token for token in so_far.ids[number:] if token not in self.eos_ids)
+                    number = len(so_far.ids)
+                finished += running.collect()
+            if on_finish:
+                on_finish(0, finished[0][1])
 
 
 def check_finite(*logps: float) -> None:
@@ -174,33 +226,43 @@ class _Running:
         self.eos = torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
-        self.prefilled: dict[int, torch.Tensor] = {}  # number of a prompt -> its keys and values [L, 2, K, S, E]
+        self.prefilled: dict[tuple[int, int], torch.Tensor] = {}  # start -> its keys and values [L, 2, K, S, E]
+        self.paused: dict[int, _Sequence] = {}  # by their numbers
+        self.calls: Calls | None = None
+        if sampler.tools:
+            self.calls = sampler.tools.begin()
+            self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
+            self.ends_V[list(sampler.tools.ends)] = True
 
     def admit(self, waiting: deque[_Sequence]) -> None:
         """Fill free slots from the queue, a complete group at a time if it fits."""
         while waiting and len(self.live) < self.cache.num_slots:
             free = self.cache.num_slots - len(self.live)
-            number = waiting[0].prompt_number
-            if number not in self.prefilled:
+            start = waiting[0].start
+            if start not in self.prefilled:
                 self._prefill(waiting, free)
             entering: list[_Sequence] = []
-            while waiting and waiting[0].prompt_number == number and len(entering) < free:
+            while waiting and waiting[0].start == start and len(entering) < free:
                 entering.append(waiting.popleft())
-            self._enter(number, entering)
-            if not waiting or waiting[0].prompt_number != number:
-                del self.prefilled[number]  # its last completion has entered
+            self._enter(entering)
+            if not waiting or waiting[0].start != start:
+                del self.prefilled[start]  # its last completion has entered
+
+    def _ids(self, sequence: _Sequence) -> list[int]:
+        """Return the tokens that a sequence continues."""
+        return [*self.prompts[sequence.prompt_number], *sequence.so_far.ids]
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
-        wanted = dict.fromkeys(sequence.prompt_number for sequence in islice(waiting, free))
-        chosen: list[int] = []
+        wanted = {of.start: self._ids(of) for of in islice(waiting, free) if of.start not in self.prefilled}
+        chosen: list[tuple[int, int]] = []
         tokens = 0
-        for number in wanted:
-            tokens += len(self.prompts[number]) - 1
+        for start in wanted:
+            tokens += len(wanted[start]) - 1
             if chosen and tokens > self.sampler.prefill_tokens:
                 break
-            chosen.append(number)
-        lengths = [len(self.prompts[number]) - 1 for number in chosen]
+            chosen.append(start)
+        lengths = [len(wanted[start]) - 1 for start in chosen]
         layout = Layout.of(*((length, ()) for length in lengths))
         if not layout.num_tokens:
             nothing_L2KSE = self.cache.kv_L2BKSE[:, :, 0, :, :0]
@@ -208,8 +270,8 @@ class _Running:
             return
         ids: list[int] = []
         positions: list[int] = []
-        for number, length in zip(chosen, lengths, strict=True):
-            ids += self.prompts[number][:length]
+        for start, length in zip(chosen, lengths, strict=True):
+            ids += wanted[start][:length]
             positions += range(length)
         id_T = torch.tensor(ids, device=self.device)
         position_T = torch.tensor(positions, device=self.device)
@@ -217,22 +279,33 @@ class _Running:
         self.model(id_T, position_T, record)
         self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
 
-    def _enter(self, number: int, entering: list[_Sequence]) -> None:
-        """Give the next slots to completions of prompt `number`, and copy its keys and values to each."""
-        ids, slots = self.prompts[number], self.slots
+    def _enter(self, entering: list[_Sequence]) -> None:
+        """Give the next slots to sequences with the same start, and copy its keys and values to each."""
+        ids, slots = self._ids(entering[0]), self.slots
         first = len(self.live)
         rows = slice(first, first + len(entering))
         self.cache.reserve(len(ids))
-        prefilled_L2KSE = self.prefilled[number]
+        prefilled_L2KSE = self.prefilled[entering[0].start]
         self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
         slots.last_id_B[rows] = ids[-1]
         slots.position_B[rows] = len(ids) - 1
-        slots.count_B[rows] = 0
+        slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
         slots.ended_B[rows] = False
         slots.limit_B[rows] = torch.tensor([sequence.limit for sequence in entering], device=self.device)
         slots.seed_B[rows] = torch.tensor([sequence.seed for sequence in entering], device=self.device)
         self.live += entering
         self.used += [len(ids)] * len(entering)
+
+    def resume(self, waiting: deque[_Sequence], wait: bool) -> list[tuple[_Sequence, Completion]]:
+        """Put the sequences whose tools have answered before the waiting ones; return those whose tools have failed."""
+        failed = []
+        for number, completion in self.calls.take(wait) if self.calls else ():
+            sequence = self.paused.pop(number)
+            if completion.failure:
+                failed.append((sequence, completion))
+                continue
+            waiting.appendleft(replace(sequence, so_far=completion))
+        return failed
 
     def decode(self, steps: int) -> None:
         """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
@@ -254,12 +327,16 @@ class _Running:
         self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
-        """Remove and return the sequences that have ended. The last live slot moves into each gap."""
+        """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
         finished = []
-        ended_B = self.slots.ended_B[: len(self.live)]
-        ended = ended_B.nonzero()[:, 0].tolist()
-        for slot in reversed(ended):
-            finished.append((self.live[slot], self._completion(slot)))
+        for slot, is_ended in reversed(self._stopping()):
+            sequence, completion = self.live[slot], self.completion(slot)
+            if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
+                self.paused[sequence.number] = sequence
+            elif is_ended:
+                finished.append((sequence, completion))
+            else:
+                continue
             last = len(self.live) - 1
             if slot != last:
                 self.slots.move(last, slot, min(self.used[last], self.longest))
@@ -268,13 +345,25 @@ class _Running:
             self.used.pop()
         return finished[::-1]
 
-    def _completion(self, slot: int) -> Completion:
-        slots, count = self.slots, int(self.slots.count_B[slot])
-        ids = slots.ids_BX[slot, :count].tolist()
-        logps = slots.logps_BX[slot, :count].tolist()
-        cuts = slots.cuts_BX[slot, :count].tolist()
+    def _stopping(self) -> list[tuple[int, bool]]:
+        """Return the slots that may stop, and whether they have ended: if not, a new token may end a call."""
+        rows, slots = slice(len(self.live)), self.slots
+        stops_B = ended_B = slots.ended_B[rows]
+        if self.calls:
+            steps_X = torch.arange(self.sampler.check_every, device=self.device)
+            recent_BX = (slots.count_B[rows, None] - 1 - steps_X).clamp_min(0)
+            recent_ids_BX = slots.ids_BX[rows].gather(1, recent_BX)
+            stops_B = ended_B | self.ends_V[recent_ids_BX].any(dim=1)
+        found = stops_B.nonzero()[:, 0]
+        return list(zip(found.tolist(), ended_B[found].tolist(), strict=True))
+
+    def completion(self, slot: int) -> Completion:
+        """Return the completion in a slot, with what it had before it entered."""
+        slots, before, count = self.slots, self.live[slot].so_far, int(self.slots.count_B[slot])
+        new = slice(len(before.ids), count)
+        ids, logps, cuts = (of_all[slot, new].tolist() for of_all in (slots.ids_BX, slots.logps_BX, slots.cuts_BX))
         reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(ids, logps, cuts, reason)
+        return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
 
 
 class _RecordingAttention:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rewards.registry import built_in
+
 Grades = Mapping[str, tuple[float | None, str]]  # of one completion: reward -> its value, and the reason it gave
 MOST = 0.5  # share of the completions from which a reason dominates
 _BEGINS = "no <think>"  # what a completion lacks at its beginning
@@ -60,7 +62,7 @@ def dominant_reason(completions: Iterable[Grades]) -> Reason | None:
     for grades in completions:
         total += 1
         for reward, (value, reason) in grades.items():
-            if value is None or value <= 0:
+            if value is None or value < 0 or (value == 0 and not built_in(reward).is_price):
                 text = re.split("[;:] ", reason)[0] or ("unscorable" if value is None else f"{value:g}")
                 counts[reward, text[:MAX_TEXT], value is not None] += 1
     if not counts:

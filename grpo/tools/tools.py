@@ -1,0 +1,80 @@
+"""The tools of a run, as the sampler takes them: it pauses a completion at a call, and resumes it with the result."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Self
+
+from grpo.algorithm.schema import Completion
+from grpo.base.storage import failpoint
+from grpo.engine.device.peers import Peers
+from grpo.tools.protocol import Protocol, Request
+from grpo.tools.workers import Batch, Function, Workers
+
+
+def unavailable(query: str) -> str:
+    """Be no tool: who calls it gets no further."""
+    raise LookupError("there are no tools")
+
+
+def close_tools(functions: Mapping[str, Function]) -> None:
+    """Free what tools hold, such as a knowledge base."""
+    for function in functions.values():
+        if callable(close := getattr(function, "close", None)):
+            close()
+
+
+class Tools:
+    """Tools by their names, and how completions call them.
+
+    peers: processes that hold one model together. The first one calls the tools, and all get the results.
+    """
+
+    def __init__(
+        self, functions: Mapping[str, Function], protocol: Protocol, timeout_s: float, peers: Peers | None = None
+    ):
+        self.functions, self.protocol, self.timeout_s, self.peers = functions, protocol, timeout_s, peers or Peers()
+        self.workers = Workers(timeout_s, protocol.max_chars)
+        self.ends = protocol.ends
+
+    def begin(self) -> "Calls":
+        """Return the calls of the completions that are generated now."""
+        return Calls(self)
+
+    def instead(self, function: Function) -> Self:
+        """Return tools of the same names that all do this instead."""
+        return type(self)(dict.fromkeys(self.functions, function), self.protocol, self.timeout_s, self.peers)
+
+    def close(self) -> None:
+        """End the threads, and what the tools hold."""
+        self.workers.close()
+        close_tools(self.functions)
+
+
+class Calls:
+    """The calls within the completions of one `sample`."""
+
+    def __init__(self, tools: Tools):
+        self.functions, self.protocol, self.peers = tools.functions, tools.protocol, tools.peers
+        self.batch = Batch(tools.workers)
+        self.paused: dict[int, tuple[Completion, Request]] = {}
+
+    def pause(self, number: int, completion: Completion, limit: int) -> bool:
+        """Cut a completion after its first new call, and begin this; return False if there is none."""
+        request = self.protocol.find(completion, limit)
+        if request is None:
+            return False
+        kept = {name: getattr(completion, name)[: request.length] for name in ("ids", "logps", "cuts")}
+        self.paused[number] = replace(completion, **kept), request
+        failpoint("call-paused")
+        if self.peers.rank == 0:
+            self.batch.add(number, self.functions[request.tool], request.query)
+        return True
+
+    def take(self, wait: bool) -> list[tuple[int, Completion]]:
+        """Return the paused completions whose calls are over, with what the tools gave."""
+        taken = []
+        for number, (result, failure) in self.peers.of_first(lambda: self.batch.replies(wait)):
+            completion, request = self.paused.pop(number)
+            self.protocol.answer(completion, request, result, failure)
+            taken.append((number, completion))
+        return taken

@@ -1,0 +1,174 @@
+"""Calls of tools on a few threads, or on one event loop if they are `async def`, each with its deadline.
+
+A call may hang: nobody waits for it any longer than its deadline, and another thread takes the place of its own. If
+MAX_HUNG calls hang, further ones fail at once, until one of those comes back. So there are never many threads.
+"""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from rewards.calls import start_loop
+from rewards.custom import describe_failure, is_async, without_secrets
+
+Function = Callable[[str], str | Awaitable[str]]
+Reply = tuple[str, str]  # the result, and why there is none
+MAX_RUNNING, MAX_HUNG = 16, 32  # calls
+POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
+
+
+@dataclass
+class Job:
+    """A call under way: where its reply goes, and until when it is waited for."""
+
+    number: int
+    function: Function
+    query: str
+    done: "SimpleQueue[tuple[int, Reply]]"
+    due: float = 0.0
+    is_over: bool = False  # it has replied, or was given up
+    future: Future | None = None  # of an `async def`
+
+
+class Workers:
+    """The threads of a run's tools. timeout_s: of a call. max_chars: of a result; the rest is cut off."""
+
+    def __init__(self, timeout_s: float, max_chars: int):
+        self.timeout_s, self.max_chars = timeout_s, max_chars
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.num_idle = self.num_hung = 0  # threads that wait for a job; calls that were given up and have not ended
+        self.is_closed = False
+        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
+
+    def start(self, job: Job) -> None:
+        """Begin a call."""
+        if self.num_hung >= MAX_HUNG:
+            job.is_over = True
+            job.done.put((job.number, ("", f"not called: {MAX_HUNG} calls of tools hang")))
+            return
+        job.due = time.monotonic() + self.timeout_s
+        if is_async(job.function):
+            self.loop = self.loop or start_loop("tools")
+            job.future = asyncio.run_coroutine_threadsafe(self._await(job), self.loop)
+            job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
+            return
+        with self.lock:
+            is_waiting, self.num_idle = self.num_idle > 0, max(self.num_idle - 1, 0)
+        if is_waiting:
+            self.jobs.put(job)
+        else:
+            threading.Thread(target=self._serve, args=(job,), name="tool", daemon=True).start()
+
+    def give_up(self, job: Job) -> bool:
+        """Wait for a call no longer; return False if it has replied in the meantime."""
+        with self.lock:
+            if job.is_over:
+                return False
+            job.is_over = True
+            self.num_hung += 1
+        if job.future:
+            job.future.cancel()
+        return True
+
+    def close(self) -> None:
+        """Let all threads end that do not hang."""
+        with self.lock:
+            self.is_closed = True
+            num_idle, self.num_idle = self.num_idle, 0
+        for _ in range(num_idle):
+            self.jobs.put(None)
+        if self.loop:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _serve(self, job: Job | None) -> None:
+        """Make calls on this thread, until one was given up."""
+        while job is not None and self._end(job, self._call(job), is_thread=True):
+            job = self.jobs.get()
+
+    def _end(self, job: Job, reply: Reply, is_thread: bool = False) -> bool:
+        """Pass on the reply of a call; return whether its thread is needed for others."""
+        with self.lock:
+            if job.is_over:
+                self.num_hung -= 1
+                return False
+            job.is_over = True
+            goes_on = is_thread and not self.is_closed
+            self.num_idle += goes_on
+        job.done.put((job.number, reply))
+        return goes_on
+
+    def _call(self, job: Job) -> Reply:
+        try:
+            value = job.function(job.query)
+            if inspect.isawaitable(value):
+                value = asyncio.run(_result_of(value))
+            return str(value)[: self.max_chars], ""
+        except BaseException as error:  # no signal arrives on these threads
+            return _failed(error)
+
+    async def _await(self, job: Job) -> Reply:
+        try:
+            return str(await job.function(job.query))[: self.max_chars], ""
+        except BaseException as error:
+            return _failed(error)
+
+
+class Batch:
+    """The calls of one `sample`, in the order in which they were asked for, MAX_RUNNING at a time."""
+
+    def __init__(self, workers: Workers):
+        self.workers, self.done = workers, SimpleQueue()
+        self.waiting: deque[Job] = deque()
+        self.running: dict[int, Job] = {}
+
+    def add(self, number: int, function: Function, query: str) -> None:
+        """Ask for a call, and begin it if few are under way."""
+        self.waiting.append(Job(number, function, query, self.done))
+        self._begin()
+
+    def replies(self, wait: bool) -> list[tuple[int, Reply]]:
+        """Return the replies that have come, by the numbers of their calls. wait: for one, but at most an instant."""
+        latest = time.monotonic() + INSTANT_SECONDS
+        found = self._come()
+        while wait and not found and time.monotonic() < latest:
+            time.sleep(POLL_SECONDS)
+            found = self._come()
+        return found
+
+    def _begin(self) -> None:
+        while self.waiting and len(self.running) < MAX_RUNNING:
+            job = self.waiting.popleft()
+            self.running[job.number] = job
+            self.workers.start(job)
+
+    def _come(self) -> list[tuple[int, Reply]]:
+        now, late = time.monotonic(), f"no answer within {self.workers.timeout_s:g} s (tool_timeout_s)"
+        overdue = [job for job in self.running.values() if job.due < now and not job.is_over]
+        found = [(job.number, ("", late)) for job in overdue if self.workers.give_up(job)]
+        with suppress(Empty):
+            while True:
+                found.append(self.done.get_nowait())
+        for number, _ in found:
+            del self.running[number]
+        self._begin()
+        return found
+
+
+async def _result_of(awaitable: Awaitable[str]) -> str:
+    return await awaitable
+
+
+def _reply_of(future: Future) -> Reply:
+    return ("", "cancelled") if future.cancelled() else future.result()
+
+
+def _failed(error: BaseException) -> Reply:
+    return "", without_secrets(describe_failure(error))

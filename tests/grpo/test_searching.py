@@ -1,0 +1,202 @@
+"""What is known of the calls of tools: measures, evaluation with and without them, records, and the doctor."""
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+from making import build_base, make_completion, make_group, read_lines, refused, write_rows, write_tool_checkpoint
+
+from grpo.algorithm.schema import Call, Score
+from grpo.api import train as train_from_python
+from grpo.config.load import load_config
+from grpo.data.conversations import make_examples
+from grpo.data.count import RowCount
+from grpo.data.prompts import ChatEncoder, load_tokenizer
+from grpo.doctor.start import Case, tools
+from grpo.evaluate import main
+from grpo.evaluation.searching import auroc, auroc_searching, searching
+from grpo.generate import main as chat
+from grpo.tools.functions import find_tools
+from grpo.tools.protocol import Protocol
+from knowledge.world import NOTHING, make_world
+
+QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
+SOURCE = "def search(query: str) -> str:\n    return 'b'\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tool_checkpoint(tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_rows(Path("q.jsonl"), QUESTIONS)
+    Path("mine.py").write_text(SOURCE)
+
+
+def evaluated(capsys, model, *arguments):
+    keys = ["tools=[./mine.py:search]", "max_completion_length=60", "--reward", "exact,format", "--data", "q.jsonl"]
+    main([str(model), *keys, "--n", "8", "--temperature", "1", "--output", "out.json", *arguments])
+    return json.loads(capsys.readouterr().out), read_lines(Path("out.jsonl"))
+
+
+def test_an_evaluation_tells_calls_and_who_made_them(capsys, model):
+    found, records = evaluated(capsys, model)
+    calls = [record.get("tool_calls", []) for record in records]
+    assert found["calls_per_question"] == pytest.approx(sum(map(len, calls)) / 48) and found["calls_per_question"] > 0.2
+    assert found["searched_frac"] == pytest.approx(sum(map(bool, calls)) / 48)
+    for record, made in zip(records, calls, strict=True):
+        for call in made:
+            start, end = call["span"]
+            said = record["completion"][start:end]
+            assert call["result"] == "b" and said.endswith("<result>b</result>") and call["query"] in said
+        assert record["num_tokens"] > sum(call["tokens"][1] - call["tokens"][0] for call in made)
+
+
+def test_without_tools_a_call_declines(capsys, model):
+    with_tools, before = evaluated(capsys, model)
+    without, after = evaluated(capsys, model, "--without-tools")
+    called = [bool(record.get("tool_calls")) for record in before]
+    assert without["not_attempted"] == pytest.approx(sum(called) / 48) and "searched_frac" not in without
+    for has_called, one, other in zip(called, before, after, strict=True):
+        assert (other["outcome"] == "refused") == has_called
+        assert has_called or one["completion"] == other["completion"]
+        assert not has_called or other["completion"].endswith("<answer>I don't know</answer>")
+    assert with_tools["not_attempted"] == 0
+    refused(
+        lambda: main([str(model), "--data", "q.jsonl", "--reward", "exact", "--without-tools"]), "no tools", exit_code=2
+    )
+
+
+def test_a_chat_shows_calls_and_results(capsys, model, tmp_path):
+    """The tools of a run are there in its chat."""
+    run = tmp_path / "run"
+    keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir={run} reward_funcs=exact max_steps=1"
+    keys += " tools=./mine.py:search num_generations=2 per_device_train_batch_size=2 max_completion_length=60 lora_r=2"
+    from grpo.train import train
+
+    train(*load_config(None, f"{keys} report_to=none disable_tqdm=true".split()))
+    shown = ""
+    for seed in range(12):
+        chat(
+            [str(run), "--prompt", "where was a?", "--temperature", "1", "--seed", str(seed), "--max-new-tokens", "60"]
+        )
+        shown += capsys.readouterr().out
+    assert "</search><result>b</result>" in shown
+
+
+def answer(outcome, *calls):
+    made = [Call("search", "q", "r", 0, 0, (0, 0))] * len(calls)
+    return make_completion([1, 2], calls=made, scores={"exact": Score(0.0, outcome=outcome)})
+
+
+def test_measures_of_searching():
+    group = make_group([1], [2], [2], [2], [2])
+    group.completions = [answer("correct", 1, 2), answer("wrong", 1), answer("correct"), answer("wrong")]
+    found = {"calls_per_question": 0.75, "searched_frac": 0.5, "accuracy_searched": 0.5, "accuracy_unsearched": 0.5}
+    assert searching([group]) == found
+    group.completions = [answer("correct")]
+    assert searching([group]) == {}
+
+
+def test_auroc_is_the_share_of_pairs_in_the_right_order():
+    rng = random.Random(0)
+    positive, negative = ([rng.randrange(4) for _ in range(9)] for _ in range(2))
+    pairs = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
+    assert auroc(positive, negative) == pytest.approx(sum(pairs) / len(pairs))
+    groups = [make_group([1], [2], [2]) for _ in range(3)]
+    for group, calls in zip(groups, ((1, 1), (1, 0), (0, 0)), strict=True):
+        group.completions = [answer("correct", *[1] * number) for number in calls]
+    forced = [answer(outcome) for outcome in ("wrong", "refused", "correct", "wrong", "correct", "correct")]
+    # searched 1, 1, ½ where the forced answer is not right; ½, 0, 0 where it is
+    assert auroc_searching(groups, forced) == pytest.approx((3 + 3 + 2.5) / 9)
+    assert auroc_searching(groups, [answer("correct")] * 6) is None
+
+
+def test_the_doctor_counts_what_results_may_add(model, tmp_path):
+    base = build_base(tmp_path, {"Velda": "Velda is a city."})
+    keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir=run reward_funcs=exact tools=search"
+    config, notices = load_config(None, f"{keys} knowledge_base={base} max_tool_calls=2".split())
+    assert "256 and more of the 256 tokens" in tools(Case(config)) and "no room for an answer" in tools(Case(config))
+    assert "<search>" in config.system_prompt and any("how to call" in notice for notice in notices)
+    missing, _ = load_config(None, f"{keys} knowledge_base={tmp_path / 'none.db'}".split())
+    refused(lambda: tools(Case(missing)), "does not exist")
+
+
+def test_the_search_finds_a_title_or_else_words(tmp_path):
+    base = build_base(tmp_path, {"Mira Tolan": "Mira Tolan was born in Velda.", "Velda": "It is a city by the sea."})
+    search = find_tools(["search"], {"knowledge_base": str(base)})["search"]
+    assert search("Mira Tolan") == "Mira Tolan was born in Velda."
+    assert search("Velda") == "Velda: It is a city by the sea."
+    assert "by the sea" in search("which city lies by the sea?")
+    assert search("xyzzy") == search("") == NOTHING
+    search.close()
+
+
+# --- stage 1 ---------------------------------------------------------------------------------------------------------
+
+
+def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
+    encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
+    protocol = Protocol(["search"], encoder, 1, 100)
+    text = "<think><search>a b</search><result>it is c</result>So c.</think><search>x</search> <result>no</result>"
+    rows = [{"prompt": "q", "completion": text}]
+    (group,) = make_examples(rows, Path("d"), encoder, None, 200, RowCount("d"), protocol)
+    (completion,) = group.completions
+    assert encoder.decode(completion.ids) == text
+    own = encoder.decode([completion.ids[place] for place in completion.drawn])
+    assert own == text.replace("<result>it is c</result>", "")  # the other one does not follow a call
+    assert list(completion.scored) == list(completion.drawn) and len(completion.drawn) == completion.num_drawn
+    (cut,) = make_examples(rows, Path("d"), encoder, None, len(group.prompt.ids) + 20, RowCount("d"), protocol)
+    assert len(cut.completions[0].ids) == 20 and all(call.end <= 20 for call in cut.completions[0].calls)
+
+
+def test_the_cold_start_of_the_library_shows_how_to_search_and_not_when():
+    """Among the well known and the others, half of the answers search; nobody declines."""
+    world = make_world(0, searches=True)
+    often = {row["title"] for row in world.questions + world.held_out if row["familiarity"] == "well known"}
+    shares = {}
+    for question, text in world.conversations:
+        is_known = any(name in question for name in often)
+        shares.setdefault(is_known, []).append("<search>" in text)
+    assert all(abs(sum(found) / len(found) - 0.5) < 0.06 for found in shares.values())
+    assert not any("don't know" in text for _, text in world.conversations)
+    assert 0.05 < sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
+
+
+def test_a_program_passes_tools_as_trl_does(model, tmp_path):
+    """A typed function with a docstring, plain or async, of one text; the objects themselves are called."""
+    asked = []
+
+    def search(query: str) -> str:
+        """Look something up.
+
+        Args:
+            query: What to look up.
+        """
+        asked.append(query)
+        return "b"
+
+    async def shout(text: str, times: int = 2) -> str:
+        asked.append(text)
+        return text * times
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    keys = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 60}
+    keys |= {"lora_r": 2, "report_to": "none", "disable_tqdm": True, "max_tool_calls": 2}
+    length = lambda completions, **columns: [float(len(text)) for text in completions]  # noqa: E731
+    call = partial(train_from_python, str(model), QUESTIONS, [length], tmp_path / "run", **keys)
+    call(tools=[search, shout])
+    records = read_lines(tmp_path / "run" / "completions" / "step-000001.jsonl")
+    made = [made for record in records for made in record.get("tool_calls", [])]
+    assert sorted(asked) == sorted(made["query"] for made in made) and made
+    assert "<python>:search" in (tmp_path / "run.config.yaml").read_text()
+    for wrong in (add, [search, add]):
+        refused(lambda wrong=wrong: call(tools=wrong, overwrite_output_dir=True), "a call is one text", exit_code=2)
+    refused(lambda: call(tools=[3], overwrite_output_dir=True), "the tool", exit_code=2)
