@@ -268,6 +268,7 @@ def draw(path: Path, found: Mapping[str, Mapping], before: str, after: str) -> N
                 axes.barh(place, value, height * 0.95, left=start, color=colours[label])
                 start += value
             axes.text(start, place, f" {'before' if arm == before else 'after'}", va="center", fontsize=7)
+    axes.margins(x=0.1)
     axes.set_yticks(range(len(kinds)), reversed(kinds))
     axes.set_xlabel("facts per answer: supported (green), refuted (red), unknown (grey)")
     figure.savefig(path)
