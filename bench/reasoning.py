@@ -180,11 +180,12 @@ def less(a: Callable[[Chosen], float], b: Callable[[Chosen], float]) -> Callable
 
 
 def measures(arms: Mapping[str, Arm], known: Mapping[str, float]) -> dict[str, dict]:
-    """Return all measures of each arm as (value, low, high). The first arm is the cold start.
+    """Return all measures of each arm as (value, low, high). The first arm is the cold start, the second the first RUN.
 
+    over_cold, over_first: how many more supported facts per answer there are than in these two.
     known: how often the cold start is right about a kind, among the questions to train on.
     """
-    cold, found = next(iter(arms.values())), {}
+    (cold, first, *_), found = arms.values(), {}
     number = len(cold.countries)
     for name, arm in arms.items():
         size = arm.facts_per_answer()
@@ -192,6 +193,8 @@ def measures(arms: Mapping[str, Arm], known: Mapping[str, float]) -> dict[str, d
         threshold = kept_of(arm, lambda country, kind, recalled: -recalled.logp, size)
         measured = {label: arm.per_answer(label) for label in LABELS}
         measured |= {"share": arm.supported(), "gain": less(arm.supported(), cold.supported())}
+        measured |= {"over_cold": less(arm.per_answer("supported"), cold.per_answer("supported"))}
+        measured |= {"over_first": less(arm.per_answer("supported"), first.per_answer("supported"))}
         measured |= {outcome: arm.share(outcome) for outcome in OUTCOMES}
         measured |= {"stated_false": arm.would_be_false(True), "left_out_false": arm.would_be_false(False)}
         measured["knows"] = less(arm.would_be_false(False), arm.would_be_false(True))

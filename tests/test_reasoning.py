@@ -74,6 +74,7 @@ def test_differences_are_paired_and_the_tables_hold_every_arm(tmp_path):
     assert found["cold start"]["gain"] == (0, 0, 0)
     assert found["after"]["gain"][0] == pytest.approx(3 / 5)
     assert found["after"]["over_threshold"][0] == pytest.approx(0)
+    assert found["after"]["over_cold"][0] == found["cold start"]["over_first"][0] == 0  # one supported fact per answer
     assert found["after"]["knows"][0] == 1 and found["after"]["one_sentence"] == 0.5
     assert repeated(AFTER) == 1 / 3
     assert found["after"]["by_kind"]["capital"] == {S: 0.5, R: 0, U: 0}
