@@ -11,6 +11,7 @@
     run/             what surrounds a run: output directory, log, checkpoints, resuming, diagnosis
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
+    replay/          a command: makes a step again, and shows what each token did to it
     explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
 
 Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).

@@ -10,7 +10,8 @@ import os
 import socket
 import textwrap
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite, nan
+from statistics import median
 from typing import Literal
 
 from grpo.base.errors import escape, run_main
@@ -21,6 +22,7 @@ from grpo.run.diagnosis.record import Record, read_record
 from grpo.run.diagnosis.rules import TREND, History, meaning
 
 WIDTH = 100
+SPIKE = 5  # times the median of a run's gradients, from which on one stands out
 MAX_FILES = 20  # of completions/ whose reasons are read
 LEARNED = ("loss", "reward", "accuracy", "refusal_rate", "completions/mean_length")  # whose change is reported
 
@@ -48,7 +50,7 @@ def explain(record: Record) -> list[Remark]:
         few = " For trends these are too few." if number < 2 * TREND else ""
         remarks = [Remark(f"No known failure shows in {number} steps.{few}", tone="plain")]
     start = [Remark(f"Step 1: {first}.", tone="plain")] if first else []
-    return ending + start + remarks + _learned(diagnosis)
+    return ending + start + remarks + _spike(record) + _learned(diagnosis)
 
 
 def _diagnose(record: Record) -> Diagnosis:
@@ -107,6 +109,18 @@ def _was_killed(state: Json) -> bool:
     except OSError:  # it belongs to somebody else
         return False
     return False
+
+
+def _spike(record: Record) -> list[Remark]:
+    """Return a remark on the step with the largest gradient, if that stands out."""
+    norms = {line["step"]: line["grad_norm"] for line in record.steps if isfinite(line.get("grad_norm", nan))}
+    usual = median(norms.values()) if len(norms) >= TREND and "reward_funcs" in record.config else 0.0
+    step = max(norms, key=norms.get, default=0)
+    if not usual or norms[step] < SPIKE * usual:
+        return []
+    size = f"its norm {norms[step]:.3g} is {norms[step] / usual:.0f} times the median"
+    do = f"`python -m grpo.replay {record.path} {step}` shows which answers and which tokens made it."
+    return [Remark(f"Step {step} has the largest gradient: {size}.", "Few tokens may have decided it.", do, "plain")]
 
 
 def _learned(history: History) -> list[Remark]:

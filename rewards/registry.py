@@ -90,6 +90,11 @@ BUILT_IN = {
 class Resource:
     """What rewards use and a run looks after, such as a judge. By default there is nothing to do for it."""
 
+    @property
+    def clients(self) -> list[Any]:
+        """Return the ApiClients by which it asks services."""
+        return []
+
     def prepare(self, rows: Rows, say: Say) -> None:
         """Find out before the first step, with the data set's rows, what would fail later; `say` what else is found."""
 

@@ -80,13 +80,13 @@ class TokenPlaces:
 
     def __init__(self, completion: Completion, decode: Decode):
         self.completion, self.decode = completion, decode
-        self._start = cache(self._find_start)
+        self.start = cache(self._find_start)  # place of a token -> the character at which it begins
 
     def of(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
         text, places = self.completion.text, range(len(self.completion.ids))
         start = len(text[:start].rstrip())
-        return bisect_left(places, start, key=self._start), bisect_left(places, end, key=self._start)
+        return bisect_left(places, start, key=self.start), bisect_left(places, end, key=self.start)
 
     def _find_start(self, place: int) -> int:
         """Return the character at which the token at this place begins: the number of complete characters before it.

@@ -4,8 +4,9 @@
 
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
 the data of both stages, the checkpoint, the tokenizer, each reward, each service (by asking it a question), memory and
-a few generated tokens. Estimates time and calls of the run, for which it makes the first step, or a part of it. Prints
-one line per check; a failed check does not stop the others. The exit code is that of the first failure.
+a few generated tokens; tries dishonest answers on the rewards (`python -m rewards.audit` tries more). Estimates time
+and calls of the run, for which it makes the first step, or a part of it. Prints one line per check; a failed check does
+not stop the others. The exit code is that of the first failure.
 """
 
 import argparse
@@ -62,6 +63,7 @@ def checks(case: Case) -> Iterator[tuple[str, Check]]:
     yield "prompt", trial.prompt
     if case.is_stage2:
         yield from trial.service_checks(case)
+        yield "audit", trial.short_audit
     yield "memory", trial.memory_plan
     yield "sample", trial.sample
     yield "steps", estimate.steps

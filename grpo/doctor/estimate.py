@@ -5,22 +5,18 @@ tokens at first, then to more of them, up to the complete step. If that would ta
 step that was made is scaled up by its tokens.
 """
 
-import os
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
 from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.base.text import show_duration
-from grpo.config.options import AnyConfig, SftConfig, TrainConfig, keys_that
+from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
 from grpo.doctor.start import Case, NotChecked, need, rounded
-from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model import memory
-from grpo.run import libraries
 from grpo.run.guard import Guard
-from grpo.run.run import Run
-from grpo.run.signals import Signals
+from grpo.run.run import SilentRun
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
 from rewards.registry import Reward
@@ -40,19 +36,6 @@ class StepTime:
 
     phases: dict[str, float]
     measured: str
-
-
-class SilentRun(Run):
-    """A run that writes nothing and says nothing."""
-
-    def __init__(self, config: AnyConfig):
-        nowhere = replace(config, output_dir=os.devnull)
-        super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
-        self.signals = Signals(self.ranks)  # which no signal reaches
-        libraries.configure(config)
-
-    def say(self, text: str) -> None:
-        """Print nothing: other checks report the same."""
 
 
 class Rehearsal:

@@ -120,8 +120,11 @@ class Case:
 
     @property
     def options(self) -> Json:
-        """Return the configuration as rewards take it."""
-        return asdict(self.config)
+        """Return the configuration as rewards take it. A reply cache that is not there yet is not made here."""
+        options = asdict(self.config)
+        if (cache := options.get("api_cache")) and not Path(cache).exists():
+            options["api_cache"] = None
+        return options
 
     @property
     def reward_names(self) -> list[str]:
@@ -250,15 +253,19 @@ def output(case: Case) -> str:
     is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
     if not (is_wanted or is_in_use(path)):  # the run itself says by whom
         refuse_a_run(path)
-    existing = existing_part(path)
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(
-            f"cannot use the output directory {path}",
-            f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}",
-            "set output_dir to a folder that can be written",
-            STORAGE,
-        )
+    existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
+    if cache := getattr(case.config, "api_cache", None):
+        _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
     return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+
+
+def _writable(folder: Path, what: str, fix: str) -> Path:
+    """Return the part of a folder's path that exists; UserError (exit 6) if nothing can be written there."""
+    existing = existing_part(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
+        raise UserError(f"cannot use {what}", why, fix, STORAGE)
+    return existing
 
 
 def resume(case: Case) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from grpo.doctor.start import (
     MAX_SHOWN,
     Case,
     Check,
+    NotChecked,
     conversations,
     need,
     need_written,
@@ -29,11 +31,13 @@ from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
+from rewards.audit.trial import audit
 from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
 from rewards.scorer import Scorer
 from rewards.services import SERVICES, knowledge_base_path
 
 SAMPLE_TOKENS = 8
+AUDIT_CALLS = 20
 
 
 def weights(case: Case) -> str:
@@ -115,6 +119,24 @@ def titles(case: Case) -> str:
     if found.found < LOWEST_COVERAGE:
         text = f"warning: missing_title_policy is {case.config.missing_title_policy}; {text}"
     return text
+
+
+def short_audit(case: Case) -> str:
+    """Try dishonest answers to one question on the rewards; judges and decomposers are asked AUDIT_CALLS times at most.
+
+    What is paid is a warning: the run could begin.
+    """
+    rows = need(case.rows.get("train"), "the data")
+    for name in services_used(case):
+        need(case.checkups.get(name), f"the {name}")
+    config = replace(case.config, api_cache=case.options["api_cache"])
+    try:
+        found = audit(config, num_rows=1, num_calls=AUDIT_CALLS, rows=rows)
+    except UserError as error:
+        raise NotChecked(f"not checked: {error.what}") from None
+    asked = f"; services were asked {found.num_asked} of at most {AUDIT_CALLS} questions" if found.num_asked else ""
+    warning = "warning: " if any(one.is_paid for one in found.findings) else ""
+    return f"{warning}{found}{asked}; `python -m rewards.audit CONFIG` tries more, and shows the texts"
 
 
 def memory_plan(case: Case) -> str:

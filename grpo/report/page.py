@@ -37,16 +37,18 @@ def render(record: Record) -> str:
     shown, answered = examples(record, step), answered_twice(record)
     compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
     summaries = record.summaries or summaries_of(compared)
-    page = _template().render(
+    page = template("page.html").render(
         name=record.name,
         headline=headline(compared) if compared else "",
         overview=_overview(record),
-        config="\n".join(f"{name}: {value}" for name, value in record.config.items()),
+        config={name: str(value) for name, value in record.config.items()},
         changed_keys=list(changed_keys(record.config)),
         bars=draw_bars(summaries),
         table=make_table(summaries, compared),
         charts=draw_charts(record),
         examples_step=step,
+        path=str(record.path),
+        replays=[f"{page.parent.name}/{page.name}" for page in record.replays()],
         examples=shown,
         changes=changed,
         outcomes=outcomes,
@@ -56,7 +58,8 @@ def render(record: Record) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a template of this folder, which escapes whatever it inserts."""
     environment = Environment(
         loader=PackageLoader("grpo.report", "."),
         autoescape=True,
@@ -65,8 +68,9 @@ def _template() -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"number": show_number, "tick": show_tick}
-    return environment.get_template("page.html")
+    filters = {"number": show_number, "tick": show_tick, "percent": "{:+z.1%}".format}
+    environment.filters |= filters
+    return environment.get_template(name)
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:
@@ -93,14 +97,14 @@ def _overview(record: Record) -> list[tuple[str, str]]:
     return [(label, str(text)) for label, text in texts.items() if text]
 
 
-def changed_keys(config: Json) -> Iterator[str]:
-    """Yield each key of a run that differs from its default, and that default."""
+def changed_keys(config: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield each key of a run that differs from its default, its value, and that default."""
     have_defaults = config.keys() - keys_that("required")
     for declared in fields(TrainConfig if "num_generations" in config else SftConfig):
         name, default = declared.name, declared.default
         default = list(default) if isinstance(default, tuple) else default
         if name in have_defaults and config[name] != default:
-            yield f"{name}: {as_yaml(config[name])}  (default {as_yaml(default)})"
+            yield name, as_yaml(config[name]), as_yaml(default)
 
 
 def show_number(value: Any) -> str:

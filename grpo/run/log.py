@@ -13,7 +13,7 @@ from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
-from grpo.run.diagnosis.record import METRICS_FILE
+from grpo.run.diagnosis.record import METRICS_FILE, REPLAYS
 from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
@@ -173,6 +173,7 @@ def completion_record(prompt: Prompt, completion: Completion) -> Json:
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.ids),
+        "ids": list(completion.ids),
         "reward": _as_json(completion.reward),
         "outcome": completion.outcome,
         "advantage": _as_json(completion.advantage),
@@ -242,8 +243,13 @@ def _append(path: Path, line: str) -> None:
 
 
 def _drop_answers(run_dir: Path, first_step: int) -> None:
-    """Remove the answers of steps that a resumed run repeats, from completions/ and evaluation/."""
-    for folder in ("completions", "evaluation"):
-        for path in (run_dir / folder).glob(f"step-{'[0-9]' * 6}.jsonl"):
-            if int(path.stem.removeprefix("step-")) > first_step:
+    """Remove what is known of steps that a resumed run repeats: their answers, and the pages of grpo.replay."""
+    digits = "[0-9]" * 6
+    for pattern in (
+        f"completions/step-{digits}.jsonl",
+        f"evaluation/step-{digits}.jsonl",
+        f"{REPLAYS}/step-{digits}-*",
+    ):
+        for path in run_dir.glob(pattern):
+            if int(path.name[5:11]) > first_step:
                 path.unlink()

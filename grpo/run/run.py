@@ -1,9 +1,11 @@
 """One invocation of stage 1 or 2: its output directory, its checkpoints, and how it ends."""
 
+import os
 import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -260,3 +262,21 @@ class Run:
                 self.dir.update(step=counters["step"], last_checkpoint=folder.name)
         self.say(f"resuming from {folder} at step {counters['step']}")
         return counters
+
+
+class SilentRun(Run):
+    """A run that writes nothing, and shows nothing: what it says is in `said`. It needs no `with`."""
+
+    def __init__(self, config: AnyConfig):
+        nowhere = replace(config, output_dir=os.devnull)
+        super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+        self.signals = Signals(self.ranks)  # which no signal reaches
+        self.said: list[str] = []
+        libraries.configure(config)
+
+    def say(self, text: str) -> None:
+        """Keep a line."""
+        self.said.append(text)
+
+    def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
+        """Save nothing."""

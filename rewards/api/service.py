@@ -21,6 +21,10 @@ class ModelService(Resource):
     def __init__(self, client: "ApiClient", max_tokens: int):
         self.client, self.max_tokens = client, max_tokens
 
+    @property
+    def clients(self) -> list["ApiClient"]:
+        return [self.client]
+
     def check(self) -> str:
         """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.data.rows import Row
-from rewards.audit.attacks import WRONG, Aim, Attack, GroupAttack
+from rewards.audit.attacks import WRONG, Aim, Attack
 
 TOGETHER = "all together"  # the weighted sum of the rewards
 RIGHT = "a right answer"
@@ -145,7 +145,7 @@ class Tried:
         self.bars.append(Bars(**values, elsewhere=elsewhere))
         return self.bars[-1]
 
-    def note(self, row: Row, attack: Attack | GroupAttack, text: str, score: Score, limits: Iterable[Limit]) -> None:
+    def note(self, row: Row, attack: Attack, text: str, score: Score, limits: Iterable[Limit]) -> None:
         """Note what a text earns, if it reaches one of the limits."""
         if score.value is None and not score.details.get(FAILS):
             self.untried[score.reason] += 1

@@ -6,7 +6,6 @@ for finding in audit(config).findings:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property, lru_cache
 from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
@@ -15,12 +14,12 @@ from grpo.config.options import TrainConfig
 from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Case, GroupAttack
+from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Attack, Case
 from rewards.audit.cases import asked_form, make_cases, with_data
 from rewards.audit.findings import FAILS, RIGHT, TOGETHER, Audit, Bars, Limit, Tried
 from rewards.custom import short_name
 from rewards.registry import build_rewards, expand
-from rewards.score import Encode, encoder
+from rewards.score import encoder
 from rewards.scorer import Scorer, combine
 
 NUM_ROWS, NUM_CALLS = 3, 80
@@ -56,7 +55,7 @@ class Trial:
     """The rewards of a configuration at work, each by itself, so that one that fails hides no other."""
 
     def __init__(self, config: TrainConfig, num_calls: int):
-        self.config, self.allowance = config, iter(range(num_calls))
+        self.config, self.allowance, self.encode = config, iter(range(num_calls)), encoder(config)
         self.at_work: dict[str, Scorer] = {}
         self.tried: dict[str, Tried] = {}
         self.clients: list[Any] = []
@@ -105,10 +104,10 @@ class Trial:
                 self._try_group(row, case, attack, paid, bars)
 
     def _try_group(
-        self, row: Row, case: Case, attack: GroupAttack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
+        self, row: Row, case: Case, attack: Attack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
     ) -> None:
         """Let the rewards that see a group grade one, and note what its dishonest text earns."""
-        text, texts = attack.texts(case)
+        text, *_ = texts = attack.texts(case)
         for name, scores in self._grade(_prompt(self.config, row), texts, paid).items():
             if name not in bars or (name in self.at_work and not _sees_groups(self.at_work[name])):
                 continue
@@ -128,7 +127,7 @@ class Trial:
             self.tried[shown].untried[_one_line(error)] += 1
             return
         self.at_work[shown] = Scorer([reward])
-        clients = [client for resource in reward.resources if (client := getattr(resource, "client", None))]
+        clients = [client for resource in reward.resources for client in resource.clients]
         for client in clients:
             client.allowance = self.allowance
         self.clients += clients
@@ -159,24 +158,7 @@ class Trial:
         return graded
 
     def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
-        return Group(prompt, [Completion(Tokens(text, self.config), [], [], "stop", text) for text in texts])
-
-
-class Tokens(Sequence):
-    """The token ids of a completion. The model's tokenizer is loaded only if a reward looks at them."""
-
-    def __init__(self, text: str, config: TrainConfig):
-        self.text, self.config = text, config
-
-    @cached_property
-    def ids(self) -> Sequence[int]:
-        return _encoder(self.config)(self.text)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.ids[index]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+        return Group(prompt, [Completion(self.encode(text), [], [], "stop", text) for text in texts])
 
 
 def honest_texts(case: Case) -> dict[str, str]:
@@ -239,8 +221,3 @@ def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
 
 def _one_line(error: UserError) -> str:
     return ": ".join(filter(None, (error.what, error.why)))
-
-
-@lru_cache(1)
-def _encoder(config: TrainConfig) -> Encode:
-    return encoder(config)

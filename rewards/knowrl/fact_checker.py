@@ -75,6 +75,10 @@ class FactChecker(Resource):
         if self.may_guess:
             self.base.check_search()
 
+    @property
+    def clients(self) -> list[Any]:
+        return self.decomposer.clients
+
     async def check(self, completion: str, columns: Columns) -> Score:
         """Score the facts of the think block, or of the complete text if there is no such block."""
         text, start = thoughts(completion)

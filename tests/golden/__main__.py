@@ -178,7 +178,8 @@ def outcome(run_dir: Path) -> dict:
             weights.update(name.encode() + str(tuple(tensor.shape)).encode())
             weights.update(tensor.float().numpy().tobytes())
     for file in sorted((run_dir / "completions").glob("*.jsonl")):
-        rows = repeatable(read_lines(file))
+        rows = [{name: value for name, value in row.items() if name != "ids"} for row in read_lines(file)]
+        rows = repeatable(rows)  # without the tokens, which say what the texts say, and are younger than the records
         completions.update(json.dumps(rows, sort_keys=True).encode())
     evaluation = run_dir / "evaluation.json"
     table = repeatable(json.loads(evaluation.read_text())) if evaluation.exists() else None

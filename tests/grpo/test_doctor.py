@@ -72,12 +72,13 @@ def test_a_healthy_config(config, capsys, tmp_path):
             "prompts",
             "prompt",
         ),
-        *("memory", "sample", "steps", "time", "cost"),
+        *("audit", "memory", "sample", "steps", "time", "cost"),
     ]
+    assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
     assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
-    assert capsys.readouterr().out.count("ok    ") == 16
+    assert capsys.readouterr().out.count("ok    ") == 17
 
 
 def test_flags_and_keys_may_stand_in_any_order(config, capsys):

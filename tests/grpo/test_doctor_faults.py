@@ -11,9 +11,10 @@ import test_doctor
 from api_server import ApiServer, says
 from making import write_rows
 
-from grpo.base.errors import UserError
+from grpo.base.errors import STORAGE, UserError
 from grpo.config.load import load_config
 from grpo.doctor.__main__ import main
+from grpo.doctor.trial import AUDIT_CALLS
 from grpo.train import train
 from knowledge.build import build
 from rewards.services import SERVICES as CHECKS
@@ -69,12 +70,18 @@ def examine(tmp_path, capsys):
     return look
 
 
-def test_a_healthy_config_tells_what_its_services_said(keys, examine):
+def test_a_healthy_config_tells_what_its_services_said(keys, tmp_path, examine):
     with ApiServer(default=says("A")) as judge, ApiServer(default=says(FACTS)) as decomposer:
         urls = {"judge_base_url": judge.url, "decomposer_base_url": decomposer.url}
-        seen = examine(keys | SERVICES | urls)
-        assert seen.code == 0 and not seen.failed and len(judge.requests) == len(decomposer.requests) == 1
+        seen = examine(keys | SERVICES | urls | {"api_cache": str(tmp_path / "replies.db")})
+        assert seen.code == 0 and not seen.failed and judge.requests and decomposer.requests
+        asked = len(judge.requests) + len(decomposer.requests) - 2
     text = seen.text
+    assert 0 < asked <= AUDIT_CALLS and f"were asked {asked} of at most {AUDIT_CALLS} questions" in text["audit"]
+    assert (
+        text["audit"].startswith("warning: ") and "a wrong answer (all together)" in text["audit"]
+    )  # the judge says A
+    assert not list(tmp_path.glob("replies.db*"))  # the run would make it
     assert "judge-model" in text["judge"] and "grades a right answer as correct" in text["judge"]
     assert "Paris lies on the Seine" in text["decomposer"] and "facts-model" in text["decomposer"]
     assert "2 documents" in text["knowledge base"] and "sound" in text["knowledge base"]
@@ -85,6 +92,18 @@ def test_a_healthy_config_tells_what_its_services_said(keys, examine):
     assert "10 steps of 4 completions" in text["steps"] and "the largest has" in text["steps"]
     assert "judge: 40 calls at most, 400 tokens of prompts and 80 of replies" in text["cost"]
     assert "api_deadline_s = 120 s" in text["cost"]
+
+
+def test_a_reply_cache_that_cannot_be_made_is_a_fault_of_the_output(keys, tmp_path, examine):
+    (tmp_path / "file").write_text("")
+    seen = examine(keys | {"api_cache": str(tmp_path / "file" / "replies.db")})
+    assert seen.code == STORAGE and seen.failed == ["output"] and "set api_cache" in seen.text["output"]
+
+
+def test_the_audit_is_no_fault_where_the_data_has_no_answers(keys, tmp_path, examine):
+    data = write_rows(tmp_path / "bare.jsonl", [{"question": "Where is Velda?"}] * 4)
+    seen = examine(keys | {"dataset_id_or_path": str(data), "reward_funcs": ["format"]})
+    assert seen.code == 0 and seen.text["audit"] == "not checked: no row of the data has an answer"
 
 
 def test_a_damaged_knowledge_base_is_found(keys, tmp_path, examine):

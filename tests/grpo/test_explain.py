@@ -64,6 +64,17 @@ def test_what_has_fallen_is_told_as_what_has_risen_is(tmp_path):
     assert found[-1].endswith("reward 0.138 → 0.887, accuracy 0.2 → 0.4, completions/mean_length 100 → 50.")
 
 
+@pytest.mark.parametrize(("norm", "is_told"), [(1.0, True), (0.99, False)])
+def test_a_step_whose_gradient_stands_out_is_one_to_make_again(tmp_path, norm, is_told):
+    folder = write_run(tmp_path, grad_norm=lambda step: norm if step == 17 else 0.2)
+    (folder / "config.resolved.yaml").write_text("reward_funcs: [math]\n")
+    told = [remark for remark in explain(read_record(folder)) if "largest gradient" in remark.sentence]
+    assert [remark.sentence for remark in told] == [
+        "Step 17 has the largest gradient: its norm 1 is 5 times the median."
+    ] * is_told
+    assert all(f"python -m grpo.replay {folder} 17" in remark.advice for remark in told)
+
+
 def test_a_run_that_goes_nowhere_says_so(tmp_path):
     found = sentences(write_run(tmp_path, reward=lambda step: 0.5 + 0.02 * (-1) ** step))
     assert found[-1].endswith("to the last: nothing has changed by more than chance explains.")

@@ -21,12 +21,13 @@ from grpo.data.files import read_records
 from grpo.data.sums import REMAINDERS
 from grpo.data.toy import invent
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.estimate import NO_REWARD, SilentRun
+from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.policy import lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.scorer import Scorer
 

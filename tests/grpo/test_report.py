@@ -106,7 +106,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
     write_answers(folder, 40, *wrong, answer(5, 0.5, outcome="refused"), answer(6, 0.4, outcome="correct"))
     text = page_of(folder).text
     for words in (
-        *("my-run", "some/model", "3.25 GB", "waiting for rewards 1.0 h", "learning_rate: 0.123 (default 1.0e-06)"),
+        *("my-run", "some/model", "3.25 GB", "waiting for rewards 1.0 h", "learning_rate 0.123 1.0e-06"),
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "accuracy 50.0 % 80.0 %"),
@@ -132,7 +132,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
 def test_the_keys_that_differ_from_their_defaults_are_listed(tmp_path, config, changed):
     folder = write_run(tmp_path)
     (folder / "config.resolved.yaml").write_text(to_yaml(config))
-    listed = [key.partition("  (default ")[0] for key in changed_keys(read_record(folder).config)]
+    listed = [f"{key}: {value}" for key, value, _ in changed_keys(read_record(folder).config)]
     assert sorted(listed) == sorted(changed)
 
 

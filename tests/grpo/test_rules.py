@@ -68,6 +68,10 @@ CASES = {
     ),
     "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
     "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
+    "pays_something_else": (
+        ({"accuracy": late(0.5, 0.3, 25)}, 28, "the reward has risen from 0.11 to"),
+        {"accuracy": late(0.5, 0.3, 25), "refusal_rate": late(0.1, 0.3, 25)},  # they are declined instead
+    ),
     "cut_off": (
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},

@@ -10,10 +10,11 @@ from tokenizers.processors import TemplateProcessing
 
 import rewards
 from grpo.base.errors import PREFLIGHT, UserError
+from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from knowledge.build import main as build
 from rewards.registry import build_rewards
-from rewards.score import main, score_rows
+from rewards.score import encoder, main, score_rows
 from rewards.scorer import Scorer
 
 ROWS = [
@@ -27,7 +28,7 @@ ROWS = [
 def graded(rows, *names):
     scorer = Scorer(build_rewards(names, {}))
     try:
-        return score_rows(rows, scorer)
+        return score_rows(rows, scorer, encoder(TrainConfig()))
     finally:
         scorer.close()
 

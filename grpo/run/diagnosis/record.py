@@ -17,6 +17,7 @@ from grpo.run.diagnosis.reader import is_number, read_document, read_lines
 from grpo.run.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
+REPLAYS = "replay"  # a folder of a run: the pages of grpo.replay
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 MAX_STEP = 10**9
 
@@ -36,6 +37,7 @@ class Answer:
     reasons: Json = field(default_factory=dict)
     facts: dict[str, list[Json]] = field(default_factory=dict)
     sentences: list[Json] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
     @property
     def grades(self) -> Grades:
@@ -77,6 +79,10 @@ class Record:
         intact = [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
         self.num_damaged[name] = len(lines) - len(intact)
         return [_answer(line) for line in intact]
+
+    def replays(self) -> list[Path]:
+        """Return the pages of steps that were made again."""
+        return sorted((self.path / REPLAYS).glob("step-*.html"))
 
     def answered_twice(self) -> list[tuple[Answer, Answer]]:
         """Return the first and the last answer to each held-out question; [] until they were answered twice."""
@@ -136,13 +142,18 @@ def _answer(line: Json) -> Answer:
         reward=line["reward"] if is_number(line.get("reward")) else None,
         facts={name: _objects(of_reward) for name, of_reward in facts.items()},
         sentences=_objects(line.get("sentences")),
+        ids=[token for token in _list(line.get("ids")) if type(token) is int and 0 <= token < 2**31],
         **texts,
         **mappings,
     )
 
 
 def _objects(value: Any) -> list[Json]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _numbers(content: Any) -> Metrics:

@@ -237,6 +237,24 @@ def refuses_known(history: History) -> str | None:
     )
 
 
+def pays_something_else(history: History) -> str | None:
+    """The reward rises while fewer answers are right, and no more are declined: something else earns.
+
+    It may be the form, the length, or a text that a judge falls for.
+
+    To do: see what else earns with `python -m rewards.audit CONFIG`, and read the best completions of the last steps.
+    """
+    earned, right, refused = (history.trend(name) for name in ("reward", "accuracy", "refusal_rate"))
+    if not earned or not right or (refused and refused.direction > 0):
+        return None
+    if earned.direction < 1 or right.direction > -1:
+        return None
+    return (
+        f"the reward has risen from {earned.start:.2g} to {earned.end:.2g} and the accuracy has fallen from "
+        f"{right.start:.0%} to {right.end:.0%}, by the means of the first and the last {TREND} steps"
+    )
+
+
 def cut_off(history: History) -> str | None:
     """Many completions hit the length limit before their answer, and are graded as if they had none.
 
@@ -267,7 +285,7 @@ def entropy_died(history: History) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     *(unscorable, no_signal, stands_still),
-    *(refuses_everything, refuses_known, cut_off, entropy_died),
+    *(refuses_everything, refuses_known, pays_something_else, cut_off, entropy_died),
 )
 
 

@@ -1,0 +1,236 @@
+"""Make a step of a run again, and compare it with what the run has recorded.
+
+It begins at the newest checkpoint before the step, or where the run began, and makes the steps in between, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grpo.algorithm.credit import TokenPlaces
+from grpo.algorithm.schema import Completion, Group, Score
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.folders import MANIFEST_FILE
+from grpo.base.storage import read_json
+from grpo.config.load import load_config, replicas_of
+from grpo.config.options import TrainConfig
+from grpo.data.questions import QuestionData, prepare_rewards
+from grpo.engine.model.policy import Policy
+from grpo.replay.parts import Look, Observer, Seen
+from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
+from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
+from grpo.run.run import SilentRun
+from grpo.train import GrpoTrainer
+from rewards.calls import TrainerState
+from rewards.custom import short_name
+from rewards.registry import Reward, built_in, expand
+from rewards.scorer import START, Scorer
+
+MEASURED = ("reward", "entropy", "kl", "sampler/logp_diff_mean", "sampler/logp_diff_max", "loss", "grad_norm")
+MAX_NOTES = 3  # answers that differ, which are told
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step made again. start: the step of the checkpoint that it began with.
+
+    num_recorded: answers of the step that completions/ holds; num_same: those made again, token by token. num_equal:
+    metrics of the step with the same bits, out of num_compared. notes: what differs, also in the program.
+    pieces: the text of each token of the row that was looked at, by the completion's place among look.answers.
+    """
+
+    run: str
+    step: int
+    start: int
+    look: Look
+    num_recorded: int
+    num_same: int
+    num_equal: int
+    num_compared: int
+    notes: list[str]
+    pieces: dict[int, list[str]]
+
+    @property
+    def shown(self) -> list[tuple[int, Seen]]:
+        """Return the completions of the row, each with its place among all of the step."""
+        return [(place, self.look.answers[place]) for place in self.pieces]
+
+
+class Remembered(Scorer):
+    """The grades of a run, as completions/ has them. A group that is not there as it is now is graded again.
+
+    answers: of a step. make: what grades, made when it is first needed.
+    """
+
+    def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
+        names = expand(config.reward_funcs)
+        rewards = [Reward(short_name(name), needs=built_in(name).needs) for name in names]
+        super().__init__(rewards, config.reward_weights)
+        self.answers, self.make, self.grader = answers, make, None
+        self.known: dict[int, list[dict[str, Score]]] = {}
+
+    def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
+        group.pending = group.pending or [None] * len(group.completions)
+        group.pending[index] = {}
+        if None in group.pending:
+            return
+        answers = find_group(self.answers(state.global_step + 1), group)
+        names = {reward.name for reward in self.rewards}
+        if answers and all(names == answer.grades.keys() for answer in answers):
+            self.known[id(group)] = _scores(answers)
+            return
+        self.grader, group.pending = self.grader or self.make(), []
+        for place in range(len(group.completions)):
+            self.grader.submit(group, place, state)
+
+    def collect(self, group: Group) -> None:
+        super().collect(group) if id(group) in self.known else self.grader.collect(group)
+
+    def _scores(self, group: Group) -> list[dict[str, Score]]:
+        return self.known.pop(id(group))
+
+    def close(self) -> None:
+        super().close()
+        if self.grader:
+            self.grader.close()
+
+
+def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
+    """Return the recorded answers of a group, if they are what its completions say; else []."""
+    texts, size = [completion.text for completion in group.completions], len(group.completions)
+    of_row = [answer for answer in answers if answer.row == group.prompt.row]
+    groups = (of_row[start : start + size] for start in range(0, len(of_row), size))
+    return next((found for found in groups if [answer.completion for answer in found] == texts), [])
+
+
+def _scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
+    """Return the scores of a group. A reward applies unless it gave no value, and the sum has one without it."""
+    is_paid = any(answer.reward is not None for answer in answers)
+    scores: list[dict[str, Score]] = [{} for _ in answers]
+    for name in answers[0].grades:
+        applies = not is_paid or any(answer.grades[name][0] is not None for answer in answers)
+        for answer, of_answer in zip(answers, scores, strict=True):
+            value, reason = answer.grades[name]
+            facts = answer.facts.get(name, [])
+            of_answer[name] = Score(value, reason, answer.outcome or None, applies=applies, facts=facts)
+    return scores
+
+
+def replay(path: str | Path, step: int, row: int | None = None, overrides: Sequence[str] = ()) -> Replay:
+    """Make a step (from 1) of a run again; look at the tokens of a row (as numbered in completions/).
+
+    row: by default that with the largest share. overrides: keys to change, such as device=cpu.
+    UserError (exit 2) if the run has no such step, or the step no such row, and if the run's inputs have changed.
+    """
+    record = read_record(path)
+    folder = next((one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one)), None)
+    config = _config_of(record, step, folder, overrides)
+    run, data = SilentRun(config), QuestionData(config)
+    scorer = Remembered(config, record.answers, lambda: prepare_rewards(data, run.say))
+    try:
+        trainer = GrpoTrainer(config, run, scorer, data)
+        parts = {"rollout": trainer.rollout, "reference": trainer.reference}
+        trainer.learner = observer = Observer(**trainer.for_learner(), **parts)
+        observer.number, observer.row = step, row
+        if folder is None:
+            _take_budget(trainer, record.path)
+        else:
+            trainer.restore()
+        start = trainer.step
+        while trainer.step < step:
+            trainer.train_step()
+        metrics, _ = trainer.summarise_step()
+        if scorer.grader:
+            run.say("some answers differ from those of completions/, or are not there: they were graded again")
+        return _compared(record, step, start, trainer, metrics, run.said)
+    finally:
+        scorer.close()
+        run.bring_back()
+
+
+def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequence[str]) -> TrainConfig:
+    """Return the configuration that made a step, on this process alone. folder: the checkpoint to begin with."""
+    if "reward_funcs" not in record.config:
+        what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
+        raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
+    last = max([metrics["step"] for metrics in record.steps] + [step_of(one) for one in checkpoints(record.path)] + [0])
+    if not 1 <= step <= last:
+        raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
+    later = [one for one in checkpoints(record.path) if step_of(one) >= step and (one / CONFIG_FILE).exists()]
+    config, _ = load_config((later[-1] if later else record.path) / CONFIG_FILE, overrides)  # a resumed run may differ
+    manifest = next((one / MANIFEST_FILE for one in (folder, *later) if one and (one / MANIFEST_FILE).exists()), None)
+    world = read_json(manifest).get("world_size", 1) if manifest else 1
+    return replace(
+        config,
+        resume_from_checkpoint=str(folder) if folder else False,
+        gradient_accumulation_steps=config.gradient_accumulation_steps * world // replicas_of(config),
+        tensor_parallel_size=1,
+    )
+
+
+def _take_budget(trainer: GrpoTrainer, path: Path) -> None:
+    """Let micro-batches be as large as in the run, whatever memory is free now: the last bits of sums depend on it."""
+    saved = [one / COUNTERS_FILE for one in checkpoints(path) if not problem_with(one)]
+    if saved and not trainer.config.max_tokens_per_micro_batch:
+        limit = trainer.learner.memory
+        limit.budget = replace(limit.budget, tokens=read_json(saved[-1])["micro_batch_tokens"])
+
+
+def _compared(
+    record: Record, step: int, start: int, trainer: GrpoTrainer, metrics: dict[str, float], said: Sequence[str]
+) -> Replay:
+    """Compare a step with the run's record."""
+    look, groups = trainer.learner.look, trainer.learned.generated
+    if look is None:  # of several updates, none was made
+        raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
+    notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
+    recorded, same = record.answers(step), 0
+    for answer, group, place in _pairs(recorded, groups):
+        found = list(_difference(answer, group, place, trainer))
+        same += not found
+        notes += found if len([note for note in notes if note.startswith("row ")]) < MAX_NOTES else []
+    was = next((line for line in record.steps if line["step"] == step), {})
+    compared = [name for name in MEASURED if name in was and name in metrics]
+    unequal = [name for name in compared if was[name] != metrics[name]]
+    notes += [f"{name} was {was[name]!r}, is now {metrics[name]!r}" for name in unequal]
+    pieces = {
+        place: list(texts_of(seen.completion, trainer.policy))
+        for place, seen in enumerate(look.answers)
+        if seen.group.prompt.row == look.row
+    }
+    counts = len(recorded), same, len(compared) - len(unequal), len(compared)
+    return Replay(str(record.path), step, start, look, *counts, notes, pieces)
+
+
+def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tuple[Answer, Group, int]]:
+    """Yield each recorded answer with the group that was made again, and its place in it."""
+    waiting = list(recorded)
+    for group in groups:
+        for place in range(len(group.completions)):
+            answer = next((one for one in waiting if one.row == group.prompt.row), None)
+            if answer is not None:
+                waiting.remove(answer)
+                yield answer, group, place
+
+
+def _difference(answer: Answer, group: Group, place: int, trainer: GrpoTrainer) -> Iterator[str]:
+    """Yield how a completion differs from the recorded one, if it does."""
+    completion = group.completions[place]
+    if answer.completion == completion.text and (not answer.ids or answer.ids == completion.ids):
+        return
+    where = f"row {group.prompt.row}, answer {place + 1}"
+    if not answer.ids:
+        yield f"{where} was {answer.completion!r}, is now {completion.text!r}"
+        return
+    pairs = zip(answer.ids, completion.ids, strict=False)
+    same = next((number for number, (old, new) in enumerate(pairs) if old != new), len(completion.ids))
+    old, new = (trainer.policy.decode(ids[same : same + 8]) for ids in (answer.ids, completion.ids))
+    yield f"{where}: from token {same + 1} on it was {old!r}, and is now {new!r}"
+
+
+def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:
+    """Yield the text of each token; of one that ends no character, and of a special one, its name."""
+    places = TokenPlaces(completion, policy.decode)
+    for place, token in enumerate(completion.ids):
+        text = completion.text[places.start(place) : places.start(place + 1)]
+        yield text or str(policy.tokenizer.convert_ids_to_tokens(token))

@@ -1,0 +1,189 @@
+"""The part of each token in the gradient of a step, each by a backward pass of its own.
+
+The loss depends on the weights through the log-probs ℓ_t of its tokens alone (Eq. 3), so its gradient is a sum over
+tokens: ∇L = Σ_t dL/dℓ_t ∇ℓ_t. A term is the token's part. Its share is its component along the whole, as a part of
+that: the shares of a step add up to 1, and a token with a negative one pulls against the others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.packing import split_into_micro_batches
+from grpo.algorithm.schema import Completion, Group, PackedBatch
+from grpo.algorithm.step import Grpo, Learned
+from grpo.base.errors import CONFIG, UserError
+
+
+@dataclass(frozen=True)
+class Token:
+    """A scored token of a completion, and what it did to the step. Log-probs in nats.
+
+    ref_logp: None without a reference. clipped: the bound of Eq. 5 that stops its gradient, "low" or "high", or "".
+    slope: dL/dℓ; where it is negative, the step makes the token likelier. norm: of its part of the gradient.
+    """
+
+    id: int
+    place: int  # among the tokens of its completion
+    sampler_logp: float
+    policy_logp: float
+    ref_logp: float | None
+    ratio: float
+    clipped: str
+    kl: float
+    advantage: float
+    weight: float
+    slope: float
+    norm: float
+    share: float
+
+
+@dataclass
+class Seen:
+    """A completion of the step: norm and share of its part of the gradient. tokens: of the row that is looked at."""
+
+    group: Group
+    completion: Completion
+    norm: float = 0.0
+    share: float = 0.0
+    tokens: list[Token] = field(default_factory=list)
+
+
+@dataclass
+class Look:
+    """What was seen of a gradient. norm: of the whole. error: of the sum of all parts, as a part of that norm."""
+
+    row: int
+    answers: list[Seen]
+    norm: float
+    error: float
+
+
+class Observer(Grpo):
+    """The learner of a run that looks at the gradient of one step: that of its last update, before it is applied.
+
+    number: of the step, from 1. row: of the data, whose tokens are looked at; None: that with the largest share.
+    """
+
+    number: int
+    row: int | None = None
+    look: Look | None = None
+
+    def add_gradient(
+        self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
+    ) -> torch.Tensor:
+        logp_C = super().add_gradient(learned, ref_logp_C, old_logp_C)
+        is_last = len(learned.grad_norms) == self.config.num_iterations - 1
+        if self.step == self.number - 1 and is_last:
+            self.look = Gradient(self, learned.groups, ref_logp_C, old_logp_C).look(self.row)
+        return logp_C
+
+
+class Gradient:
+    """The gradient that a learner has just added up, and its parts. Afterwards the learner is as it was before."""
+
+    def __init__(
+        self, learner: Grpo, groups: Sequence[Group], ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
+    ):
+        self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
+        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale
+        self.whole = self.grad.to(torch.float64, copy=True)
+        self.square = float(self.whole @ self.whole)
+        self.rest = self.whole.clone()  # what no part has been found for yet
+
+    def look(self, row: int | None = None) -> Look:
+        """Find the part of every completion, and of the tokens of a row: that with the largest share by default.
+
+        UserError (exit 2) if the step does not train on this row, or on none.
+        """
+        rows = {group.prompt.row: 0.0 for group in self.groups}
+        if not rows:
+            why, fix = "dynamic sampling has kept no group", "choose a step in which completions are trained"
+            raise UserError("the step trains nothing", why, fix, CONFIG)
+        if row not in (None, *rows):
+            what = f"row {row} is not among those that the step trains on"
+            raise UserError(what, f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)
+        answers = [Seen(group, completion) for group in self.groups for completion in group.completions]
+        of_completion = {id(seen.completion): seen for seen in answers}
+        budget, recompute = self.learner.memory.budget, self.learner.model.recompute
+        if not self.learner.config.lora_dropout:  # any split gives the same gradient, but for the masks of dropout
+            self.learner.memory.budget, self.learner.model.recompute = replace(budget, tokens=1), "none"
+        for passed in self._passes():
+            for completion, own_C in passed.completions():
+                seen = of_completion[id(completion)]
+                seen.norm, seen.share, part = self._part(passed, own_C)
+                self.rest -= part
+        if row is None:
+            for seen in answers:
+                rows[seen.group.prompt.row] += seen.share
+            row = max(rows, key=rows.get)
+        for passed in self._passes():
+            for completion, own_C in passed.completions():
+                if (seen := of_completion[id(completion)]).group.prompt.row == row:
+                    self.rest += self._part(passed, own_C)[2]
+                    seen.tokens = [*self._tokens(passed, seen, own_C)]
+        self.grad.copy_(self.whole)
+        self.learner.memory.budget, self.learner.model.recompute = budget, recompute
+        norm = self.square**0.5
+        error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
+        return Look(row, answers, norm / self.scale, error)
+
+    def _passes(self) -> Iterator["Pass"]:
+        learner = self.learner
+        split = split_into_micro_batches(self.groups, learner.memory.budget.tokens)
+        for parts, batch in zip(split, learner.make_batches(self.groups, *self.logps), strict=True):
+            logp_C, _ = learner.policy_logprobs(batch)  # Eq. 3
+            loss, stats = policy_loss(batch, logp_C, learner.config)  # Eq. 4 to 7, 9 to 11
+            (slope_C,) = torch.autograd.grad(loss * self.scale, logp_C, retain_graph=True)
+            members = [completion for part in parts for completion in part.completions]
+            yield Pass(batch, members, logp_C, slope_C, stats)
+
+    def _part(self, passed: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
+        """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
+        self.grad.zero_()
+        passed.logp_C.backward(torch.where(own_C, passed.slope_C, 0.0), retain_graph=True)
+        part = self.grad.double()
+        share = float(part @ self.whole) / self.square if self.square else 0.0
+        return float(torch.linalg.vector_norm(part)) / self.scale, share, part
+
+    def _tokens(self, passed: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
+        """Yield the scored tokens of a completion."""
+        batch, stats = passed.batch, passed.stats
+        place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
+        for index in own_C.nonzero()[:, 0].tolist():
+            norm, share, part = self._part(passed, torch.arange(len(own_C), device=own_C.device) == index)
+            self.rest -= part
+            is_low, is_high = bool(stats["clipped_low"][index]), bool(stats["clipped_high"][index])
+            yield Token(
+                id=int(batch.targets_C[index]),
+                place=int(place_C[index]),
+                sampler_logp=float(batch.sampler_logp_C[index]),
+                policy_logp=passed.logp_C[index].item(),
+                ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
+                ratio=float(stats["ratio"][index]),
+                clipped="low" * is_low + "high" * is_high,
+                kl=float(stats["kl"][index]),
+                advantage=float(batch.advantage_C[index]),
+                weight=float(batch.weight_C[index]),
+                slope=float(passed.slope_C[index]) / self.scale,
+                norm=norm,
+                share=share,
+            )
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass over a micro-batch, whose graph is kept. members: its completions. slope_C: dL/dℓ, scaled."""
+
+    batch: PackedBatch
+    members: list[Completion]
+    logp_C: torch.Tensor
+    slope_C: torch.Tensor
+    stats: dict[str, torch.Tensor]
+
+    def completions(self) -> Iterator[tuple[Completion, torch.Tensor]]:
+        """Yield each completion, and which of the scored tokens are its own."""
+        for number, completion in enumerate(self.members):
+            yield completion, self.batch.completion_C == number

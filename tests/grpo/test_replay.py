@@ -1,0 +1,235 @@
+"""`python -m grpo.replay`: the step is the run's, bit for bit, and a token's part is the gradient of its own loss."""
+
+import json
+import re
+
+import pytest
+import reward_functions
+import torch
+from commands import run_command
+from making import hidden_states, read_lines, refused
+from test_report import HOSTILE, Page
+from test_train import configured, run
+
+from grpo.base.errors import Interrupted
+from grpo.engine.model.lora import POLICY, REFERENCE
+from grpo.replay.__main__ import main
+from grpo.replay.again import replay
+from grpo.replay.page import render
+from grpo.replay.parts import Gradient
+from grpo.replay.terminal import PLAIN, lines_of
+from grpo.train import train
+
+LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
+KINDS = {
+    "lora": {},
+    "dropout and cut sampling": {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
+    "all weights, two updates": {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
+    "no reference": {"beta": 0.0, "loss_type": "dr_grpo", "scale_rewards": "batch"},
+    "a ratio per sequence": {"importance_sampling_level": "sequence", "num_iterations": 2, "epsilon": 1e-3},
+    "dynamic sampling": {"dynamic_sampling": True, "beta": 0.0},
+    "float64": {"torch_dtype": "float64"},
+}
+
+
+def is_equal(found) -> bool:
+    """Whether all that the run has recorded of the step was made again."""
+    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_checkpoint, kind):
+    """From the checkpoint before the one that has its completions."""
+    run(tmp_path, chat_checkpoint, **LOGGED | KINDS[kind])
+    found = replay(tmp_path / "run", 4)
+    assert found.start == 2 and not found.notes and is_equal(found)
+    assert found.look.error < (1e-12 if kind == "float64" else 1e-6) and found.look.norm > 0
+    assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
+    for place, seen in found.shown:
+        assert sum(token.share for token in seen.tokens) == pytest.approx(seen.share, abs=1e-5)
+        assert [token.id for token in seen.tokens] == [seen.completion.ids[token.place] for token in seen.tokens]
+        left = seen.completion.text
+        for piece in found.pieces[place]:
+            left = left.removeprefix(piece)
+        assert not left and len(found.pieces[place]) == len(seen.completion.ids)
+
+
+def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):
+    keys = LOGGED | {"reward_funcs": ["reward_functions:stops_the_run"], "save_steps": 0, "max_steps": 5}
+    monkeypatch.setenv("STOP_AFTER_GROUPS", "11")  # within step 3
+    reward_functions.stops_the_run.calls = 0
+    with pytest.raises(Interrupted):
+        run(tmp_path, chat_checkpoint, **keys)
+    run(tmp_path, chat_checkpoint, **keys, resume_from_checkpoint=True)
+    for step, start in ((2, 0), (5, 3)):
+        found = replay(tmp_path / "run", step)
+        assert is_equal(found) and found.start == start and not found.notes
+
+
+def twin(gradient: Gradient, config) -> dict[tuple[int, int, int], torch.Tensor]:
+    """(row, answer, token) -> the gradient of that token's term of the loss, from the formula, by autograd."""
+    learner, parts = gradient.learner, {}
+    model, reference = learner.model, learner.reference
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for group in gradient.groups:
+        for answer, completion in enumerate(group.completions):
+            ids = torch.tensor([*group.prompt.ids, *completion.ids])
+            logps = []
+            for one, mode in ((model, POLICY), (reference, REFERENCE)):
+                logits = hidden_states(one, ids, mode) @ one.head().T / config.temperature
+                logps.append(logits.log_softmax(-1)[:-1].gather(1, ids[1:, None])[-len(completion.ids) :, 0])
+            logp, ref = logps[0], logps[1].detach()
+            for place in range(len(completion.ids)):
+                ratio = (logp[place] - logp[place].detach()).exp()
+                d = ref[place] - logp[place]
+                loss = completion.loss_weight * (config.beta * (d.exp() - d - 1) - ratio * completion.advantage)
+                grads = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+                flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+                parts[group.prompt.row, answer, place] = torch.cat([grad.flatten() for grad in flat])
+    return parts
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_each_part_is_the_gradient_of_the_tokens_own_loss(tmp_path, chat_checkpoint, monkeypatch, rank):
+    """The slow twin, in float64: norms and shares from autograd of the formula."""
+    keys = {"torch_dtype": "float64", "beta": 0.1, "lora_r": rank, "max_completion_length": 5, "max_steps": 2}
+    config, _ = configured(tmp_path, chat_checkpoint, **LOGGED | keys)
+    train(config)
+    wanted, look = {}, Gradient.look
+
+    def looked(gradient, row):
+        wanted.update(twin(gradient, config))
+        return look(gradient, row)
+
+    monkeypatch.setattr(Gradient, "look", looked)
+    found = replay(tmp_path / "run", 2)
+    whole = sum(wanted.values())
+    assert found.look.norm == pytest.approx(float(whole.norm()), rel=1e-6)
+    assert len(found.shown) == 4
+    for answer, (_, seen) in enumerate(found.shown):
+        assert len(seen.tokens) == len(seen.completion.ids)
+        for token in seen.tokens:
+            part = wanted[found.look.row, answer, token.place]
+            assert token.norm == pytest.approx(float(part.norm()), rel=1e-6)
+            assert token.share == pytest.approx(float(part @ whole / (whole @ whole)), rel=1e-5, abs=1e-9)
+
+
+def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path, chat_checkpoint):
+    """Parts point in different directions; a share is the component along the whole, so shares add up as parts do."""
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    found = replay(tmp_path / "run", 1)
+    tokens = [token for _, seen in found.shown for token in seen.tokens]
+    assert sum(token.norm for token in tokens) > sum(seen.norm for _, seen in found.shown) > found.look.norm / 4
+    assert sum(seen.norm for seen in found.look.answers) > 1.5 * found.look.norm
+    assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
+    assert min(token.share for token in tokens) < 0  # it pulls against the others
+
+
+def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
+    run(tmp_path, chat_checkpoint, beta=0.0, num_iterations=2, epsilon=1e-2, **LOGGED)
+    found = replay(tmp_path / "run", 2)
+    tokens = [token for _, seen in found.shown for token in seen.tokens if token.advantage]
+    clipped = {kind: [token for token in tokens if token.clipped == kind] for kind in ("", "low", "high")}
+    assert all(len(of_kind) > 2 for of_kind in clipped.values())
+    assert all(token.norm == token.share == token.slope == 0 for token in clipped["low"] + clipped["high"])
+    assert all(token.ratio < 0.99 and token.advantage < 0 for token in clipped["low"])
+    assert all(token.norm > 0 for token in clipped[""])
+
+
+def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint, capsys):
+    folder = tmp_path / "run"
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    assert main([str(folder), "4"]) == 0
+    assert "16 of 16 recorded answers are the same" in capsys.readouterr().out
+    lines = read_lines(folder / "completions" / "step-000004.jsonl")
+    lines[5]["ids"][2] += 1
+    (folder / "completions" / "step-000004.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main([str(folder), "4"]) == 1
+    told = capsys.readouterr().out
+    assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
+    steps = read_lines(folder / "metrics.jsonl")
+    grad_norm = steps[3]["grad_norm"]
+    steps[3]["grad_norm"] = grad_norm * (1 + 2**-52)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    found = replay(folder, 4)
+    assert f"grad_norm was {steps[3]['grad_norm']!r}, is now {grad_norm!r}" in found.notes
+
+
+def test_grades_are_those_of_the_run_and_others_are_asked_for(tmp_path, chat_checkpoint, monkeypatch):
+    """A judge is not asked again, and may say something else by now."""
+    folder = tmp_path / "run"
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    rewards = [line["reward"] for line in read_lines(folder / "completions" / "step-000004.jsonl")]
+    monkeypatch.setattr(reward_functions, "early_letters", lambda completions, **_: [7.0] * len(completions))
+    found = replay(folder, 4)
+    assert [seen.completion.reward for seen in found.look.answers] == rewards and is_equal(found)
+    (folder / "completions" / "step-000004.jsonl").unlink()
+    found = replay(folder, 4)
+    assert {seen.completion.reward for seen in found.look.answers} == {7.0}
+    assert found.num_recorded == 0 and any("graded again" in note for note in found.notes)
+
+
+def test_with_credit_to_the_answer_the_tokens_before_it_have_no_advantage(tmp_path, chat_checkpoint, monkeypatch):
+    monkeypatch.setattr("grpo.algorithm.credit.answer_start", lambda completion, decode: 3)
+    run(tmp_path, chat_checkpoint, credit="answer", **LOGGED)
+    found = replay(tmp_path / "run", 3)
+    assert is_equal(found)
+    for _, seen in found.shown:
+        advantages = [token.advantage for token in seen.tokens if token.place < 3]
+        assert not any(advantages) and all(token.advantage for token in seen.tokens if token.place >= 3)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_the_terminal_in_colours_and_as_json(tmp_path, chat_checkpoint, width, capsys):
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    found = replay(tmp_path / "run", 2)
+    coloured, bare = ([*lines_of(found, width, has_colours)] for has_colours in (True, False))
+    assert [re.sub(r"\x1b\[\d+m", "", line) for line in coloured] == bare
+    texts = {"".join(found.pieces[place]) for place in found.pieces}
+    assert max(len(line) for line in bare if line not in texts) <= width
+    assert sum(PLAIN in line for line in coloured) > 40 and not any("\x1b" in line for line in bare)
+    row = found.look.row
+    assert main([str(tmp_path / "run"), "2", str(row), "--json", "device=cpu"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["row"] == row and len(told["shown"]) == 4 and len(told["answers"]) == 16
+    token = told["shown"][0]["tokens"][0]
+    assert token["policy_logp"] == pytest.approx(token["sampler_logp"], abs=1e-5) and token["ratio"] == 1
+
+
+def test_the_report_links_the_page_and_a_repeated_step_loses_it(tmp_path, chat_checkpoint):
+    folder = tmp_path / "run"
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    assert main([str(folder), "2"]) == run_command("grpo.replay", folder, 4).returncode == 0
+    first, second = sorted((folder / "replay").iterdir())
+    page = Page(first.read_text(encoding="utf-8"))
+    assert "made again from the start" in page.text and "table" in page.tags and "script" not in page.tags
+    report = Page((folder / "report.html").read_text(encoding="utf-8"))
+    links = [value for name, value in report.attributes if name == "href"]
+    assert links == [f"replay/{first.name}", f"replay/{second.name}"]
+    for path in folder.glob("checkpoint-4*"):
+        (path / "manifest.json").unlink()
+    run(tmp_path, chat_checkpoint, **LOGGED, resume_from_checkpoint=True)
+    assert [*(folder / "replay").iterdir()] == [first]
+
+
+def test_hostile_text_stays_text_on_the_page(tmp_path, chat_checkpoint):
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    found = replay(tmp_path / "run", 2)
+    place, seen = found.shown[0]
+    found.pieces[place][:] = [HOSTILE] * len(found.pieces[place])
+    seen.group.prompt.columns["question"] = HOSTILE
+    page = Page(render(found))
+    assert not {"script", "img"} & set(page.tags) and "script>alert(1)<" in page.text and "\x1b" not in page.text
+    assert not any("\x1b" in line for line in lines_of(found))
+
+
+def test_what_cannot_be_made_again_is_refused(tmp_path, chat_checkpoint):
+    folder = tmp_path / "run"
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    for step in (0, 5):
+        refused(lambda: replay(folder, step), f"no step {step}", exit_code=2)  # noqa: B023
+    refused(lambda: replay(folder, 4, row=999), "row 999", exit_code=2)
+    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), "another configuration", exit_code=2)
+    refused(lambda: replay(tmp_path, 1), "holds no run", exit_code=2)
+    (folder / "config.resolved.yaml").write_text("output_dir: x\n")
+    refused(lambda: replay(folder, 1), "no run of stage 2", exit_code=2)
