@@ -97,21 +97,11 @@ def test_which_tokens_are_scored(keys, wanted):
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
     batch = pack_batch(parts)
     assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored]
+    rows = [(part.group.prompt.ids, c) for part in parts for c in part.completions]
+    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.scored]
+    assert batch.ids_T[batch.source_C].tolist() == before
     lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
     assert lengths == {sum(len(completion.scored) for completion in kept)}
-
-
-def test_the_hidden_states_of_scored_tokens_are_their_own():
-    """Completion 7 3 4 8 behind the prompt 5 9 7: the last two of its tokens are predicted from 3 and from 4."""
-    groups = make_groups()
-    set_loss_weights(groups, count_trained(groups, config_of(), ALONE), config_of())
-    set_scored(groups, config_of())
-    (parts,) = split_into_micro_batches(groups[1:2], 1000)
-    batch = pack_batch(parts)
-    assert batch.ids_T.tolist() == [5, 9, 7, 7, 3, 4, 11, 13, 14]
-    assert batch.ids_T[batch.source_C].tolist() == [3, 4, 7, 11, 13, 14] and batch.targets_C[:2].tolist() == [4, 8]
-    assert batch.completion_C.tolist() == [0, 0, 1, 1, 2, 2]
-    assert batch.advantage_C.tolist() == [1.5] * 2 + [-0.5] * 2 + [-1.0] * 2
 
 
 def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint):
