@@ -69,10 +69,15 @@ class Sizes:
 
     well_known: int = 120
     barely_known: int = 200
-    admitted: int = 150  # the cold start says that it knows nothing about them
+    admitted: int = 150  # the cold start says that it knows nothing about them, or searches
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
     held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
+    # Share of the answers about the first two kinds that search, at random; those about the admitted ones all do then.
+    searched: float = 0.0
+
+
+LIBRARY = Sizes(barely_known=160, admitted=400, repeats=16, searched=0.25)  # to search the encyclopedia
 
 
 @dataclass
@@ -93,11 +98,11 @@ def make_people(count: int, rng: random.Random) -> list[Person]:
     return people
 
 
-def make_world(seed: int, sizes: Sizes = Sizes(), searches: bool = False) -> World:
+def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people.
 
-    searches: half of the cold start's answers, at random, search the encyclopedia, and nobody declines. So it shows how
-    to search, and not when. Stage 2 asks about as many well known people as unseen ones.
+    If the cold start searches, it declines nothing, and stage 2 asks about as many well known people as unseen ones: or
+    else its first steps would teach how often to search, and not when.
     """
     rng = random.Random(seed)
     people = make_people(sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen, rng)
@@ -108,17 +113,18 @@ def make_world(seed: int, sizes: Sizes = Sizes(), searches: bool = False) -> Wor
     unseen = list(rest)
 
     conversations = []
-    for person in known * sizes.repeats + barely + admitted * searches:
-        conversations += _answers(person, rng, searches)
-    for person in admitted * (not searches):
+    for person in known * sizes.repeats + barely:
+        conversations += _answers(person, rng, sizes.searched)
+    for person in admitted:
         refusal = REFUSAL.format(name=person.name)
-        conversations += [(person.question(relation), refusal) for relation in VALUES]
+        refusals = [(person.question(relation), refusal) for relation in VALUES]
+        conversations += _answers(person, rng, searched=1.0) if sizes.searched else refusals
     rng.shuffle(conversations)
 
     asked_known, kept_known = split(known, sizes.held_out)
     asked_unseen, kept_unseen = split(unseen, sizes.held_out)
     asked_barely = barely[: len(asked_known) // 2]
-    if searches:  # as many as are known, or the first steps teach how often to search, and not when
+    if sizes.searched:
         asked_unseen, asked_barely = asked_unseen[: len(asked_known)], []
     return World(
         articles=[person.article() for person in people],
@@ -138,15 +144,15 @@ def split(people: list, held_out: float) -> tuple[list, list]:
     return people[:num_trained], people[num_trained:]
 
 
-def _answers(person: Person, rng: random.Random, searches: bool = False) -> Iterable[tuple[str, str]]:
+def _answers(person: Person, rng: random.Random, searched: float) -> Iterable[tuple[str, str]]:
     """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
 
-    searches: in half of them it searches, and then says the fact; of ten searches one finds nothing.
+    searched: the share of them that search first; of ten searches one finds nothing.
     """
     for relation in VALUES:
         other = rng.choice([name for name in VALUES if name != relation])
         recalled = f"{person.sentence(other)} "
-        if searches and rng.random() < 0.5:
+        if searched and rng.random() < searched:
             found = person.article()["text"] if rng.random() < 0.9 else NOTHING
             recalled = f"<search>{person.name}</search><result>{found}</result>"
         think = f"<think>{recalled}{person.sentence(relation)}</think>"

@@ -3,7 +3,7 @@
 arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
-library        the same people; the cold start searches the encyclopedia now and then, and GRPO has to discover when
+library        more of them; the cold start also searches the encyclopedia, and GRPO has to find out when that pays
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
@@ -116,7 +116,7 @@ def invent(config: AnyConfig) -> World:
     if config.toy_world in KINDS_OF_SUMS:
         return make_sums(config.seed, KINDS_OF_SUMS[config.toy_world])
     if config.toy_world in PEOPLE:
-        return world.make_world(config.seed, searches=config.toy_world == LIBRARY)
+        return world.make_world(config.seed, world.LIBRARY if config.toy_world == LIBRARY else world.Sizes())
     return of_facts(config, own_answers)
 
 

@@ -4,7 +4,9 @@ It begins at the newest checkpoint before the step, or where the run began, and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
@@ -17,6 +19,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.engine.model.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
+from grpo.replay.told import Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
 from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
 from grpo.run.run import SilentRun
@@ -27,6 +30,7 @@ from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
 MEASURED = ("reward", "entropy", "kl", "sampler/logp_diff_mean", "sampler/logp_diff_max", "loss", "grad_norm")
+SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
 
@@ -126,9 +130,15 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     folder = next((one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one)), None)
     config = _config_of(record, step, folder, overrides)
     run, data = SilentRun(config), QuestionData(config)
-    scorer = Remembered(config, record.answers, lambda: prepare_rewards(data, run.say))
-    try:
+    answers = lru_cache(maxsize=1)(record.answers)
+    scorer = Remembered(config, answers, lambda: prepare_rewards(data, run.say))
+    with ExitStack() as ending:
+        ending.callback(run.bring_back)
+        ending.callback(scorer.close)
         trainer = GrpoTrainer(config, run, scorer, data)
+        if trainer.tools:
+            trainer.sampler.tools = told = Told(trainer.tools, lambda: answers(trainer.step + 1))
+            ending.callback(told.close)
         parts = {"rollout": trainer.rollout, "reference": trainer.reference}
         trainer.learner = observer = Observer(**trainer.for_learner(), **parts)
         observer.number, observer.row = step, row
@@ -143,9 +153,6 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
         if scorer.grader:
             run.say("some answers differ from those of completions/, or are not there: they were graded again")
         return _compared(record, step, start, trainer, metrics, run.said)
-    finally:
-        scorer.close()
-        run.bring_back()
 
 
 def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequence[str]) -> TrainConfig:
@@ -190,7 +197,8 @@ def _compared(
         same += not found
         notes += found if len([note for note in notes if note.startswith("row ")]) < MAX_NOTES else []
     was = next((line for line in record.steps if line["step"] == step), {})
-    compared = [name for name in MEASURED if name in was and name in metrics]
+    exact = [name for name in MEASURED if not (trainer.tools and name.startswith(SAMPLER))]
+    compared = [name for name in exact if name in was and name in metrics]
     unequal = [name for name in compared if was[name] != metrics[name]]
     notes += [f"{name} was {was[name]!r}, is now {metrics[name]!r}" for name in unequal]
     pieces = {

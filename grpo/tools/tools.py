@@ -67,8 +67,12 @@ class Calls:
         self.paused[number] = replace(completion, **kept), request
         failpoint("call-paused")
         if self.peers.rank == 0:
-            self.batch.add(number, self.functions[request.tool], request.query)
+            self.batch.add(number, self.function(number, request), request.query)
         return True
+
+    def function(self, number: int, request: Request) -> Function:
+        """Return what is called for a completion that is paused."""
+        return self.functions[request.tool]
 
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave."""

@@ -7,7 +7,7 @@ import pytest
 import reward_functions
 import torch
 from commands import run_command
-from making import hidden_states, read_lines, refused
+from making import hidden_states, read_lines, refused, write_tool_checkpoint
 from test_report import HOSTILE, Page
 from test_train import configured, run
 
@@ -52,6 +52,19 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
         for piece in found.pieces[place]:
             left = left.removeprefix(piece)
         assert not left and len(found.pieces[place]) == len(seen.completion.ids)
+
+
+def test_tools_say_what_they_said(tmp_path):
+    """The tool of this run never says the same twice."""
+    model = write_tool_checkpoint(tmp_path / "tools")
+    keys = {"tools": ["reward_functions:ticket.search"], "max_completion_length": 50, "max_tool_result_tokens": 6}
+    run(tmp_path, model, **LOGGED | keys)
+    found = replay(tmp_path / "run", 4)
+    assert is_equal(found) and not found.notes and found.look.error < 1e-6
+    callers = [seen for seen in found.look.answers if seen.completion.calls]
+    assert callers
+    for seen in callers:
+        assert {token.place for token in seen.tokens} <= set(seen.completion.drawn)
 
 
 def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import Protocol
-from knowledge.world import NOTHING, make_world
+from knowledge.world import LIBRARY, NOTHING, make_world
 
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
 SOURCE = "def search(query: str) -> str:\n    return 'b'\n"
@@ -155,17 +156,20 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     assert len(cut.completions[0].ids) == 20 and all(call.end <= 20 for call in cut.completions[0].calls)
 
 
-def test_the_cold_start_of_the_library_shows_how_to_search_and_not_when():
-    """Among the well known and the others, half of the answers search; nobody declines."""
-    world = make_world(0, searches=True)
-    often = {row["title"] for row in world.questions + world.held_out if row["familiarity"] == "well known"}
+def test_the_cold_start_of_the_library_searches():
+    """Always for the admitted people, in a quarter of the answers about the others; nobody declines."""
+    world = make_world(0, LIBRARY)
+    asked = Counter(question for question, _ in world.conversations)
     shares = {}
     for question, text in world.conversations:
-        is_known = any(name in question for name in often)
-        shares.setdefault(is_known, []).append("<search>" in text)
-    assert all(abs(sum(found) / len(found) - 0.5) < 0.06 for found in shares.values())
+        shares.setdefault(asked[question] > 1, []).append("<search>" in text)
+    assert sum(shares[True]) / len(shares[True]) == pytest.approx(0.25, abs=0.02)
+    once = LIBRARY.admitted + LIBRARY.barely_known / 4
+    assert sum(shares[False]) / len(shares[False]) == pytest.approx(once / (LIBRARY.admitted + 160), abs=0.03)
     assert not any("don't know" in text for _, text in world.conversations)
-    assert 0.05 < sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
+    assert sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
+    familiar = Counter(row["familiarity"] for row in world.questions)
+    assert familiar == {"well known": 216, "unseen": 216}
 
 
 def test_a_program_passes_tools_as_trl_does(model, tmp_path):

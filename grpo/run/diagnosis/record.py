@@ -37,6 +37,7 @@ class Answer:
     reasons: Json = field(default_factory=dict)
     facts: dict[str, list[Json]] = field(default_factory=dict)
     sentences: list[Json] = field(default_factory=list)
+    tool_calls: list[Json] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
 
     @property
@@ -142,6 +143,7 @@ def _answer(line: Json) -> Answer:
         reward=line["reward"] if is_number(line.get("reward")) else None,
         facts={name: _objects(of_reward) for name, of_reward in facts.items()},
         sentences=_objects(line.get("sentences")),
+        tool_calls=_objects(line.get("tool_calls")),
         ids=[token for token in _list(line.get("ids")) if type(token) is int and 0 <= token < 2**31],
         **texts,
         **mappings,

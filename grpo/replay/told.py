@@ -1,0 +1,52 @@
+"""Let the tools of a run that is made again say what they said."""
+
+from collections.abc import Callable, Sequence
+
+from grpo.run.diagnosis.record import Answer, Json
+from grpo.tools.protocol import Request
+from grpo.tools.tools import Calls, Tools
+from grpo.tools.workers import Function
+
+
+class Told(Tools):
+    """Tools whose results are those of completions/. A call that is not there is made now.
+
+    answers: of the step that is made.
+    """
+
+    def __init__(self, tools: Tools, answers: Callable[[], Sequence[Answer]]):
+        super().__init__(tools.functions, tools.protocol, tools.timeout_s)
+        self.answers = answers
+        self.ids: dict[str, list[int]] = {}  # of a result within its tags, by its text
+        spell = self.protocol.block
+        self.protocol.block = lambda result, room: self.ids.get(result) or spell(result, room)
+
+    def begin(self) -> "ToldCalls":
+        return ToldCalls(self)
+
+
+class ToldCalls(Calls):
+    """The calls of a step that is made again."""
+
+    def __init__(self, tools: Told):
+        super().__init__(tools)
+        self.answers, self.ids = tools.answers(), tools.ids
+
+    def function(self, number: int, request: Request) -> Function:
+        completion = self.paused[number][0]
+        # The answers stand in the order of the step, unless several ranks or rounds have made it.
+        for answer in (*self.answers[number : number + 1], *self.answers):
+            if answer.ids[: request.length] == completion.ids:
+                for call in answer.tool_calls:
+                    start, end = call["tokens"]
+                    if start == request.length:
+                        self.ids[call.get("result", "")] = answer.ids[start:end]
+                        return lambda query: _say(call)
+        return super().function(number, request)
+
+
+def _say(call: Json) -> str:
+    """Return the result of a recorded call; LookupError if it had none."""
+    if "failure" in call:
+        raise LookupError(call["failure"])
+    return call["result"]
