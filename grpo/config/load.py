@@ -44,7 +44,7 @@ from grpo.config.foreign import (
     find_match,
     readings,
 )
-from grpo.config.options import ALMANAC, FORM, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
+from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import BOOLEANS, Values, check_bounds, coerce, expand_variables, types_of
 
@@ -269,7 +269,7 @@ def _missing_keys(values: Values, kind: type) -> list[str]:
     needed = [name for name in keys_that("required", kind) if values.get(name) is None]
     toy_world = values.get("toy_world")
     made = set(keys_that("toy", kind)) if toy_world else set()
-    if toy_world == ALMANAC:  # it makes data, no model
+    if toy_world in OF_FACTS:  # it makes data, no model
         made.remove("model_name_or_path")
     elif values.get("cold_start") not in (None, FORM):
         made.add("model_name_or_path")

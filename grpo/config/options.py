@@ -16,12 +16,13 @@ import yaml
 
 from grpo.config.values import describe_limits
 
-ALMANAC, SUMS = "almanac", "sums"  # toy worlds of a real model
+ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
+OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
 SEARCH = "search"  # the tool that is built in
 FORM = "form"  # the cold start that a model writes itself
 LIBRARY = "library"  # the encyclopedia, to be searched
 PEOPLE = ("encyclopedia", LIBRARY)  # toy worlds of people who do not exist
-WITH_KNOWLEDGE = (*PEOPLE, ALMANAC)  # toy worlds that have a knowledge base
+WITH_KNOWLEDGE = (*PEOPLE, *OF_FACTS)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
 HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
@@ -171,7 +172,7 @@ class RunKeys:
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
     """Make a model, a tokenizer and data, and use them where a path is unset. library is for tools: [search]. almanac
-    (real facts) and sums are data only, for the model that model_name_or_path names."""
+    and atlas (real facts) and sums are data only, for the model that model_name_or_path names."""
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 

@@ -1,4 +1,4 @@
-"""The world `almanac`: real facts, asked of a real model, which writes its own cold start.
+"""The worlds `almanac` and `atlas`: real facts, asked of a real model, which writes its own cold start.
 
 The cold start teaches the form of an answer and nothing else: each answer is the model's own greedy one, right or
 wrong, and which questions it declines is drawn at random (knowledge/almanac.py).
@@ -29,7 +29,8 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
     with counting(len(facts), "asking the model itself", "answers") as add:
         groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
-    return [first_words(policy.decode(completion.ids)) or "unknown" for (completion,) in groups]
+    said = [first_words(policy.decode(completion.ids)) or "unknown" for (completion,) in groups]
+    return [fact.value(words) for fact, words in zip(facts, said, strict=True)]
 
 
 def prompt_text(policy: Policy, system_prompt: str | None, fact: Fact) -> str:

@@ -5,11 +5,12 @@ encyclopedia   people who do not exist (knowledge/world.py): the cold start teac
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
 library        more of them; the cold start also searches the encyclopedia, and GRPO has to find out when that pays
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
+atlas          the same with several facts about each country, of which the model recalls some in its reasoning
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import torch
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.base.storage import save_tensors, write_atomically, write_json, write_lines
-from grpo.config.options import ALMANAC, LIBRARY, PEOPLE, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
 from grpo.data.almanac import own_answers
 from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.engine.device.distributed import Ranks
@@ -26,6 +27,7 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import named_tensors
 from knowledge import almanac, world
+from knowledge.almanac import Fact
 from knowledge.world import World
 
 CHAT_TEMPLATE = (
@@ -86,7 +88,7 @@ def _mark(config: AnyConfig) -> Path:
 
 def _contents(config: AnyConfig) -> str:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
-    if config.toy_world == ALMANAC:  # it holds what this model says
+    if config.toy_world in OF_FACTS:  # it holds what this model says
         content["model"] = config.model_name_or_path
     return json.dumps(content)
 
@@ -115,11 +117,17 @@ def invent(config: AnyConfig) -> World:
         return make_sums(config.seed, KINDS_OF_SUMS[config.toy_world])
     if config.toy_world in PEOPLE:
         return world.make_world(config.seed, world.LIBRARY if config.toy_world == LIBRARY else world.Sizes())
-    facts = almanac.read_facts()
+    return of_facts(config, own_answers)
+
+
+def of_facts(config: AnyConfig, recall: Callable[[AnyConfig, Sequence[Fact]], list[str]]) -> World:
+    """Return a world of real facts. recall: what the model says about each fact to train on."""
+    facts = almanac.read_facts(config.toy_world)
     asked, kept = almanac.split_facts(facts, config.seed)
+    declines = almanac.at_random(config.seed)
     return World(
         articles=almanac.articles(facts),
-        conversations=almanac.conversations(asked, own_answers(config, asked), almanac.at_random(config.seed)),
+        conversations=almanac.conversations(asked, recall(config, asked), declines, config.seed),
         questions=[fact.row() for fact in asked],
         held_out=[fact.row() for fact in kept],
     )

@@ -9,13 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.config.options import ALMANAC, TrainConfig
+from grpo.config.options import OF_FACTS, TrainConfig
 from grpo.data.rows import Row
-from grpo.data.toy import invent, is_made, locate, write_world
-from knowledge import almanac
+from grpo.data.toy import invent, is_made, locate, of_facts, write_world
+from knowledge.almanac import Fact
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import sentences
-from knowledge.world import World
 from rewards.audit.attacks import Case
 from rewards.boxed import equivalent, gold_answer
 from rewards.exact import equals_one, truths
@@ -37,15 +36,14 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         yield locate(config)
         return
     with tempfile.TemporaryDirectory() as folder:
-        write_world(Path(folder), _almanac(config) if config.toy_world == ALMANAC else invent(config))
+        is_of_facts = config.toy_world in OF_FACTS  # whose cold start holds what a model says
+        write_world(Path(folder), of_facts(config, nothing_said) if is_of_facts else invent(config))
         yield locate(replace(config, toy_dir=folder))
 
 
-def _almanac(config: TrainConfig) -> World:
-    """Return the almanac without its cold start, which holds what a model says."""
-    facts = almanac.read_facts()
-    asked, _ = almanac.split_facts(facts, config.seed)
-    return World(almanac.articles(facts), [], [fact.row() for fact in asked], [])
+def nothing_said(config: TrainConfig, facts: Sequence[Fact]) -> list[str]:
+    """Return what no model says: the audit reads no cold start."""
+    return [""] * len(facts)
 
 
 def asked_form(config: TrainConfig) -> str:

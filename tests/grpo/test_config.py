@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from making import refused, unused
 
+from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
 from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
-from grpo.config.options import FACTS, SftConfig, TrainConfig, keys_that, meanings
+from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that, meanings
 from grpo.data.toy import locate
 from rewards import format
 from rewards.boxed import verdict
@@ -563,3 +564,11 @@ def test_the_resolved_config_of_a_toy_world_can_be_read_again(tmp_path, size):
     written.write_text(to_yaml(locate(config)))
     again, _ = load_config(written)
     assert (again.eval_size, bool(again.eval_dataset_id_or_path)) == (size, not size)
+
+
+@pytest.mark.parametrize("world", OF_FACTS)
+def test_a_world_of_real_facts_brings_data_and_no_model(world):
+    keys = [f"toy_world={world}", "output_dir=x", "reward_funcs=knowrl", "judge=offline"]
+    with pytest.raises(UserError, match="model_name_or_path"):
+        load_config(None, keys)
+    assert load_config(None, [*keys, "model_name_or_path=x"])[0].toy_world == world

@@ -103,18 +103,20 @@ def test_one_step_of_training_moves_an_adapter_and_nothing_else(cache, tmp_path)
     assert trained.folders[0] == next(cache.iterdir())
 
 
-def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch):
+@pytest.mark.parametrize("world", ["almanac", "atlas"])
+def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch, world):
     from knowledge import almanac
 
-    facts = almanac.read_facts()
-    monkeypatch.setattr(almanac, "read_facts", lambda: [*facts[:6], *facts[-4:]])
-    keys = ["toy_world=almanac", f"model_name_or_path={NAME}", f"output_dir={tmp_path}", "reward_funcs=abstention"]
+    facts = almanac.read_facts(world)
+    few = [*facts[:6], *facts[-4:]] if world == "almanac" else facts[:12]  # of two countries
+    monkeypatch.setattr(almanac, "read_facts", {world: few}.get)
+    keys = [f"toy_world={world}", f"model_name_or_path={NAME}", f"output_dir={tmp_path}", "reward_funcs=abstention"]
     config = replace(load_config(None, [*keys, "judge=offline"])[0], toy_dir=str(tmp_path / "world"))
 
     made = make_world(config, SimpleNamespace(is_main=True, barrier=lambda: None), print)
     assert is_made(config) and not is_made(replace(config, model_name_or_path="another"))
     lines = Path(made.toy_dir, "cold_start.jsonl").read_text().splitlines()
-    assert len(lines) == 6 and all("<think>The " in line for line in lines)
+    assert len(lines) == 6 and all("<think>The " in line or "<think>A " in line for line in lines)
     assert made.dataset_id_or_path.endswith("questions.jsonl") and made.model_name_or_path == NAME
 
 

@@ -1,4 +1,4 @@
-"""The almanac: real facts, each asked for once, and a cold start that teaches none of them."""
+"""The almanac and the atlas: real facts, each asked for once, and a cold start that teaches none of them."""
 
 import re
 from collections import Counter
@@ -6,10 +6,24 @@ from collections import Counter
 import pytest
 from cells import cells
 
-from knowledge.almanac import REFUSAL, articles, at_random, conversations, is_right, read_facts, split_facts
+from knowledge.almanac import (
+    REFUSAL,
+    Fact,
+    articles,
+    at_random,
+    by_title,
+    conversations,
+    is_right,
+    kind_of,
+    read_facts,
+    split_facts,
+)
+from knowledge.facts.matcher import SentenceMatcher
+from knowledge.store.answers import Passage
 from knowledge.text import fold
 
 FACTS = read_facts()
+ATLAS = read_facts("atlas")
 
 
 def test_every_subject_is_asked_about_once_no_country_is_worth_guessing_and_no_capital_is_among_the_cities():
@@ -60,3 +74,59 @@ def test_a_cold_start_recalls_what_the_model_says_and_declines_at_random():
     declined = sum(final == REFUSAL for _, final in finals) / len(FACTS)
     assert 0.35 < declined < 0.45  # 0.4, and 0.018 is a standard deviation
     assert pairs == conversations(FACTS, said, at_random(3)) != conversations(FACTS, said, at_random(4))
+
+
+# --- The atlas -------------------------------------------------------------------------------------------------------
+
+
+def test_the_atlas_has_five_or_six_kinds_of_facts_about_every_country():
+    kinds = {title: [fact.familiarity for fact in facts] for title, facts in by_title(ATLAS).items()}
+    assert len(kinds) == 173 and len({fact.question for fact in ATLAS}) == len(ATLAS)
+    assert {len(set(found)) for found in kinds.values()} == {5, 6}
+    assert {len(found) for found in kinds.values()} == {5, 6}
+    assert all("neighbour" in found or len(found) == 5 for found in kinds.values())
+    assert [Fact.of_row(fact.row()) for fact in ATLAS] == ATLAS
+
+
+def test_a_country_is_asked_about_completely_or_held_out_completely():
+    asked, kept = split_facts(ATLAS, 1)
+    assert len(asked) + len(kept) == len(ATLAS) and len(by_title(kept)) == 69
+    assert not by_title(asked).keys() & by_title(kept).keys()
+    assert split_facts(ATLAS, 2) != (asked, kept)
+
+
+ABBREVIATED = ("the United States", "Yemen")  # "Washington, D.C." and "Sana'a" do not end a sentence for the rules
+
+
+def test_the_rules_find_every_name_of_a_fact_true_and_other_values_false():
+    """What the knowledge base states is what the sentences of a model are compared with."""
+    texts = {article["title"]: article["text"] for article in articles(ATLAS)}
+    for fact in ATLAS:
+        if fact.subject in ABBREVIATED:
+            continue
+        passages = [Passage("", fact.title, texts[fact.title], 1.0)]
+        said = [fact.sentence(answer).rstrip(".") for answer in (*fact.answers, "Xanadu")]
+        verdicts = [verdict.label for verdict in SentenceMatcher().verify([(one, passages) for one in said])]
+        assert verdicts == ["supported"] * len(fact.answers) + ["refuted"], fact
+        assert {kind_of(one, fact.title) for one in said} == {fact.familiarity}
+    assert kind_of("The anthem of France is long", "France") == kind_of("The capital of Peru is Lima", "France") == ""
+
+
+def test_a_cold_start_recalls_some_facts_about_the_country_as_the_model_says_them():
+    said = [f"word{number}" for number in range(len(ATLAS))]
+    stated = {fact.sentence(word): fact.title for fact, word in zip(ATLAS, said, strict=True)}
+    counts, kinds = Counter(), Counter()
+    for fact, (question, text) in zip(ATLAS, conversations(ATLAS, said, at_random(3), 3), strict=True):
+        recalled = re.findall(r"(?:The|A) .*?\.(?= |<)", text)
+        assert question == fact.question and {stated[sentence] for sentence in recalled} == {fact.title}
+        assert kind_of(recalled[-1], fact.title) == fact.familiarity and len(set(recalled)) == len(recalled)
+        counts[len(recalled)] += 1
+        kinds.update(kind_of(sentence, fact.title) for sentence in recalled)
+    assert set(counts) == {1, 2, 3, 4, 5, 6} and min(counts.values()) > 100
+    assert max(kinds.values()) - min(kinds[kind] for kind in ("capital", "currency", "code")) < 60
+
+
+def test_of_a_currency_only_the_last_word_counts():
+    facts = {fact.familiarity: fact for fact in ATLAS if fact.subject == "Algeria"}
+    assert facts["currency"].value("Algerian dinar") == "dinar"
+    assert facts["neighbour"].value("Burkina Faso") == "Burkina Faso"

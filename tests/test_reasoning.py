@@ -1,0 +1,129 @@
+"""bench/reasoning.py: the measures of reasoning against counts by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from bench.reasoning import Answer, Arm, Recalled, ask, draw, kept_of, known_by_kind, measures, repeated, tables
+from grpo.base.storage import write_lines
+from grpo.config.options import TrainConfig
+from grpo.data.almanac import prompt_text
+from grpo.engine.model.policy import load_for_inference
+from knowledge.almanac import Fact
+
+S, R, U = "supported", "refuted", "unknown"
+RECALLED = {
+    ("Chad", "capital"): Recalled(True, -0.1),
+    ("Chad", "currency"): Recalled(False, -3.0),
+    ("Peru", "capital"): Recalled(False, -2.0),
+    ("Peru", "currency"): Recalled(True, -0.5),
+}
+KNOWN = {"capital": 0.5, "currency": 0.4}
+
+
+def answer(country, *facts, outcome="wrong", sentences=2, repeats=0):
+    return Answer(country, outcome, facts, sentences, repeats, "text")
+
+
+def arm(*answers):
+    return Arm(answers, RECALLED)
+
+
+BEFORE = arm(
+    answer("Chad", ("capital", S), ("currency", R)),
+    answer("Peru", ("capital", R), ("currency", S), ("", U), outcome="correct"),
+)
+AFTER = arm(answer("Chad", ("capital", S), outcome="refused", sentences=1), answer("Peru", ("currency", S), repeats=1))
+BOTH = np.arange(2)
+
+
+def test_facts_are_counted_by_verdict_and_by_kind():
+    assert BEFORE.facts_per_answer() == 2.5 and AFTER.facts_per_answer() == 1
+    assert [BEFORE.per_answer(label)(BOTH) for label in (S, R, U)] == [1, 1, 0.5]
+    assert BEFORE.supported()(BOTH) == 2 / 5 and BEFORE.supported("capital")(BOTH) == 1 / 2
+    assert BEFORE.supported()([0, 0]) == 1 / 2  # Chad alone, drawn twice
+    assert [AFTER.share(outcome)(BOTH) for outcome in ("correct", "wrong", "refused")] == [0, 0.5, 0.5]
+
+
+def test_what_is_left_out_is_what_the_cold_start_would_get_wrong():
+    assert AFTER.would_be_false(False)(BOTH) == 1 and AFTER.would_be_false(True)(BOTH) == 0
+    assert BEFORE.would_be_false(True)(BOTH) == 1 / 2 and BEFORE.would_be_false(False)(BOTH) == 0  # nothing left out
+
+
+def test_without_training_the_likeliest_facts_or_the_best_kinds_are_kept():
+    def by_logp(country, kind, found):
+        return -found.logp
+
+    def by_kind(country, kind, found):
+        return -KNOWN[kind]
+
+    assert kept_of(AFTER, by_logp, 1)(BOTH) == 1  # Chad's capital and Peru's currency
+    assert kept_of(AFTER, by_logp, 1.5)(BOTH) == pytest.approx(2 / 3)
+    assert kept_of(AFTER, by_kind, 1)(BOTH) == pytest.approx(1 / 2)  # both capitals
+    assert kept_of(AFTER, by_kind, 1.5)(BOTH) == pytest.approx((1 + 1 / 2) / 3)  # and half of the currencies
+    assert kept_of(AFTER, by_logp, 1)([1, 1]) == 1  # of Peru the currency, which is right
+
+
+def test_more_answers_about_a_country_weigh_more():
+    twice = arm(answer("Chad", ("capital", S)), answer("Chad", ("capital", S)), answer("Peru", ("capital", R)))
+    assert kept_of(twice, lambda country, kind, found: kind != "capital", 1)(BOTH) == pytest.approx(2 / 3)
+
+
+def test_differences_are_paired_and_the_tables_hold_every_arm(tmp_path):
+    found = measures({"cold start": BEFORE, "after": AFTER}, KNOWN)
+    assert found["cold start"]["gain"] == (0, 0, 0)
+    assert found["after"]["gain"][0] == pytest.approx(3 / 5)
+    assert found["after"]["over_threshold"][0] == pytest.approx(0)
+    assert found["after"]["over_cold"][0] == found["cold start"]["over_first"][0] == 0  # one supported fact per answer
+    assert found["after"]["knows"][0] == 1 and found["after"]["one_sentence"] == 0.5
+    assert repeated(AFTER) == 1 / 3
+    assert found["after"]["by_kind"]["capital"] == {S: 0.5, R: 0, U: 0}
+    first, second, kinds = tables(found)
+    assert "| after | 1.00 | 1.00 | 0.00 | 0.00 | 100 % (100 to 100) | +60 % (" in first
+    assert second.count("\n") == 3 and "| after | 0.50 of 0.50 | 0.50 of 0.50 |" in kinds
+    draw(tmp_path / "kinds.png", found, "cold start", "after")
+    assert (tmp_path / "kinds.png").stat().st_size > 5_000
+
+
+def test_an_answer_is_read_from_what_an_evaluation_writes():
+    said = "The capital of Chad is Lima. The currency of Chad is the franc. The capital of Chad is Lima. It is hot."
+    facts = [("The capital of Chad is Lima", R), ("The currency of Chad is the franc", S), ("It is hot", U)]
+    record = {"title": "Chad", "outcome": "wrong", "completion": f"<think>{said}</think><answer>Lima</answer>"}
+    record["facts"] = {"factuality": [{"fact": fact, "verdict": verdict} for fact, verdict in facts]}
+    read = Answer.of_record(record)
+    assert read.facts == (("capital", R), ("currency", S), ("", U)) and read.kinds == {"capital", "currency", ""}
+    assert (read.sentences, read.repeats) == (4, 1)
+    nothing = Answer.of_record(record | {"completion": "<think></think><answer>Lima</answer>", "facts": {}})
+    assert nothing.facts == () and nothing.sentences == 0
+
+
+def test_the_worst_kinds_are_told_by_what_the_cold_start_was_made_of(tmp_path):
+    facts = [Fact("capital", "Chad", ("N'Djamena",)), Fact("currency", "Chad", ("franc",))]
+    facts += [Fact("capital", "Peru", ("Lima",)), Fact("currency", "Peru", ("sol",))]
+    said = ["The capital of Chad is Lima. The currency of Chad is the franc.", "The currency of Chad is the franc."]
+    said += ["The capital of Peru is Lima.", "The capital of Peru is Lima."]
+    rows = [{"messages": [{"content": "?"}, {"content": f"<think>{text}</think>"}]} for text in said]
+    write_lines(tmp_path / "questions.jsonl", [fact.row() for fact in facts])
+    write_lines(tmp_path / "cold_start.jsonl", rows)
+    assert known_by_kind(tmp_path) == {"capital": 1 / 2, "currency": 1}
+
+
+def test_what_is_recalled_has_the_log_prob_of_the_softmax(chat_checkpoint):
+    from transformers import AutoModelForCausalLM
+
+    policy = load_for_inference(TrainConfig(model_name_or_path=str(chat_checkpoint)), torch.device("cpu"))
+    facts = [Fact("capital", "Chad", ("N'Djamena",)), Fact("currency", "Peru", ("sol",))]
+    stem = policy.tokenizer.encode(prompt_text(policy, None, facts[0]) + "<think>The capital of Chad is")
+    model, ids, logp = AutoModelForCausalLM.from_pretrained(chat_checkpoint, dtype=torch.float32), list(stem), 0.0
+    first, second = ask(policy, None, facts)
+    assert (first["title"], second["kind"]) == ("Chad", "currency") and not second["right"]
+    with torch.no_grad():  # greedily, on and on, until it has said as much
+        for _ in range(10):
+            logps = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            ids.append(int(logps.argmax()))
+            logp += float(logps.max())
+            if first["logp"] == pytest.approx(logp, abs=1e-3):
+                break
+        else:
+            raise AssertionError("no beginning of the greedy answer has this log-prob")
+    assert policy.decode(ids[len(stem) :]).strip(" .,\n:").startswith(first["said"].strip())
