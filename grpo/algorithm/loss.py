@@ -21,18 +21,18 @@ def policy_loss(
 
     logp_C: log-probs under the policy being trained, in nats, with gradient. `batch` holds those under the policy that
     sampled (old_logp_C; None: this is that policy) and under the frozen reference (ref_logp_C, needed if beta is not
-    0), the advantages, and the weights. A token with weight 0 has no influence, whatever its log-probs.
+    0), the advantages, and the weights.
 
     Also returns, detached, for every token: ratio, kl, clipped_low, clipped_high.
     """
-    used_C, advantage_C = batch.weight_C != 0, batch.advantage_C
+    advantage_C = batch.advantage_C
     old_logp_C = logp_C.detach() if batch.old_logp_C is None else batch.old_logp_C
     low = 1 - config.epsilon
     high = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
 
-    log_ratio_C = _masked(logp_C - old_logp_C, used_C)  # Eq. 4
+    log_ratio_C = logp_C - old_logp_C  # Eq. 4
     if config.importance_sampling_level == "sequence":
-        log_ratio_C = variants.sequence_log_ratio(log_ratio_C, used_C, batch.completion_C)  # Eq. 9
+        log_ratio_C = variants.sequence_log_ratio(log_ratio_C, batch.completion_C)  # Eq. 9
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
 
     unclipped_C = ratio_C * advantage_C
@@ -41,13 +41,13 @@ def policy_loss(
     clipped_C = ratio_C.clamp(low, high) * advantage_C
     surrogate_C = torch.minimum(unclipped_C, clipped_C)  # Eq. 5
     if config.sampler_importance_sampling_correction:
-        drift_C = _masked(old_logp_C - batch.sampler_logp_C, used_C)
+        drift_C = old_logp_C - batch.sampler_logp_C
         surrogate_C = variants.sampler_weight(drift_C, config.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11
 
     kl_C = torch.zeros_like(logp_C)
     if config.beta:
         assert batch.ref_logp_C is not None
-        kl_C = k3(_masked(batch.ref_logp_C - logp_C, used_C))  # Eq. 6
+        kl_C = k3(batch.ref_logp_C - logp_C)  # Eq. 6
         if config.use_bias_correction_kl:
             kl_C = ratio_C * kl_C
 
@@ -55,8 +55,8 @@ def policy_loss(
     return loss, {
         "ratio": ratio_C.detach(),
         "kl": kl_C.detach(),
-        "clipped_low": used_C & (ratio_C.detach() < low) & (advantage_C < 0),
-        "clipped_high": used_C & (ratio_C.detach() > high) & (advantage_C > 0),
+        "clipped_low": (ratio_C.detach() < low) & (advantage_C < 0),
+        "clipped_high": (ratio_C.detach() > high) & (advantage_C > 0),
     }
 
 
@@ -67,8 +67,3 @@ def k3(log_ratio: torch.Tensor) -> torch.Tensor:
     """
     d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return d.exp() - d - 1
-
-
-def _masked(values_C: torch.Tensor, used_C: torch.Tensor) -> torch.Tensor:
-    """Set unused tokens to 0, before any exp: nothing infinite can then reach the sum or its gradient."""
-    return torch.where(used_C, values_C, torch.zeros_like(values_C))

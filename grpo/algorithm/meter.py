@@ -32,12 +32,12 @@ class TokenMeter:
         stats: Mapping[str, torch.Tensor],
     ) -> None:
         """Add one pass over a micro-batch: its loss, log-probs and entropies, and the statistics of `policy_loss`."""
-        used_C = batch.weight_C != 0
         values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
-        totals = [torch.where(used_C, value, 0.0).sum() for value in values]
-        diff_C = torch.where(used_C, (logp_C.detach() - batch.sampler_logp_C).abs(), 0.0)
-        others = [used_C.sum().float(), loss.detach(), diff_C.sum(), diff_C.max()]
-        *sums, num_tokens, its_loss, diff, largest_diff = torch.stack(totals + others).tolist()
+        totals = [value.sum() for value in values]
+        diff_C = (logp_C.detach() - batch.sampler_logp_C).abs()
+        others = [loss.detach(), diff_C.sum(), diff_C.max()]
+        *sums, its_loss, diff, largest_diff = torch.stack(totals + others).tolist()
+        num_tokens = len(logp_C)
         self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
         self.num_tokens += num_tokens
         self.loss += its_loss

@@ -28,12 +28,11 @@ MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp 
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 
 
-def sequence_log_ratio(log_ratio_C: torch.Tensor, used_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
+def sequence_log_ratio(log_ratio_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
     """Give each token the mean log-ratio over the tokens of its completion (Eq. 9)."""
-    num_completions = int(completion_C.max()) + 1
-    sums_N = log_ratio_C.new_zeros(num_completions).index_add(0, completion_C, log_ratio_C)
-    counts_N = log_ratio_C.new_zeros(num_completions).index_add(0, completion_C, used_C.to(log_ratio_C.dtype))
-    return (sums_N / counts_N.clamp_min(1))[completion_C]  # Eq. 9
+    counts_N = completion_C.bincount()
+    sums_N = log_ratio_C.new_zeros(len(counts_N)).index_add(0, completion_C, log_ratio_C)
+    return (sums_N / counts_N)[completion_C]  # Eq. 9
 
 
 # --- Two-sided clipping (2505.07291) ---------------------------------------------------------------------------------

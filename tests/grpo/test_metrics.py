@@ -24,12 +24,11 @@ def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high):
 
 
 def add_long(meter, iteration, loss, kl, entropy, low, high):
-    """Three tokens, of which the last does not count, whatever its numbers. Sampler and trainer differ by 0.5, 0.1."""
-    logp, sampler = [-1.0, -2.0, -9.0], [-1.5, -1.9, -math.inf]
+    """Two tokens. Sampler and trainer differ by 0.5, 0.1."""
+    logp, sampler = [-1.0, -2.0], [-1.5, -1.9]
     if iteration:
-        sampler = [-7.0, -7.0, -math.inf]  # the policy has moved: no noise
-    kl, entropy, low, high = [*kl, math.inf], [*entropy, math.nan], [*low, 1], [*high, 1]
-    add(meter, iteration, loss, [0.5, 0.25, 0.0], logp, sampler, kl, entropy, low, high)
+        sampler = [-7.0, -7.0]  # the policy has moved: no noise
+    add(meter, iteration, loss, [0.5, 0.25], logp, sampler, kl, entropy, low, high)
 
 
 def add_short(meter, iteration, loss, kl, entropy, low, high):
