@@ -15,11 +15,9 @@ from grpo.engine.device.peers import Peers
 from grpo.tools.protocol import Protocol
 from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
-from knowledge.store.base import KnowledgeBase
 from knowledge.world import NOTHING
 from rewards.custom import describe_failure, find_object, tag_of
 from rewards.own_words import RESULT
-from rewards.services import knowledge_base_path
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
 NUM_PASSAGES = 3
@@ -51,6 +49,8 @@ def find_tools(names: Sequence[str], options: Mapping, objects: Mapping[str, Fun
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
         if name == SEARCH:
+            from rewards.services import knowledge_base_path  # it imports SQLAlchemy
+
             found[tag] = Search(knowledge_base_path(options))
         else:
             found[tag] = as_tool(name, objects[name] if name in objects else find_object(name, "tool"))
@@ -79,6 +79,8 @@ class Search:
     """Searches a knowledge base: in the document whose title is asked for, or else in all of them."""
 
     def __init__(self, path):
+        from knowledge.store.base import KnowledgeBase
+
         self.base = KnowledgeBase(path)
 
     def __call__(self, query: str) -> str:

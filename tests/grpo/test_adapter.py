@@ -73,7 +73,7 @@ def test_an_adapter_names_the_revision_of_its_base(tmp_path, monkeypatch):
     """It is loaded onto that revision again, also after an export."""
     base, fetched = write_chat_checkpoint(tmp_path / "base"), []
 
-    def fetch(name, revision="main", weights=True):
+    def fetch(name, revision="main", kind="model", weights=True):
         is_base = name == "owner/base"
         fetched.append(revision) if is_base else None
         return base if is_base else Path(name)

@@ -172,11 +172,10 @@ def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer)
         assert judged_sentences(completion, text_of(tokenizer)) == []
 
 
-@pytest.mark.parametrize("advantage", [0.7, -0.7, 0.0, None])
+@pytest.mark.parametrize("advantage", [0.7, -0.7, 0.0])
 def test_the_advantages_of_tokens(advantage):
     completion = make_completion(range(7), advantage=advantage)
     assert completion.token_advantages == [advantage] * 7
-    completion.advantage = advantage = advantage or 0.0
     completion.sentences = [Sentence("", 1, 3, True), Sentence("", 3, 4, False), Sentence("", 5, 5, False)]
     size = abs(advantage)
     assert completion.token_advantages == [advantage, size, size, -size, advantage, advantage, advantage]

@@ -96,7 +96,12 @@ RUNS = [  # rewards, keys of the run, words of what is said of it by the name of
         {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 14},
         {"refuses_everything": "collapse into refusing"},
     ),
-    ("pays_rome", {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20}, {"entropy_died": "entropy died since step"}),
+    # With beta, tokens without an advantage are scored, too.
+    (
+        "pays_rome",
+        {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20, "beta": 1e-4},
+        {"entropy_died": "entropy died since step"},
+    ),
 ]
 
 
@@ -123,5 +128,6 @@ def test_a_run_announces_its_failure_once_and_explain_tells_it(tmp_path, checkpo
 
 
 def test_every_rule_has_a_run_that_fails_so():
-    """That of `stands_still`, which looks at held-out answers, is in test_rules.py."""
-    assert {rule for *_, said in RUNS for rule in said} | {"stands_still"} == {rule.__name__ for rule in RULES}
+    """Those of `stands_still`, which looks at held-out answers, and `pays_something_else` are in test_rules.py."""
+    elsewhere = {"stands_still", "pays_something_else"}
+    assert {rule for *_, said in RUNS for rule in said} | elsewhere == {rule.__name__ for rule in RULES}

@@ -1,6 +1,7 @@
 """What has no gradient is not computed, and nothing else changes: in float64, beside the same step with every token."""
 
 import pytest
+import reward_functions
 import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
 from test_train import completions, run
@@ -104,9 +105,10 @@ def test_which_tokens_are_scored(keys, wanted):
     assert lengths == {sum(len(completion.scored) for completion in kept)}
 
 
-def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint):
+def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):
     """Means over no token are left out."""
     keys = {"reward_funcs": ["reward_functions:first_batch_only"], "max_steps": 2, "beta": 0.0}
+    monkeypatch.setattr(reward_functions.first_batch_only, "calls", 0)
     first, second = run(tmp_path, chat_checkpoint, **keys)
     assert first["micro_batches"] > 0 and first["completions/scored_frac"] == 1.0 and first["entropy"] > 0
     assert second["micro_batches"] == second["completions/scored_frac"] == second["grad_norm"] == second["loss"] == 0

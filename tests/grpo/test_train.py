@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import reward_functions
 import torch
 from making import read_lines, refused, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
@@ -229,7 +230,7 @@ def test_clipping_is_seen_where_it_happens(tmp_path, chat_checkpoint):
     assert often[0]["kl"] > 1e-4 > abs(once[0]["kl"]) and often[0]["sampler/logp_diff_max"] <= 1e-5
 
 
-def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tmp_path, chat_checkpoint):
+def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tmp_path, chat_checkpoint, monkeypatch):
     """By the outcome where a reward tells one; else by the rewards. A step that keeps nothing leaves the weights alone,
     momentum or not."""
     keys = {
@@ -239,6 +240,7 @@ def test_dynamic_sampling_keeps_groups_that_differ_and_moves_nothing_for_none(tm
         "save_steps": 1,
         "save_total_limit": 0,
     }
+    monkeypatch.setattr(reward_functions.first_batch_only, "calls", 0)
     lines = run(tmp_path, chat_checkpoint, **keys)
     assert [line["sampling/kept_frac"] for line in lines] == [1.0, 0.0, 0.0]
     assert lines[0]["grad_norm"] > 0 and lines[1]["grad_norm"] == lines[2]["grad_norm"] == 0
