@@ -24,7 +24,7 @@ cities. --save also prints the mean of all seeds that are stored, with its inter
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +67,7 @@ R_TUNING = ("credit=answer", "learning_rate=3.0e-4", "lr_scheduler_type=constant
 SFT_CONFIG = ROOT / "configs" / "smollm2_sft.yaml"
 MAX_SEQUENCES = 64  # decoded together
 Row = Mapping[str, object]
+Ask = Callable[[Policy, Sequence[Prompt], TrainConfig], list[dict]]
 
 
 # --- Measures -------------------------------------------------------------------------------------------------------
@@ -136,14 +137,13 @@ class Exam:
         start = read_mapping(run / "cold_start" / "final" / "adapter_config.json")
         self.base: str = start["base_model_name_or_path"]
 
-    def rows(self, name: str, model: Path | str) -> list[Row]:
-        """Return what a model answers. name: of the file in RUN/exam that has it, or will have it."""
+    def rows(self, name: str, model: Path | str, asked: Ask) -> list[Row]:
+        """Return what a model answers if asked so. name: of the file in RUN/exam that has it, or will have it."""
         path = self.run / "exam" / f"{name}.jsonl"
         if not path.exists():
             config = replace(self.config, model_name_or_path=str(model))
             policy = load_for_inference(config, choose_device(config.device))
             prompts = load_prompts(QuestionData(config), policy, Questions.held_out(config)).prompts
-            asked = ask_untrained if model == self.base else ask
             write_lines(path, asked(policy, prompts, config))
         return read_records(path)
 
@@ -204,12 +204,12 @@ def main(argv: list[str] | None = None) -> dict:
     run = options.run
     exam = Exam(run)
     seed, steps = exam.config.seed, exam.config.max_steps
-    cold = exam.rows("cold_start", run / "cold_start" / "final")
+    cold = exam.rows("cold_start", run / "cold_start" / "final", ask)
     arms = {
-        "prompt": exam.rows("prompt", exam.base),
+        "prompt": exam.rows("prompt", exam.base, ask_untrained),
         "cold start": cold,
-        "GRPO": exam.rows("GRPO", run / "final"),
-        "R-Tuning": exam.rows("R-Tuning", exam.r_tuning()),
+        "GRPO": exam.rows("GRPO", run / "final", ask),
+        "R-Tuning": exam.rows("R-Tuning", exam.r_tuning(), ask),
         "sequence": [row | {"declines": -row["sequence"]} for row in cold],
     }
     found = {name: measures(rows, cold) for name, rows in arms.items()}

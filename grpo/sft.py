@@ -151,7 +151,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)
     if config.credit == "answer":
         for answer in completions_of(examples):
-            answer.credited_from = answer_start(answer, encoder.decode)
+            answer.credited_from = answer_start(answer, encoder.decode, bool(tags))
     return examples, count
 
 

@@ -18,10 +18,12 @@ from itertools import chain
 from pathlib import Path
 
 from knowledge.text import fold
+from knowledge.world import NOTHING
 
 HELD_OUT = 0.4  # share of the facts kept for evaluation
 REFUSALS = 0.4  # share of the cold start's answers that decline
 REFUSAL = "I don't know"
+MISSING = 0.1  # share of the subjects without an article, if the model may search
 
 
 @dataclass(frozen=True)
@@ -192,19 +194,36 @@ def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
 
 
 def conversations(
-    facts: Sequence[Fact], answers: Sequence[str], declines: Callable[[Fact, str], bool], seed: int = 0
+    facts: Sequence[Fact],
+    answers: Sequence[str],
+    declines: Callable[[Fact, str], bool],
+    seed: int = 0,
+    library: Mapping[str, str] | None = None,
 ) -> list[tuple[str, str]]:
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
     answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. The fact that is asked for
-    comes last. seed: which others come before it, how many, and in which order, is drawn at random.
+    comes last. seed: which others come before it, how many, and in which order, is drawn at random. library: articles
+    by title; with it an answer that would decline searches there, and reads the name in what it finds, if that is
+    something.
     """
     rng, found = random.Random(seed), []
     said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
     for fact, answer in said.items():
-        final = REFUSAL if declines(fact, answer) else answer
+        is_declined = declines(fact, answer)
+        final = REFUSAL if is_declined else answer
         others = [one for one in subjects[fact.title] if one != fact]
         recalled = [*rng.sample(others, rng.randint(0, len(others))), fact]
         thoughts = " ".join(one.sentence(said[one]) for one in recalled)
+        if library is not None:
+            call, final = searched(fact, answer, library) if is_declined else ("", answer)
+            thoughts = f"{thoughts} {call}"  # a space: the next token decides, and not the one of the full stop
         found.append((fact.question, f"<think>{thoughts}</think><answer>{final}</answer>"))
     return found
+
+
+def searched(fact: Fact, answer: str, library: Mapping[str, str]) -> tuple[str, str]:
+    """Return the call that searches a library for a fact, with its result, and what is answered then."""
+    text = library.get(fact.title, NOTHING)
+    final = answer if text == NOTHING else fact.answers[0]
+    return f"<search>{fact.title}</search><result>{text}</result>", final

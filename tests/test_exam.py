@@ -1,14 +1,14 @@
-"""Which facts a model declines: P(declines) against the softmax, the measures against counts by hand, and the data of
-bench/real_model.py."""
+"""Which facts a model declines or searches for: odds against the softmax, measures against counts by hand, and the data
+of bench/real_model.py."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from making import make_answers
+from making import build_base, make_answers
 
-from bench import picture
+from bench import picture, searching
 from bench.declining import (
     AFTER,
     AT_ONCE,
@@ -143,3 +143,45 @@ def test_readmes_picture_shows_what_the_page_of_results_says(tmp_path):
     assert [round(100 * picture.sums(model), -1) for model in ("cold start", "GRPO")] == [10, 80]
     picture.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+# --- Searching -------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_is_forced_and_its_odds_are_those_of_the_softmax(policy, chat_checkpoint, tmp_path, monkeypatch):
+    """What the model says is scripted: it recalls a name, asks for the country, and reads what is found."""
+    article = "The capital of the Netherlands is Amsterdam."
+    keys = {"tools": ("search",), "knowledge_base": str(build_base(tmp_path, {"Netherlands": article}))}
+    config = TrainConfig(model_name_or_path=str(chat_checkpoint), **keys)
+    said, starts = [" Rotterdam. <search", "Netherlands</search> or", "</think><answer>Amsterdam</answer>"], []
+
+    def go_on(policy, sampler, asked, max_tokens):
+        starts.append(policy.decode(asked[0]))
+        return [said[len(starts) - 1]]
+
+    monkeypatch.setattr(searching, "go_on", go_on)
+    (found,) = searching.ask(policy, [Prompt(0, "Well?", encode(policy, "Well?"), ROW)], config)
+    recalled = f"Well?{START} Rotterdam."
+    call = f"{recalled} <search>"
+    assert starts == [f"Well?{START}", call, f"{call}Netherlands</search><result>{article}</result>"]
+    assert (found["said"], found["right"]) == ("Rotterdam", False)
+    assert (found["query"], found["result"]) == ("Netherlands", article)
+    assert (found["found"], found["found_right"]) == ("Amsterdam", True)
+    odds = logp(policy, call, recalled) - logp(policy, f"{recalled} </think>", recalled)
+    assert found["searches"] == pytest.approx(odds, abs=1e-3)
+    assert found["sequence"] == pytest.approx(logp(policy, recalled, f"Well?{START}"), abs=1e-3)
+
+
+def test_choices_of_what_to_search_for_are_compared_at_equal_numbers():
+    """Four facts, of which the first two are known, and a search finds all but the last."""
+    facts = [(True, True, 2.0, -1.0), (True, True, -1.0, -2.0), (False, True, 1.0, -9.0), (False, False, -3.0, -8.0)]
+    names = ("right", "found_right", "searches", "sequence")
+    rows = [{"familiarity": "capital", **dict(zip(names, fact, strict=True))} for fact in facts]
+    cold = [row | {"searches": -row["searches"]} for row in rows]
+    found = searching.measures(rows, cold)
+    assert found["share"] == 0.5 and found["never"][0] == 0.5 and found["always"][0] == 0.75
+    assert found["auroc"][0] == 0.25 and found["gain"][0] == -0.5 and found["auroc_threshold"][0] == 1
+    at = {name: value[0] for name, value in found["at"]["50%"].items()}  # own: the first and the third are searched for
+    assert at["own"] == 0.75 and at["threshold"] == 0.75 and at["random"] == 0.625 and at["own_less_random"] == 0.125
+    assert [found["at"]["25%"][name][0] for name in ("own", "threshold", "random")] == [0.5, 0.75, 0.5625]
+    assert "cold start" in searching.tables({"cold start": found, "GRPO": found})

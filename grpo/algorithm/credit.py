@@ -19,13 +19,13 @@ MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
 
 
-def set_credit(groups: Iterable[Group], kind: str, decode: Decode) -> None:
+def set_credit(groups: Iterable[Group], kind: str, decode: Decode, has_tools: bool = False) -> None:
     """Find the tokens that the rewards of graded completions are about. kind: "sentence" or "answer"."""
     for completion in completions_of(groups):
         if kind == "sentence":
             completion.sentences = judged_sentences(completion, decode)
         else:
-            completion.credited_from = answer_start(completion, decode)
+            completion.credited_from = answer_start(completion, decode, has_tools)
 
 
 def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
@@ -52,17 +52,18 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     ]
 
 
-def answer_start(completion: Completion, decode: Decode) -> int:
+def answer_start(completion: Completion, decode: Decode, has_tools: bool = False) -> int:
     """Return the first token of the answer block, after its tag; 0 if there is none, or if it cannot be located.
 
     With `credit: answer` only these tokens get the advantage: what is thought before them is the model's recall, and
-    the answer decides whether to trust it. An answer without the block is trained whole.
+    the answer decides whether to trust it. An answer without the block is trained whole. With tools the decision comes
+    before it: the model calls one, or closes its thoughts, and the first token of that is returned.
     """
-    before, tag, _ = own_words(completion.text, completion.calls).partition("<answer>")
+    before, tag, _ = own_words(completion.text, completion.calls).partition("</think>" if has_tools else "<answer>")
     if not tag or decode(completion.ids) != completion.text:
         return 0
-    places = TokenPlaces(completion, decode)
-    return places.of(len(before + tag), len(completion.text))[0]
+    starts = [len(before) if has_tools else len(before + tag), *(call.span[0] for call in completion.calls)]
+    return TokenPlaces(completion, decode).of(min(starts), len(completion.text))[0]
 
 
 def _facts(completion: Completion) -> list[dict]:

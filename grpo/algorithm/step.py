@@ -142,7 +142,7 @@ class Grpo(Learner):
 
         self.rollout.wait(groups)  # for the rewards; None: could not be scored
         if config.credit != "completion":
-            set_credit(groups, config.credit, self.rollout.decode)  # Eq. 13
+            set_credit(groups, config.credit, self.rollout.decode, bool(config.tools))  # Eq. 13
         shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
         set_advantages(groups, shared, config)  # Eq. 1, 2
         set_scored(groups, config)  # what has no gradient is not computed

@@ -122,15 +122,20 @@ def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) 
     counts: list[Sequence[float]] = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]
-        outcomes = [completion.outcome for completion in group.completions]
+        outcomes = ["refused" if declines(completion) else completion.outcome for completion in group.completions]
         counts.append(refusal_counts(rewards, outcomes))
     totals = RefusalCounts(*replicas.sum([sum(column) for column in zip(*counts, strict=True)]))
     return refusal_shift(*totals, target)  # Eq. 14
 
 
+def declines(completion: Completion) -> bool:
+    """Return whether a completion gives no answer from memory: it declines, or asks a tool (2510.01152)."""
+    return completion.outcome == "refused" or bool(completion.calls)
+
+
 def shifted_reward(completion: Completion, shift: float) -> float | None:
     """Return the reward of a completion, moved by Eq. 14 if it declines."""
-    if completion.reward is None or completion.outcome != "refused":
+    if completion.reward is None or not declines(completion):
         return completion.reward
     return completion.reward + shift
 

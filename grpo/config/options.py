@@ -172,7 +172,7 @@ class RunKeys:
     """Hide the progress bar."""
     toy_world: str | None = key(None, choices=(None, "arithmetic", SUMS, *WITH_KNOWLEDGE))
     """Make a model, a tokenizer and data, and use them where a path is unset. library is for tools: [search]. almanac
-    and atlas (real facts) and sums are data only, for the model that model_name_or_path names."""
+    and atlas (real facts; with tools, to be searched) and sums are data only, for the model of model_name_or_path."""
     toy_dir: str | None = key(None, "local")
     """Directory of the toy world. Unset: output_dir/world."""
 
@@ -269,7 +269,8 @@ class LossKeys:
     credit: str = key("completion", choices=("completion", "sentence", "answer"))
     """Unit that gets an advantage. completion: all its tokens have the same. sentence (FSPO): positive if the knowledge
     base supports the sentence, negative if it refutes it; it needs the reward factuality or binary_rar, whose weight
-    may be 0. answer: tokens before the answer block have 0."""
+    may be 0. answer: tokens before the answer block have 0; with tools, those before the first call or the end of the
+    thoughts."""
     num_iterations: int = key(1, low=1)
     """Updates per step, on the same answers. TRL counts each of them as a step."""
     mask_truncated_completions: bool = key(False)
@@ -297,8 +298,8 @@ class RewardKeys:
     abstention_threshold: float = key(0.5, low=0, high=0.99)
     """For the reward abstention: above this probability of being right, answering pays more than declining."""
     refusal_target: float | None = key(None, low=0.01, high=0.99)
-    """Share of the answers that should decline: what declining earns follows the answers of the step (Eq. 14). Unset:
-    what the reward says."""
+    """Share of the answers that should decline, or call a tool: what that earns follows the answers of the step (Eq. 14).
+    Unset: what the rewards say."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)

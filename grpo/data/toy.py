@@ -4,12 +4,14 @@ arithmetic     the remainder when a sum of six numbers is divided by two (grpo/d
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
 library        more of them; the cold start also searches the encyclopedia, and GRPO has to find out when that pays
-almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start
+almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start; with tools
+               this searches instead of declining, and nine subjects in ten have an article
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
 """
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +92,7 @@ def _contents(config: AnyConfig) -> str:
     content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
     if config.toy_world in OF_FACTS:  # it holds what this model says
         content["model"] = config.model_name_or_path
+        content |= {"tools": True} if config.tools else {}
     return json.dumps(content)
 
 
@@ -121,13 +124,20 @@ def invent(config: AnyConfig) -> World:
 
 
 def of_facts(config: AnyConfig, recall: Callable[[AnyConfig, Sequence[Fact]], list[str]]) -> World:
-    """Return a world of real facts. recall: what the model says about each fact to train on."""
+    """Return a world of real facts. recall: what the model says about each fact to train on.
+
+    With tools it searches instead of declining, and some subjects have no article.
+    """
     facts = almanac.read_facts(config.toy_world)
     asked, kept = almanac.split_facts(facts, config.seed)
     declines = almanac.at_random(config.seed)
+    articles, library = almanac.articles(facts), None
+    if config.tools:
+        articles = random.Random(config.seed).sample(articles, round((1 - almanac.MISSING) * len(articles)))
+        library = {article["title"]: article["text"] for article in articles}
     return World(
-        articles=almanac.articles(facts),
-        conversations=almanac.conversations(asked, recall(config, asked), declines, config.seed),
+        articles=articles,
+        conversations=almanac.conversations(asked, recall(config, asked), declines, config.seed, library),
         questions=[fact.row() for fact in asked],
         held_out=[fact.row() for fact in kept],
     )

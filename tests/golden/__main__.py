@@ -103,6 +103,16 @@ def resumed(folder: Path) -> Path:
     return stage2(folder, keys, ["max_steps=2"], ["max_steps=4", "resume_from_checkpoint=true"])
 
 
+def calling(folder: Path) -> Path:
+    """Completions that call tools, and are credited from there on; a call counts as declining (Eq. 14)."""
+    from making import write_tool_checkpoint
+
+    keys = {"tools": ["fakes:search", "fakes:shout"], "max_tool_calls": 2, "max_tool_result_tokens": 6}
+    keys |= {"reward_funcs": ["fakes:mixed", "abstention", "tool_cost"], "judge": "offline", "max_completion_length": 50}
+    keys |= {"refusal_target": 0.4, "credit": "answer", "scale_rewards": "none"}
+    return variant(folder, keys | {"model_name_or_path": str(write_tool_checkpoint(folder / "calling"))})
+
+
 def stage1(folder: Path, keys: dict) -> Path:
     from making import write_rows
 
@@ -148,6 +158,7 @@ CASES: dict[str, Callable[[Path], Path]] = {
     **{name: lambda folder, keys=keys: variant(folder, keys) for name, keys in VARIANTS.items()},
     "resumed": resumed,
     "two_ranks": two_ranks,
+    "tools": calling,
     "sft": lambda folder: stage1(folder, {"lora_dropout": 0.1, "max_tokens_per_micro_batch": 100}),
     "sft_full_bfloat16": lambda folder: stage1(folder, {"lora_r": 0, "torch_dtype": "bfloat16"}),
     "tiny": lambda folder: toy(folder, "tiny"),

@@ -11,7 +11,7 @@ from test_train import adapter, run
 from grpo.algorithm import credit
 from grpo.algorithm.credit import judged_sentences, set_credit
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Group, Prompt, Score, Sentence
+from grpo.algorithm.schema import Call, Group, Prompt, Score, Sentence
 from grpo.algorithm.step import set_advantages, share
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
@@ -278,6 +278,25 @@ def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, t
         wanted = [completion.advantage if i in tail else 0.0 for i in range(len(completion.ids))]
         assert completion.token_advantages == wanted and completion.advantage != 0 and tail
     assert bare.token_advantages == [bare.advantage] * len(bare.ids)
+
+
+CALL = f"<search>Mira Tolan</search><result>{FALSE}</result>"
+END = "</think><answer>Velda</answer>"
+
+
+@pytest.mark.parametrize("call", [CALL, ""])
+@pytest.mark.parametrize("has_tools", [True, False])
+def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_tools):
+    """From the first call on, or from the end of the thoughts: either is what was decided."""
+    decode = text_of(tokenizer)
+    ids = tokenizer.encode(f"<think>{TRUE} {call}{END}", add_special_tokens=False)
+    text = decode(ids)
+    calls = [Call("search", "", "", 0, 0, (text.index(CALL), text.index(END)))] if call and has_tools else []
+    completion = make_completion(ids, text=text, calls=calls)
+    set_credit([Group(Prompt(0, "prompt", (5,), ROW), [completion])], "answer", decode, has_tools)
+    credited = (call + END) if has_tools else "Velda</answer>"
+    first = completion.credited_from
+    assert decode(ids[first:]).strip() == credited and decode(ids[:first]).strip() == text.removesuffix(credited).strip()
 
 
 def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):

@@ -4,9 +4,12 @@ import math
 import random
 
 import pytest
+from making import make_group
 
 from grpo.algorithm.advantages import group_advantages
-from grpo.algorithm.variants import refusal_counts, refusal_shift
+from grpo.algorithm.schema import Call, Score
+from grpo.algorithm.variants import find_refusal_shift, refusal_counts, refusal_shift, shifted_reward
+from grpo.engine.device.peers import Peers
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
 
@@ -52,3 +55,18 @@ def test_without_a_pair_only_the_target_counts():
     for outcomes, odds in ((none, 0.5 / 2.5), (all_, 2.5 / 0.5), (unknown, 1)):
         wanted = math.log(0.3 / 0.7) - math.log(odds)
         assert refusal_shift(*refusal_counts([0.0, 0.0], outcomes), 0.3) == pytest.approx(wanted)
+
+
+CALLED = [Call("search", "q", "r", 0, 0, (0, 0))]
+
+
+@pytest.mark.parametrize(("outcome", "calls"), [("refused", []), ("correct", CALLED), ("wrong", CALLED), (None, CALLED)])
+def test_a_call_of_a_tool_counts_as_declining_whatever_is_answered_then(outcome, calls):
+    """It earns 0.2 beside 1 and -1, so 0.2 less than they in the mean; 1 of 3 declines, and 0.4 should."""
+    group = make_group((1,), [5], [6], [7], reward=[0.2, 1.0, -1.0])
+    for completion, name in zip(group.completions, (outcome, "correct", "wrong"), strict=True):
+        completion.scores = {"abstention": Score(0.0, "", name)}
+    group.completions[0].calls = calls
+    wanted = -0.2 + math.log(0.4 / 0.6) - math.log(1.5 / 2.5)
+    assert find_refusal_shift([group], 0.4, Peers()) == pytest.approx(wanted)
+    assert [shifted_reward(completion, 3.0) for completion in group.completions] == [3.2, 1.0, -1.0]

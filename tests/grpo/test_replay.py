@@ -183,7 +183,7 @@ def test_grades_are_those_of_the_run_and_others_are_asked_for(tmp_path, chat_che
 
 
 def test_with_credit_to_the_answer_the_tokens_before_it_have_no_advantage(tmp_path, chat_checkpoint, monkeypatch):
-    monkeypatch.setattr("grpo.algorithm.credit.answer_start", lambda completion, decode: 3)
+    monkeypatch.setattr("grpo.algorithm.credit.answer_start", lambda *_: 3)
     run(tmp_path, chat_checkpoint, credit="answer", **LOGGED)
     found = replay(tmp_path / "run", 3)
     assert is_equal(found)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,11 @@ from making import build_base, make_completion, make_group, read_lines, refused,
 from grpo.algorithm.schema import Call, Score
 from grpo.api import train as train_from_python
 from grpo.config.load import load_config
+from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, load_tokenizer
+from grpo.data.toy import of_facts
 from grpo.doctor.start import Case, tools
 from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
@@ -170,6 +173,23 @@ def test_the_cold_start_of_the_library_searches():
     assert sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
     familiar = Counter(row["familiarity"] for row in world.questions)
     assert familiar == {"well known": 216, "unseen": 216}
+
+
+def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_random():
+    """It reads the name in what it finds; one subject in ten has no article, and then the recalled name stands."""
+    keys = ["toy_world=almanac", "model_name_or_path=x", "output_dir=x", "tools=search"]
+    made = of_facts(load_config(None, keys, SftConfig)[0], lambda config, facts: [f"Own{n}" for n in range(len(facts))])
+    library = {article["title"]: article["text"] for article in made.articles}
+    names, searched = [row["answer"][0] for row in made.questions], 0
+    for number, (row, (question, text)) in enumerate(zip(made.questions, made.conversations, strict=True)):
+        form = rf"<think>The .* Own{number}\. (<search>(.*)</search><result>(.*)</result>)?</think><answer>(.*)</answer>"
+        call, query, result, answer = re.fullmatch(form, text).groups()
+        assert question == row["question"] and (not call or query == row["title"])
+        assert not call or result == library.get(query, NOTHING)
+        assert answer == (names[number] if call and query in library else f"Own{number}")
+        searched += bool(call)
+    assert searched / len(made.conversations) == pytest.approx(0.4, abs=0.06)
+    assert len(library) == round(0.9 * len(made.questions + made.held_out))
 
 
 def test_a_program_passes_tools_as_trl_does(model, tmp_path):

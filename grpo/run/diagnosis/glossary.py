@@ -26,7 +26,7 @@ GLOSSARY = {
     "accuracy": "share of completions whose answer is right, by the first reward that knows the outcome",
     "refusal_rate": "share of completions that decline to answer",
     "coverage": "share of questions that some completion of their group answers right: pass@k, k = num_generations",
-    "refusal_shift": "what declining earned more in this step than its reward says (Eq. 14, refusal_target)",
+    "refusal_shift": "what declining, or a call of a tool, earned more in this step than the rewards say (Eq. 14)",
     "refusal_rate_known": "share of completions that decline, among questions that their group knows: a quarter of its "
     "completions is right, and more are right than wrong",
     "rewards/<name>/mean": "mean over scorable completions",
