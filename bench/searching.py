@@ -1,8 +1,8 @@
 """python -m bench.searching [RUN] [--save]
 
 Does a real model learn to search for what it does not know? RUN is a finished run of configs/smollm2_search.yaml
-(default: runs/smollm2_search). The run and its cold start recall a name for each held-out fact of knowledge/almanac.csv,
-greedily, and are then made to do both:
+(default: runs/smollm2_search). The run and its cold start recall a name for each held-out fact of
+knowledge/almanac.csv, greedily, and are then made to do both:
 
 - to give the name, which is right or wrong
 - to search, with a query of their own, and to answer with what is found, which may be nothing
@@ -33,8 +33,8 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.compare import interval
-from grpo.tools.tools import Tools
 from grpo.tools.functions import build_tools
+from grpo.tools.tools import Tools
 from knowledge.almanac import Fact, is_right
 from rewards.format import final_answer
 
@@ -96,15 +96,19 @@ def score(policy: Policy, prompts: Sequence[Prompt], stems: Sequence[str], recal
     """Return the log-prob of each name after its stem, and the log-odds of searching against answering after it."""
     groups, spans = [], []
     for prompt, stem, text in zip(prompts, stems, recalled, strict=True):
-        head, name = encode(policy, f"{prompt.text}<think>"), slice(len(encode(policy, stem)), len(encode(policy, text)))
-        both = [encode(policy, text + end)[len(head) :] for end in (CALLS, ENDS)]
-        given = [Completion.given(list(ids), "stop", loss_weight=1.0) for ids in both]  # weight 0 is never packed
+        head = encode(policy, f"{prompt.text}<think>")
+        given = []
+        for end in (CALLS, ENDS):
+            ids = encode(policy, text + end)[len(head) :]
+            given.append(Completion.given(list(ids), "stop", loss_weight=1.0))  # weight 0 is never packed
         groups.append(Group(Prompt(0, "", head, {}), given))
-        spans.append(slice(name.start - len(head), name.stop - len(head)))
+        first, last = (len(encode(policy, part)) - len(head) for part in (stem, text))
+        spans.append(slice(first, last))
     logps, found = iter(completion_logprobs(policy, groups)), []
     for span in spans:
         calls, ends = next(logps), next(logps)
-        found.append({"sequence": round(float(ends[span].sum()), 4), "searches": round(float(calls.sum() - ends.sum()), 4)})
+        searches = float(calls.sum() - ends.sum())
+        found.append({"sequence": round(float(ends[span].sum()), 4), "searches": round(searches, 4)})
     return found
 
 
@@ -220,14 +224,12 @@ def done(row: Row) -> str:
     """Write what a model recalls, and does then."""
     if row["searches"] <= 0:
         return f"{row['said']}: {row['said']}"
-    return f"{row['said']}: searches {row['query']}, finds \"{row['result']}\": {row['found']}"
+    return f'{row["said"]}: searches {row["query"]}, finds "{row["result"]}": {row["found"]}'
 
 
 def main(argv: list[str] | None = None) -> dict:
     parser = experiment_parser("bench.searching", __doc__, "smollm2_search")
-    parser.add_argument(
-        "run", type=Path, nargs="?", default=Path("runs/smollm2_search"), help="default: %(default)s"
-    )
+    parser.add_argument("run", type=Path, nargs="?", default=Path("runs/smollm2_search"), help="default: %(default)s")
     options = parser.parse_args(argv)
     exam, run = Exam(options.run), options.run
     cold = exam.rows("cold_start", run / "cold_start" / "final", ask)

@@ -298,7 +298,7 @@ class RewardKeys:
     abstention_threshold: float = key(0.5, low=0, high=0.99)
     """For the reward abstention: above this probability of being right, answering pays more than declining."""
     refusal_target: float | None = key(None, low=0.01, high=0.99)
-    """Share of the answers that should decline, or call a tool: what that earns follows the answers of the step (Eq. 14).
+    """Share of the answers that should decline or call a tool: what they earn follows the others of the step (Eq. 14).
     Unset: what the rewards say."""
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""

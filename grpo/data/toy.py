@@ -4,8 +4,8 @@ arithmetic     the remainder when a sum of six numbers is divided by two (grpo/d
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
 library        more of them; the cold start also searches the encyclopedia, and GRPO has to find out when that pays
-almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start; with tools
-               this searches instead of declining, and nine subjects in ten have an article
+almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start;
+               with tools this searches instead of declining, and nine subjects in ten have an article
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
 sums           sums of five numbers (grpo/data/sums.py), for a real model, which adds two well and five badly
 """

@@ -108,7 +108,11 @@ def calling(folder: Path) -> Path:
     from making import write_tool_checkpoint
 
     keys = {"tools": ["fakes:search", "fakes:shout"], "max_tool_calls": 2, "max_tool_result_tokens": 6}
-    keys |= {"reward_funcs": ["fakes:mixed", "abstention", "tool_cost"], "judge": "offline", "max_completion_length": 50}
+    keys |= {
+        "reward_funcs": ["fakes:mixed", "abstention", "tool_cost"],
+        "judge": "offline",
+        "max_completion_length": 50,
+    }
     keys |= {"refusal_target": 0.4, "credit": "answer", "scale_rewards": "none"}
     return variant(folder, keys | {"model_name_or_path": str(write_tool_checkpoint(folder / "calling"))})
 

@@ -296,7 +296,8 @@ def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_to
     set_credit([Group(Prompt(0, "prompt", (5,), ROW), [completion])], "answer", decode, has_tools)
     credited = (call + END) if has_tools else "Velda</answer>"
     first = completion.credited_from
-    assert decode(ids[first:]).strip() == credited and decode(ids[:first]).strip() == text.removesuffix(credited).strip()
+    assert decode(ids[first:]).strip() == credited
+    assert decode(ids[:first]).strip() == text.removesuffix(credited).strip()
 
 
 def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):

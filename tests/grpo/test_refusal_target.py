@@ -60,7 +60,7 @@ def test_without_a_pair_only_the_target_counts():
 CALLED = [Call("search", "q", "r", 0, 0, (0, 0))]
 
 
-@pytest.mark.parametrize(("outcome", "calls"), [("refused", []), ("correct", CALLED), ("wrong", CALLED), (None, CALLED)])
+@pytest.mark.parametrize("outcome, calls", [("refused", []), ("correct", CALLED), ("wrong", CALLED), (None, CALLED)])
 def test_a_call_of_a_tool_counts_as_declining_whatever_is_answered_then(outcome, calls):
     """It earns 0.2 beside 1 and -1, so 0.2 less than they in the mean; 1 of 3 declines, and 0.4 should."""
     group = make_group((1,), [5], [6], [7], reward=[0.2, 1.0, -1.0])

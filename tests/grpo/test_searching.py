@@ -26,6 +26,7 @@ from grpo.tools.functions import find_tools
 from grpo.tools.protocol import Protocol
 from knowledge.world import LIBRARY, NOTHING, make_world
 
+CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
 SOURCE = "def search(query: str) -> str:\n    return 'b'\n"
 
@@ -182,7 +183,7 @@ def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_r
     library = {article["title"]: article["text"] for article in made.articles}
     names, searched = [row["answer"][0] for row in made.questions], 0
     for number, (row, (question, text)) in enumerate(zip(made.questions, made.conversations, strict=True)):
-        form = rf"<think>The .* Own{number}\. (<search>(.*)</search><result>(.*)</result>)?</think><answer>(.*)</answer>"
+        form = rf"<think>The .* Own{number}\. {CALL}</think><answer>(.*)</answer>"
         call, query, result, answer = re.fullmatch(form, text).groups()
         assert question == row["question"] and (not call or query == row["title"])
         assert not call or result == library.get(query, NOTHING)
