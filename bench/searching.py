@@ -34,11 +34,12 @@ from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.compare import interval
 from grpo.tools.functions import build_tools
+from grpo.tools.protocol import holding
 from grpo.tools.tools import Tools
 from knowledge.almanac import Fact, is_right
 from rewards.format import final_answer
 
-CALLS, ENDS = f" <{SEARCH}>", " </think>"  # what follows the recalled name
+CALLS, ENDS = f" <{SEARCH}>", " </think><answer>"  # what follows the recalled name
 MAX_NAME, MAX_ANSWER = 16, 24  # tokens
 SHARES = (0.25, 0.4, 0.5, 0.75)
 NUM_EXAMPLES = 10
@@ -51,15 +52,14 @@ Row = Mapping[str, object]
 def ask(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
     """Return a row for each question: its data, the name that is recalled (`said`), whether that is right, its log-prob
     (`sequence`), the log-odds of searching (`searches`), and what is answered after a search (`found`)."""
-    sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
     facts = [Fact.of_row(prompt.columns) for prompt in prompts]
     stems = [prompt.text + beginning(fact) for prompt, fact in zip(prompts, facts, strict=True)]
     names = []
-    for text in go_on(policy, sampler, [encode(policy, stem) for stem in stems], MAX_NAME):
+    for text in go_on(policy, [encode(policy, stem) for stem in stems], MAX_NAME, up_to="<"):
         names.append(text.partition("<")[0].rstrip())
     recalled = [stem + name for stem, name in zip(stems, names, strict=True)]
     tools = build_tools(config, ChatEncoder(policy.tokenizer))
-    found = search(policy, sampler, recalled, tools)
+    found = search(policy, recalled, tools)
     tools.close()
     rows = []
     scores = score(policy, prompts, stems, recalled)
@@ -71,23 +71,25 @@ def ask(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[
     return rows
 
 
-def go_on(policy: Policy, sampler: Sampler, starts: Sequence[Sequence[int]], max_tokens: int) -> list[str]:
-    """Return how a model goes on after each start, greedily."""
+def go_on(policy: Policy, starts: Sequence[Sequence[int]], max_tokens: int, up_to: str = "") -> list[str]:
+    """Return how a model goes on after each start, greedily; up_to: until a token holds this character."""
+    ends = holding(policy.tokenizer, up_to) if up_to else []
+    sampler = Sampler(policy.model, (*policy.eos_ids, *ends), MAX_SEQUENCES)
     groups = sampler.sample(starts, 1, SamplingParams(max_tokens, temperature=0.0), range(len(starts)))
     return [policy.decode(completion.ids) for (completion,) in groups]
 
 
-def search(policy: Policy, sampler: Sampler, recalled: Sequence[str], tools: Tools) -> list[dict[str, str]]:
+def search(policy: Policy, recalled: Sequence[str], tools: Tools) -> list[dict[str, str]]:
     """Return what is asked for and answered after each beginning, if the model must search."""
     starts = [encode(policy, text + CALLS) for text in recalled]
     found = []
-    for number, text in enumerate(go_on(policy, sampler, starts, MAX_NAME)):
+    for number, text in enumerate(go_on(policy, starts, MAX_NAME, up_to="<")):
         query = text.partition("<")[0].strip()
         result = tools.functions[SEARCH](query)
         block = tools.protocol.block(result, tools.protocol.max_tokens)
         starts[number] = [*encode(policy, f"{recalled[number]}{CALLS}{query}</{SEARCH}>"), *block]
         found.append({"query": query, "result": result})
-    for row, text in zip(found, go_on(policy, sampler, starts, MAX_ANSWER), strict=True):
+    for row, text in zip(found, go_on(policy, starts, MAX_ANSWER), strict=True):
         row["found"] = final_answer(text) or ""
     return found
 

@@ -155,7 +155,7 @@ def test_a_search_is_forced_and_its_odds_are_those_of_the_softmax(policy, chat_c
     config = TrainConfig(model_name_or_path=str(chat_checkpoint), **keys)
     said, starts = [" Rotterdam. <search", "Netherlands</search> or", "</think><answer>Amsterdam</answer>"], []
 
-    def go_on(policy, sampler, asked, max_tokens):
+    def go_on(policy, asked, max_tokens, up_to=""):
         starts.append(policy.decode(asked[0]))
         return [said[len(starts) - 1]]
 
@@ -167,7 +167,7 @@ def test_a_search_is_forced_and_its_odds_are_those_of_the_softmax(policy, chat_c
     assert (found["said"], found["right"]) == ("Rotterdam", False)
     assert (found["query"], found["result"]) == ("Netherlands", article)
     assert (found["found"], found["found_right"]) == ("Amsterdam", True)
-    odds = logp(policy, call, recalled) - logp(policy, f"{recalled} </think>", recalled)
+    odds = logp(policy, call, recalled) - logp(policy, f"{recalled} </think><answer>", recalled)
     assert found["searches"] == pytest.approx(odds, abs=1e-3)
     assert found["sequence"] == pytest.approx(logp(policy, recalled, f"Well?{START}"), abs=1e-3)
 
