@@ -113,7 +113,7 @@ def calling(folder: Path) -> Path:
         "judge": "offline",
         "max_completion_length": 50,
     }
-    keys |= {"refusal_target": 0.4, "credit": "answer", "scale_rewards": "none"}
+    keys |= {"refusal_target": 0.4, "credit": "answer", "scale_rewards": "none", "system_prompt": "think"}
     return variant(folder, keys | {"model_name_or_path": str(write_tool_checkpoint(folder / "calling"))})
 
 
