@@ -29,7 +29,10 @@ from rewards.custom import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
-MEASURED = ("reward", "entropy", "kl", "sampler/logp_diff_mean", "sampler/logp_diff_max", "loss", "grad_norm")
+MEASURED = (
+    *("reward", "loss", "grad_norm", "kl", "entropy"),
+    *("sampler/entropy", "sampler/logp_diff_mean", "sampler/logp_diff_max"),
+)
 SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
