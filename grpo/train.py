@@ -91,7 +91,7 @@ class GrpoTrainer(Trainer):
             self.phase,
         )
         self.order = self.rollout.order
-        self.learner = Grpo(**self.for_learner(), rollout=self.rollout, reference=reference)
+        self.learner = Grpo(self.equipment(), self.rollout, reference)
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
@@ -136,7 +136,7 @@ def train(
             run.report_evaluation(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         best = Best(trainer.config.keep_best, run, evaluation.metrics(before), trainer.step)
-        loop(trainer, evaluation, best)
+        loop(trainer, evaluation, best, guard)
         trainer.save()
         run.save_final(trainer.policy)
         after = evaluate(trainer, evaluation, best)

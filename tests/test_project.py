@@ -297,6 +297,19 @@ def test_the_readmes_links_lead_somewhere():
             assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
 
 
+NAMED_FILE = re.compile(
+    rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|tests|configs|algorithm|engine)/[\w/]*\w\.(?:py|md|yaml|sh))\b"
+)
+
+
+def test_the_files_that_the_program_names_exist():
+    """In docstrings, comments and messages, also relative to grpo/. (The log of experiments speaks of older ones.)"""
+    texts = TEXT | {path: path.read_text(encoding="utf-8") for path in (*READMES, *(ROOT / "configs").glob("*.yaml"))}
+    found = {(path.name, name) for path, text in texts.items() for name in NAMED_FILE.findall(text)}
+    assert len(found) > 100
+    assert not [(path, name) for path, name in found if not ((ROOT / name).exists() or (ROOT / "grpo" / name).exists())]
+
+
 def test_the_tests_that_the_readme_names_exist():
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(named) >= 3

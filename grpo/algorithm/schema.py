@@ -178,7 +178,7 @@ class Completion:
 
     @property
     def scored(self) -> Sequence[int]:
-        """Return the places of its scored tokens, if it is trained."""
+        """Return the places of its scored tokens: of those that were drawn, the ones from `scored_from` on."""
         drawn = self.drawn
         return drawn[bisect_left(drawn, self.scored_from) :]
 
@@ -199,8 +199,7 @@ class Group:
 
     prompt: Prompt
     completions: list[Completion]
-    # Of the rewards that apply to this prompt, once they are there.
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)  # reward -> weight, of those that apply to the prompt
     # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
     pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
 

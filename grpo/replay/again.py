@@ -84,7 +84,7 @@ class Remembered(Scorer):
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
         if answers and all(names == answer.grades.keys() for answer in answers):
-            self.known[id(group)] = _scores(answers)
+            self.known[id(group)] = recorded_scores(answers)
             return
         self.grader, group.pending = self.grader or self.make(), []
         for place in range(len(group.completions)):
@@ -110,7 +110,7 @@ def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
     return next((found for found in groups if [answer.completion for answer in found] == texts), [])
 
 
-def _scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
+def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
     """Return the scores of a group. A reward applies unless it gave no value, and the sum has one without it."""
     is_paid = any(answer.reward is not None for answer in answers)
     scores: list[dict[str, Score]] = [{} for _ in answers]
@@ -142,9 +142,7 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
         if trainer.tools:
             trainer.sampler.tools = told = Told(trainer.tools, lambda: answers(trainer.step + 1))
             ending.callback(told.close)
-        parts = {"rollout": trainer.rollout, "reference": trainer.reference}
-        trainer.learner = observer = Observer(**trainer.for_learner(), **parts)
-        observer.number, observer.row = step, row
+        trainer.learner = Observer(trainer.equipment(), trainer.rollout, trainer.reference, step, row)
         if folder is None:
             _take_budget(trainer, record.path)
         else:
