@@ -136,7 +136,7 @@ def train(
             run.report_evaluation(0, evaluation.metrics(before))
         trainer.health.resume(run.path)
         best = Best(trainer.config.keep_best, run, evaluation.metrics(before), trainer.step)
-        loop(trainer, evaluation, best, guard)
+        loop(trainer, evaluation, best)
         trainer.save()
         run.save_final(trainer.policy)
         after = evaluate(trainer, evaluation, best)

@@ -101,8 +101,7 @@ class Rollout:
         """Wait for the rewards of these groups. A reward is None if it could not be given."""
         with self.phase("time/reward"):
             for group in groups:
-                if group.pending:
-                    self.scorer.collect(group)
+                self.scorer.collect(group)
 
 
 def groups_per_replica(config: TrainConfig) -> int:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -193,15 +192,13 @@ class Completion:
         return advantages
 
 
-@dataclass
+@dataclass(eq=False)  # two groups are the same only if they are one object
 class Group:
     """The completions of one prompt: the unit of sampling, of advantages, and of packing."""
 
     prompt: Prompt
     completions: list[Completion]
     weights: dict[str, float] = field(default_factory=dict)  # reward -> weight, of those that apply to the prompt
-    # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
-    pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
 
     @property
     def has_signal(self) -> bool:

@@ -74,27 +74,30 @@ class Remembered(Scorer):
         rewards = [Reward(short_name(name), needs=built_in(name).needs) for name in names]
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
-        self.known: dict[int, list[dict[str, Score]]] = {}
+        self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        group.pending = group.pending or [None] * len(group.completions)
-        group.pending[index] = {}
-        if None in group.pending:
+        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        futures[index] = {}
+        if None in futures:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
         if answers and all(names == answer.grades.keys() for answer in answers):
-            self.known[id(group)] = recorded_scores(answers)
+            self.known[group] = recorded_scores(answers)
             return
-        self.grader, group.pending = self.grader or self.make(), []
+        del self.under_way[group]
+        self.grader = self.grader or self.make()
         for place in range(len(group.completions)):
             self.grader.submit(group, place, state)
 
     def collect(self, group: Group) -> None:
-        super().collect(group) if id(group) in self.known else self.grader.collect(group)
+        super().collect(group)
+        if self.grader:
+            self.grader.collect(group)
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
-        return self.known.pop(id(group))
+        return self.known.pop(group)
 
     def close(self) -> None:
         super().close()

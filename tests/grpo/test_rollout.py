@@ -67,6 +67,7 @@ class Recorder:
 
     def __init__(self):
         self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
+        self.under_way = set()
 
     def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
@@ -77,11 +78,13 @@ class Recorder:
         completion, row = group.completions[index], group.prompt.row
         self.submitted.append((row, index, completion.text, group.prompt.columns["question"]))
         self.state = state
-        group.pending = [{}]
+        self.under_way.add(group)
 
     def collect(self, group):
-        assert group.pending
-        row, group.pending = group.prompt.row, []
+        if group not in self.under_way:
+            return
+        self.under_way.remove(group)
+        row = group.prompt.row
         self.collected.append(row)
         right = self.outcomes.get(row, 1)
         for index, completion in enumerate(group.completions):
