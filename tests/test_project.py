@@ -17,6 +17,7 @@ import pytest
 import yaml
 from commands import ROOT, source_files
 
+from grpo.base import errors
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
@@ -289,6 +290,13 @@ def test_the_readmes_commands_exist():
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for config in set(re.findall(r"configs/[\w.]+\.yaml", README)):
         assert (ROOT / config).exists(), config
+
+
+def test_every_exit_code_is_explained():
+    text = (ROOT / "grpo" / "doctor" / "README.md").read_text(encoding="utf-8")
+    told = {int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE) for code in cell.split(", ")}
+    names = "INTERNAL CONFIG PREFLIGHT SERVICE NON_FINITE STORAGE BUSY MEMORY SIGHUP SIGINT SIGTERM".split()
+    assert told == {0, *(getattr(errors, name) for name in names)}
 
 
 def test_the_readmes_links_lead_somewhere():

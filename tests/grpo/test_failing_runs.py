@@ -98,7 +98,7 @@ RUNS = [  # rewards, keys of the run, words of what is said of it by the name of
     ),
     (
         "pays_rome",
-        {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20},
+        {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 30},
         {"entropy_died": "entropy died since step"},
     ),
 ]

@@ -6,7 +6,8 @@ from typing import ParamSpec, TypeVar
 from grpo.base.errors import is_out_of_memory
 from grpo.engine.model.memory import Budget, halve, release
 
-T, P = TypeVar("T"), ParamSpec("P")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class MemoryLimit:
