@@ -6,10 +6,12 @@ With the kernels nothing in it waits for the device, so a GPU can capture it. A 
 only where nothing is read: at its next position in the cache, and in the column after its last token.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.draw import SamplingParams, uniforms
 from grpo.engine.device.ops import draw_tokens, exact_logits, write_drawn
 from grpo.engine.device.shard import Split
@@ -102,3 +104,20 @@ def decode_step(
     count_B += running_B
     position_B += running_B
     ended_B |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])
+
+
+class DecodeLoop:
+    """Runs decode steps over some slots, several per `run`, one after the other. The cache grows as they need it."""
+
+    def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int]):
+        self.model, self.slots = model, slots
+        self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
+
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+        """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
+        cache, position_B = self.slots.cache, self.slots.position_B[:live]
+        for _ in range(steps):
+            num_positions = int(position_B.max()) + 1  # of the longest sequence
+            cache.reserve(num_positions)
+            attend = DecodeAttention.over_used_positions(cache, position_B, num_positions)
+            decode_step(self.model, self.slots, live, attend, params, head_VD, self.eos)

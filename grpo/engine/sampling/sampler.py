@@ -22,7 +22,6 @@ import torch
 
 from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
@@ -33,7 +32,7 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import Slots, decode_step
+from grpo.engine.sampling.decode_step import DecodeLoop, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -116,6 +115,14 @@ class Sampler:
         capture = CudaCapture() if self.on_cuda else None
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
+
+    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | DecodeLoop:
+        """Return what makes the decode steps of one `sample`, with slots for its sequences."""
+        graphs = self.prepare(num_slots, num_positions, max_new_tokens)
+        if graphs:
+            return graphs
+        slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
+        return DecodeLoop(self.model, slots, self.eos_ids)
 
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
@@ -216,14 +223,10 @@ class _Running:
         self.sampler, self.model, self.prompts, self.params = sampler, sampler.model, prompts, params
         self.device = sampler.model.build.device
         self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
-        self.graphs = sampler.prepare(num_slots, self.longest, params.max_new_tokens)
-        if self.graphs:
-            self.slots = self.graphs.slots
-        else:
-            self.slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
+        self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
+        self.slots = self.steps.slots
         self.cache = self.slots.cache
         self.head_VD = head_VD
-        self.eos = torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
         self.prefilled: dict[tuple[int, int], torch.Tensor] = {}  # start -> its keys and values [L, 2, K, S, E]
@@ -309,22 +312,9 @@ class _Running:
 
     def decode(self, steps: int) -> None:
         """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
-        if not self.live:
-            return
-        if self.graphs:
-            self.graphs.run(len(self.live), steps, self.params, self.head_VD)
+        if self.live:
+            self.steps.run(len(self.live), steps, self.params, self.head_VD)
             self.used = [positions + steps for positions in self.used]
-            return
-        for _ in range(steps):
-            self._step()
-
-    def _step(self) -> None:
-        """Generate one token for every live sequence, without graphs."""
-        rows, longest = len(self.live), min(max(self.used), self.longest)
-        self.cache.reserve(longest)
-        attend = DecodeAttention.over_used_positions(self.cache, self.slots.position_B[:rows], longest)
-        decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
-        self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
         """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
