@@ -89,17 +89,22 @@ def decode_step(
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """
     rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
-    position_B, count_B, ended_B = slots.position_B[rows], slots.count_B[rows], slots.ended_B[rows]
+    position_B = slots.position_B[rows]
+    count_B = slots.count_B[rows]
+    seed_B = slots.seed_B[rows]
+    ended_B = slots.ended_B[rows]
     running_B = ~ended_B
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
-    logits_BV, shard, vocab_size = exact_logits(hidden_BD, head_VD), model.build.shard, model.config.vocab_size
+    logits_BV = exact_logits(hidden_BD, head_VD)
+    shard, vocab_size = model.build.shard, model.config.vocab_size
     if shard.world > 1 and not params.truncates:
-        drawn = split_draw(logits_BV, uniforms(slots.seed_B[rows], count_B), params.temperature, shard, vocab_size)
+        uniform_B = uniforms(seed_B, count_B)
+        drawn = split_draw(logits_BV, uniform_B, params.temperature, shard, vocab_size)
         id_B = write_drawn(drawn, count_B, results)
     else:
         logits_BV = shard.join(logits_BV, Split(1, (vocab_size,)))
-        id_B = draw_tokens(logits_BV, slots.seed_B[rows], count_B, params, results)
+        id_B = draw_tokens(logits_BV, seed_B, count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B

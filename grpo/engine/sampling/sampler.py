@@ -168,8 +168,10 @@ class Sampler:
                     if on_finish:
                         on_finish(sequence.number, completion)
                 finished = running.collect()
-        numbers = range(total)
-        return [[done[n] for n in numbers[start : start + num_generations]] for start in numbers[::num_generations]]
+        groups = []
+        for first in range(0, total, num_generations):
+            groups.append([done[number] for number in range(first, first + num_generations)])
+        return groups
 
     @torch.inference_mode()
     def stream(
@@ -220,7 +222,8 @@ class _Running:
         num_slots: int,
         head_VD: torch.Tensor,
     ):
-        self.sampler, self.model, self.prompts, self.params = sampler, sampler.model, prompts, params
+        self.sampler, self.prompts, self.params = sampler, prompts, params
+        self.model = sampler.model
         self.device = sampler.model.build.device
         self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
         self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
@@ -257,7 +260,10 @@ class _Running:
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
-        wanted = {of.start: self._ids(of) for of in islice(waiting, free) if of.start not in self.prefilled}
+        wanted: dict[tuple[int, int], list[int]] = {}
+        for sequence in islice(waiting, free):
+            if sequence.start not in self.prefilled:
+                wanted[sequence.start] = self._ids(sequence)
         chosen: list[tuple[int, int]] = []
         tokens = 0
         for start in wanted:
@@ -284,7 +290,8 @@ class _Running:
 
     def _enter(self, entering: list[_Sequence]) -> None:
         """Give the next slots to sequences with the same start, and copy its keys and values to each."""
-        ids, slots = self._ids(entering[0]), self.slots
+        slots = self.slots
+        ids = self._ids(entering[0])
         first = len(self.live)
         rows = slice(first, first + len(entering))
         self.cache.reserve(len(ids))
@@ -349,9 +356,12 @@ class _Running:
 
     def completion(self, slot: int) -> Completion:
         """Return the completion in a slot, with what it had before it entered."""
-        slots, before, count = self.slots, self.live[slot].so_far, int(self.slots.count_B[slot])
-        new = slice(len(before.ids), count)
-        ids, logps, cuts = (of_all[slot, new].tolist() for of_all in (slots.ids_BX, slots.logps_BX, slots.cuts_BX))
+        slots = self.slots
+        before = self.live[slot].so_far
+        new = slice(len(before.ids), int(slots.count_B[slot]))
+        ids = slots.ids_BX[slot, new].tolist()
+        logps = slots.logps_BX[slot, new].tolist()
+        cuts = slots.cuts_BX[slot, new].tolist()
         reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
         return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
 
