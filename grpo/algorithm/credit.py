@@ -44,12 +44,13 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     judged = [(span, found) for span, found in sorted(verdicts.items()) if found & {"supported", "refuted"}]
     if not judged or decode(completion.ids) != completion.text:
         return []
-    tokens = TokenPlaces(completion, decode)
-    text = completion.text
-    return [
-        Sentence(text[start:end], *tokens.of(start, end), is_true="refuted" not in found)
-        for (start, end), found in judged
-    ]
+    places = TokenPlaces(completion, decode)
+    sentences = []
+    for (start, end), found in judged:
+        text = completion.text[start:end]
+        first, after_last = places.of(start, end)
+        sentences.append(Sentence(text, first, after_last, is_true="refuted" not in found))
+    return sentences
 
 
 def answer_start(completion: Completion, decode: Decode) -> int:
@@ -62,7 +63,8 @@ def answer_start(completion: Completion, decode: Decode) -> int:
     if not tag or decode(completion.ids) != completion.text:
         return 0
     places = TokenPlaces(completion, decode)
-    return places.of(len(before + tag), len(completion.text))[0]
+    first, _ = places.of(len(before + tag), len(completion.text))
+    return first
 
 
 def _facts(completion: Completion) -> list[dict]:
@@ -84,9 +86,12 @@ class TokenPlaces:
 
     def of(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
-        text, places = self.completion.text, range(len(self.completion.ids))
+        text = self.completion.text
+        places = range(len(self.completion.ids))
         start = len(text[:start].rstrip())
-        return bisect_left(places, start, key=self.start), bisect_left(places, end, key=self.start)
+        first = bisect_left(places, start, key=self.start)
+        after_last = bisect_left(places, end, key=self.start)
+        return first, after_last
 
     def _find_start(self, place: int) -> int:
         """Return the character at which the token at this place begins: the number of complete characters before it.

@@ -32,7 +32,8 @@ def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers)
     """Count what the step trains. Every replica must call it. groups: those of this one."""
     micro_batches = _trained(groups, config)
     lengths = [completion.num_drawn for some in micro_batches for completion in some]
-    return Totals(*map(int, replicas.sum([len(lengths), sum(lengths), len(micro_batches)])))
+    sums = replicas.sum([len(lengths), sum(lengths), len(micro_batches)])
+    return Totals(*map(int, sums))
 
 
 def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfig) -> None:
@@ -65,9 +66,13 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
 
 def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
     """Return the trained completions, by the micro-batches of bnpo (see `set_loss_weights`)."""
-    completions, size = completions_of(groups), config.per_device_train_batch_size
-    micro_batches = [completions[start : start + size] for start in range(0, len(completions), size)]
-    return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
+    completions = completions_of(groups)
+    size = config.per_device_train_batch_size
+    micro_batches = []
+    for start in range(0, len(completions), size):
+        some = completions[start : start + size]
+        micro_batches.append([one for one in some if is_trained(one, config.mask_truncated_completions)])
+    return micro_batches
 
 
 def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
@@ -156,7 +161,9 @@ def pack_tokens(
             source += [sources[place] for place in completion.scored]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets, cuts = (_of_scored(completions, name) for name in ("ids", "cuts"))
+    targets = _of_scored(completions, "ids")
+    cuts = _of_scored(completions, "cuts")
+    has_cuts = max(cuts, default=NO_CUT) > NO_CUT
     return PackedTokens(
         number=number,
         layout=Layout.of(*layout),
@@ -164,7 +171,7 @@ def pack_tokens(
         positions_T=torch.tensor(positions, dtype=torch.int64, device=device),
         source_C=torch.tensor(source, dtype=torch.int64, device=device),
         targets_C=torch.tensor(targets, dtype=torch.int64, device=device),
-        cut_C=torch.tensor(cuts, dtype=dtype, device=device) if max(cuts, default=NO_CUT) > NO_CUT else None,
+        cut_C=torch.tensor(cuts, dtype=dtype, device=device) if has_cuts else None,
     )
 
 
@@ -182,7 +189,8 @@ def pack_batch(
     completions = [completion for part in parts for completion in part.completions]
     numbers = [number for number, completion in enumerate(completions) for _ in completion.scored]
     weights = [completion.loss_weight for completion in completions for _ in completion.scored]
-    advantages, sampler_logps = (_of_scored(completions, name) for name in ("token_advantages", "logps"))
+    advantages = _of_scored(completions, "token_advantages")
+    sampler_logps = _of_scored(completions, "logps")
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),

@@ -79,7 +79,8 @@ class Rollout:
         G, replicas = self.config.num_generations, self.replicas
         epoch = self.order.position / self.order.num_rows
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
-        rows = self.order.take(groups_per_replica(self.config) * replicas.world)[replicas.rank :: replicas.world]
+        num_groups = groups_per_replica(self.config) * replicas.world
+        rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
         # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
         # The 0 has no meaning; without it, recorded runs would draw other tokens.
@@ -93,8 +94,9 @@ class Rollout:
             group.completions[index] = replace(completion, text=self.decode(completion.ids))
             self.scorer.submit(group, index, state)
 
+        prompts = [group.prompt.ids for group in groups]
         with self.phase("time/generate"):
-            self.sampler.sample([group.prompt.ids for group in groups], G, self.sampling, seeds, finish)
+            self.sampler.sample(prompts, G, self.sampling, seeds, finish)
         return groups
 
     def wait(self, groups: Sequence[Group]) -> None:

@@ -65,12 +65,14 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     True
     """
     paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
-    is_scored = [None not in row for row in zip(*(column for _, column in paid), strict=True)]
+    columns = [column for _, column in paid]
+    is_scored = [None not in row for row in zip(*columns, strict=True)]
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
         known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
         normalized = group_advantages(known, "group")  # Eq. 12
-        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 12
+        for place, value in enumerate(normalized):
+            sums[place] += weight * value  # Eq. 12
     return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
 
 
