@@ -11,8 +11,8 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
     packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
     logits of a few tokens at a time                                           algorithm/logprobs.py
     two-sided clipping; correction for a sampler that rounds differently       algorithm/variants.py
-    answers that cannot be scored; several rewards                             algorithm/advantages.py,
-    rewards/scorer.py LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
+    answers that cannot be scored; several rewards                             algorithm/advantages.py
+    LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
 Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, G completions of a prompt,
@@ -103,7 +103,8 @@ class Block(nn.Module):
         q_NHSE, k_NKSE, v_NKSE = (x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for x in projected)
         k_NHSE, v_NHSE = (x.repeat_interleave(self.num_sharing, dim=1) for x in (rotate(k_NKSE), v_NKSE))
         later_SS = torch.full((x_NSD.shape[1], x_NSD.shape[1]), -torch.inf).triu(1)
-        share_NHSS = (rotate(q_NHSE) @ k_NHSE.mT / self.head_dim**0.5 + later_SS).softmax(dim=-1)
+        score_NHSS = rotate(q_NHSE) @ k_NHSE.mT / self.head_dim**0.5
+        share_NHSS = (score_NHSS + later_SS).softmax(dim=-1)
         return self.o_proj((share_NHSS @ v_NHSE).transpose(1, 2).flatten(2))
 
     def mlp(self, x_NSD: torch.Tensor) -> torch.Tensor:

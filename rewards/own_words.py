@@ -28,13 +28,23 @@ def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
 
 def calls_in(record: Mapping[str, Any], text: str) -> list[Call]:
     """Return the calls that a record of completions/ names, as far as its text can hold them."""
-    found, entries = [], record.get(CALLS)
-    for entry in entries if isinstance(entries, list) else ():
-        span = entry.get("span") if isinstance(entry, dict) else None
-        if isinstance(span, list) and [type(place) for place in span] == [int, int]:
-            if 0 <= span[0] <= span[1] <= len(text):
-                found.append(Call(str(entry.get("tool")), "", "", 0, 0, tuple(span), str(entry.get("failure") or "")))
-    return found
+    entries = record.get(CALLS)
+    if not isinstance(entries, list):
+        return []
+    calls = [_call(entry, len(text)) for entry in entries]
+    return [call for call in calls if call]
+
+
+def _call(entry: Any, length: int) -> Call | None:
+    """Return the call that an entry names; None if it names none, or no place in a text of this length."""
+    span = entry.get("span") if isinstance(entry, dict) else None
+    if not isinstance(span, list) or [type(place) for place in span] != [int, int]:
+        return None
+    start, end = span
+    if not 0 <= start <= end <= length:
+        return None
+    failure = str(entry.get("failure") or "")
+    return Call(str(entry.get("tool")), "", "", 0, 0, (start, end), failure)
 
 
 def cost(completion: str, columns: Columns) -> Score:

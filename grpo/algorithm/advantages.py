@@ -41,4 +41,5 @@ def reward_std(rewards: Sequence[float | None]) -> float:
     if len(known) < 2:
         return 0.0
     mean = math.fsum(known) / len(known)
-    return math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (len(known) - 1))
+    squares = math.fsum((reward - mean) ** 2 for reward in known)
+    return math.sqrt(squares / (len(known) - 1))

@@ -44,12 +44,13 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     judged = [(span, found) for span, found in sorted(verdicts.items()) if found & {"supported", "refuted"}]
     if not judged or decode(completion.ids) != completion.text:
         return []
-    tokens = TokenPlaces(completion, decode)
-    text = completion.text
-    return [
-        Sentence(text[start:end], *tokens.of(start, end), is_true="refuted" not in found)
-        for (start, end), found in judged
-    ]
+    places = TokenPlaces(completion, decode)
+    sentences = []
+    for (start, end), found in judged:
+        text = completion.text[start:end]
+        first, after_last = places.of(start, end)
+        sentences.append(Sentence(text, first, after_last, is_true="refuted" not in found))
+    return sentences
 
 
 def answer_start(completion: Completion, decode: Decode, has_tools: bool = False) -> int:
@@ -62,8 +63,12 @@ def answer_start(completion: Completion, decode: Decode, has_tools: bool = False
     before, tag, _ = own_words(completion.text, completion.calls).partition("</think>" if has_tools else "<answer>")
     if not tag or decode(completion.ids) != completion.text:
         return 0
-    starts = [len(before) if has_tools else len(before + tag), *(call.span[0] for call in completion.calls)]
-    return TokenPlaces(completion, decode).of(min(starts), len(completion.text))[0]
+    start = len(before) if has_tools else len(before + tag)
+    if completion.calls:
+        start = min(start, completion.calls[0].span[0])
+    places = TokenPlaces(completion, decode)
+    first, _ = places.of(start, len(completion.text))
+    return first
 
 
 def _facts(completion: Completion) -> list[dict]:
@@ -85,9 +90,12 @@ class TokenPlaces:
 
     def of(self, start: int, end: int) -> tuple[int, int]:
         """Return the range of tokens that hold the characters [start, end): the first, and the one after the last."""
-        text, places = self.completion.text, range(len(self.completion.ids))
+        text = self.completion.text
+        places = range(len(self.completion.ids))
         start = len(text[:start].rstrip())
-        return bisect_left(places, start, key=self.start), bisect_left(places, end, key=self.start)
+        first = bisect_left(places, start, key=self.start)
+        after_last = bisect_left(places, end, key=self.start)
+        return first, after_last
 
     def _find_start(self, place: int) -> int:
         """Return the character at which the token at this place begins: the number of complete characters before it.

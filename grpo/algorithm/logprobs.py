@@ -7,8 +7,8 @@ For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / �
 
 All tokens are kept, unless the sampler truncated them (top-k, top-p). Then a token is kept if its log-prob in the full
 distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one that was
-sampled from. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one
-number per token. Replaces `logprobs` of minimal.py, which keeps the logits of all tokens.
+sampled from. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one number per token. Replaces `logprobs` of
+minimal.py, which keeps the logits of all tokens.
 
 dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, and the backward pass
 multiplies it by dL/dℓ. So a token costs two products with W instead of the three of recomputation. Only a gradient of W
@@ -16,9 +16,11 @@ itself needs the logits again.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from grpo.algorithm.schema import PackedTokens
 from grpo.engine.attention.select import packed_attention
@@ -28,34 +30,36 @@ from grpo.engine.device.split_softmax import split_log_softmax_rows
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, Mode
 
-LogSoftmaxRows = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]  # `ops.log_softmax_rows`
+LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
 
 
 def batch_logprobs(
     model: Decoder, batch: PackedTokens, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Compute log-prob and entropy of every completion token of a micro-batch, [C] each, in nats.
 
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
-    hidden_TD = model(batch.ids_T, batch.positions_T, packed_attention(model, batch.layout), mode)
-    shard, log_softmax = model.build.shard, log_softmax_rows
+    shard = model.build.shard
+    attend = packed_attention(model, batch.layout)
+    hidden_TD = model(batch.ids_T, batch.positions_T, attend, mode)
+    hidden_CD = shard.spread(_Sources.apply(hidden_TD, batch.source_C))
+    log_softmax = log_softmax_rows
     if shard.world > 1:
         log_softmax = partial(split_log_softmax_rows, shard=shard, vocab_size=model.config.vocab_size)
-    hidden_CD = shard.spread(_Sources.apply(hidden_TD, batch.source_C))
     targets_C, cut_C = batch.targets_C, batch.cut_C
     return token_logprobs(hidden_CD, model.head(), targets_C, temperature, cut_C, chunk, log_softmax)  # Eq. 3
 
 
 def token_logprobs(
-    hidden_CD: torch.Tensor,
-    head_VD: torch.Tensor,
-    targets_C: torch.Tensor,
+    hidden_CD: Tensor,
+    head_VD: Tensor,
+    targets_C: Tensor,
     temperature: float,
-    cut_C: torch.Tensor | None = None,
+    cut_C: Tensor | None = None,
     chunk: int = 1024,
     log_softmax: LogSoftmaxRows = log_softmax_rows,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Compute the log-prob of each target (Eq. 3) and the entropy of its distribution, both [C] in nats.
 
     The log-softmax is float32 at least. The log-probs have gradients to `hidden_CD` and `head_VD` (if it requires one);
@@ -63,7 +67,8 @@ def token_logprobs(
     a shard gets its part of the vocabulary, as head_VD is, and hidden_CD gets the gradients of that part. Slow twin:
     kernels/reference.py `token_logprobs`.
     """
-    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax)
+    chunks = _Chunks(temperature, chunk, log_softmax)
+    return _TokenLogprobs.apply(hidden_CD, head_VD, targets_C, cut_C, chunks)
 
 
 class _Sources(torch.autograd.Function):
@@ -80,56 +85,68 @@ class _Sources(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_CD):
+        (source_C,) = ctx.saved_tensors
         exact = torch.promote_types(grad_CD.dtype, torch.float32)
         sum_TD = torch.zeros(ctx.num_tokens, grad_CD.shape[1], dtype=exact, device=grad_CD.device)
-        return sum_TD.index_add_(0, ctx.saved_tensors[0], grad_CD.to(exact)).to(grad_CD.dtype), None
+        sum_TD.index_add_(0, source_C, grad_CD.to(exact))
+        return sum_TD.to(grad_CD.dtype), None
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """How tokens are scored, some at a time. size: tokens of a chunk. The others are those of `token_logprobs`."""
+
+    temperature: float
+    size: int
+    log_softmax: LogSoftmaxRows
+
+    def of(
+        self, hidden_CD, head_VD, targets_C, cut_C, wants_slope: bool = True
+    ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor | None]]:
+        """Yield for each chunk its rows, log-probs, entropies, and the slope τ dℓ/dz = onehot - softmax [X, V]."""
+        slope_dtype = hidden_CD.dtype if wants_slope else None
+        for start in range(0, len(targets_C), self.size):
+            rows = slice(start, min(start + self.size, len(targets_C)))
+            logits_XV = exact_logits(hidden_CD[rows], head_VD)
+            cut_X = None if cut_C is None else cut_C[rows]
+            yield rows, *self.log_softmax(logits_XV, targets_C[rows], self.temperature, slope_dtype, cut_X)
 
 
 class _TokenLogprobs(torch.autograd.Function):
     """ℓ and the entropy. Kept for the backward pass is dlogp_CD = τ dℓ/dh; only a gradient of W needs more."""
 
     @staticmethod
-    def forward(ctx, hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax):
+    def forward(ctx, hidden_CD, head_VD, targets_C, cut_C, chunks):
+        for_hidden, for_head, *_ = ctx.needs_input_grad
         exact = torch.promote_types(hidden_CD.dtype, torch.float32)
-        logp_C, entropy_C = (torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device) for _ in range(2))
-        wants_gradient = ctx.needs_input_grad[0]
-        dlogp_CD = torch.empty_like(hidden_CD) if wants_gradient else None
-        chunks = _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax, wants_gradient)
-        for rows, logp_X, entropy_X, slope_XV in chunks:
-            logp_C[rows], entropy_C[rows] = logp_X, entropy_X
-            if dlogp_CD is not None and slope_XV is not None:
+        logp_C = torch.empty(len(targets_C), dtype=exact, device=hidden_CD.device)
+        entropy_C = torch.empty_like(logp_C)
+        dlogp_CD = torch.empty_like(hidden_CD) if for_hidden else None
+        for rows, logp_X, entropy_X, slope_XV in chunks.of(hidden_CD, head_VD, targets_C, cut_C, for_hidden):
+            logp_C[rows] = logp_X
+            entropy_C[rows] = entropy_X
+            if dlogp_CD is not None:
                 dlogp_CD[rows] = linear(slope_XV, head_VD.T)  # τ dℓ/dh
-        for_head = (hidden_CD, head_VD, targets_C, cut_C) if ctx.needs_input_grad[1] else ()
-        ctx.save_for_backward(dlogp_CD, *for_head)
-        ctx.temperature, ctx.chunk, ctx.log_softmax = temperature, chunk, log_softmax
+        scored = (hidden_CD, head_VD, targets_C, cut_C) if for_head else ()
+        ctx.save_for_backward(dlogp_CD, *scored)
+        ctx.chunks = chunks
         ctx.mark_non_differentiable(entropy_C)
         return logp_C, entropy_C
 
     @staticmethod
     def backward(ctx, grad_C, _):
-        dlogp_CD, *for_head = ctx.saved_tensors
-        scale_C1 = (grad_C / ctx.temperature)[:, None]
+        dlogp_CD, *scored = ctx.saved_tensors
+        scale_C1 = (grad_C / ctx.chunks.temperature)[:, None]
         dhidden_CD = None if dlogp_CD is None else dlogp_CD * scale_C1.to(dlogp_CD.dtype)
-        settings = ctx.temperature, ctx.chunk, ctx.log_softmax
-        dhead_VD = _head_gradient(scale_C1, *settings, *for_head) if for_head else None
-        return dhidden_CD, dhead_VD, None, None, None, None, None
+        dhead_VD = _head_gradient(scale_C1, ctx.chunks, *scored) if scored else None
+        return dhidden_CD, dhead_VD, None, None, None
 
 
-def _head_gradient(scale_C1, temperature, chunk, log_softmax, hidden_CD, head_VD, targets_C, cut_C) -> torch.Tensor:
+def _head_gradient(scale_C1, chunks: _Chunks, hidden_CD, head_VD, targets_C, cut_C) -> Tensor:
+    """Return dL/dW, for which the logits are computed again. scale_C1: dL/dℓ / τ."""
     dhead_VD = torch.zeros(head_VD.shape, dtype=scale_C1.dtype, device=head_VD.device)
-    for rows, _, _, slope_XV in _chunks(hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax):
+    for rows, _, _, slope_XV in chunks.of(hidden_CD, head_VD, targets_C, cut_C):
         assert slope_XV is not None
-        dhead_VD += weight_gradient(slope_XV, hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype))
+        scaled_XD = hidden_CD[rows] * scale_C1[rows].to(hidden_CD.dtype)
+        dhead_VD += weight_gradient(slope_XV, scaled_XD)
     return dhead_VD.to(head_VD.dtype)
-
-
-def _chunks(
-    hidden_CD, head_VD, targets_C, temperature, cut_C, chunk, log_softmax, wants_slope=True
-) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Yield for each chunk its rows, log-probs, entropies, and the slope τ dℓ/dz = onehot - softmax [X, V]."""
-    slope_dtype = hidden_CD.dtype if wants_slope else None
-    for start in range(0, len(targets_C), chunk):
-        rows = slice(start, min(start + chunk, len(targets_C)))
-        logits_XV = exact_logits(hidden_CD[rows], head_VD)
-        cut_X = None if cut_C is None else cut_C[rows]
-        yield rows, *log_softmax(logits_XV, targets_C[rows], temperature, slope_dtype, cut_X)

@@ -49,40 +49,56 @@ class Optimizer:
         shares: Mapping[nn.Parameter, Share] | None = None,
     ):
         self.replicas, self.shard = replicas or Peers(), shard
-        self.layout = layout = FlatLayout(parameters, shares or {}, self.replicas.world)
+        layout = FlatLayout(parameters, shares or {}, self.replicas.world)
         if not layout.parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
+        self.layout = layout
         self.flat = layout.flatten()
         self.grad = torch.zeros_like(self.flat)
         views = zip(layout.parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
         for parameter, value, grad in views:
-            parameter.data, parameter.grad = value, grad
+            parameter.data = value
+            parameter.grad = grad
         length = layout.size // self.replicas.world
-        self.own = slice(self.replicas.rank * length, (self.replicas.rank + 1) * length)  # what is updated here
+        start = self.replicas.rank * length
+        self.own = slice(start, start + length)  # what is updated here
         # Now, and not at the first step: micro-batches get what memory is left.
         self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
-        groups = []
-        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-        for part, decay in ((slice(0, layout.decayed), weight_decay), (slice(layout.decayed, layout.size), 0.0)):
-            mine = overlap(part, self.own)
-            if mine.start < mine.stop:
-                leaf = nn.Parameter(self.flat[mine])
-                leaf.grad = self.grad[mine]
-                groups.append({"params": [leaf], "weight_decay": decay})
-                inside = slice(mine.start - self.own.start, mine.stop - self.own.start)
-                moments = {name: moment[inside] for name, moment in self.moments.items()}
-                states[leaf] = {"step": torch.zeros((), device=leaf.device), **moments}
-        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        self.adamw.state.update(states)
+        self.adamw = self._make_adamw(betas, eps, weight_decay)
         self.num_updates = 0  # that have begun
-        self.scales_loss, self.scale, self.finite_steps = scales_loss, FIRST_SCALE if scales_loss else 1.0, 0
+        self.scales_loss = scales_loss
+        self.scale = FIRST_SCALE if scales_loss else 1.0
+        self.finite_steps = 0  # in a row
         self.loss = torch.zeros((), device=self.flat.device)  # of the step so far
         self.has_overflowed = False  # the last gradient, because its loss was scaled up
+
+    def _make_adamw(self, betas: tuple[float, float], eps: float, weight_decay: float) -> torch.optim.AdamW:
+        """Make torch's AdamW of what is updated here: some of the matrices, and some of the vectors."""
+        groups = []
+        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        matrices = slice(0, self.layout.decayed)
+        vectors = slice(self.layout.decayed, self.layout.size)
+        for place, decay in ((matrices, weight_decay), (vectors, 0.0)):
+            mine = overlap(place, self.own)
+            if mine.start == mine.stop:
+                continue
+            leaf = nn.Parameter(self.flat[mine])
+            leaf.grad = self.grad[mine]
+            groups.append({"params": [leaf], "weight_decay": decay})
+            states[leaf] = {"step": torch.zeros((), device=leaf.device)}
+            for name, moment in self.moments.items():
+                states[leaf][name] = moment[mine.start - self.own.start : mine.stop - self.own.start]
+        adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        adamw.state.update(states)
+        return adamw
 
     @property
     def num_applied(self) -> int:
         """Return how many updates have changed the weights, those before a resume included."""
-        return int(next(iter(self.adamw.state.values()))["step"])
+        return int(self._adamw_step())
+
+    def _adamw_step(self) -> torch.Tensor:
+        return next(iter(self.adamw.state.values()))["step"]
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of the loss, times `scale`."""
@@ -118,31 +134,21 @@ class Optimizer:
         return norm
 
     def _sum_gradient(self) -> torch.Tensor:
-        """Sum the gradient of the part that is updated here, over replicas and shards, and return it.
-
-        All shards have computed the gradient of parameters that each has (SAME in engine/model/slices.py). Only the
-        first shard's is used, so that the shards' weights stay equal bit for bit.
-        """
+        """Sum the gradient of the part that is updated here, over replicas and shards, and return it."""
         grad = self.grad[self.own]
         if self.replicas.world > 1:
             grad.copy_(self.replicas.sum_to_parts(self.grad))
         if self.shard.world > 1:
-            for part in self.layout.alike if self.shard.rank else ():
-                self.grad[overlap(part, self.own)] = 0
-            for part in self.layout.summed:
-                self.shard.sum_(self.grad[overlap(part, self.own)])
+            self.layout.sum_over_shards(self.grad, self.own, self.shard)
         return grad
 
     def _norm(self) -> float:
         """Return the norm of the gradient over all processes."""
         if self.replicas.world == self.shard.world == 1:
             return float(torch.linalg.vector_norm(self.grad))
-        squares = []
-        for parts in (self.layout.split, self.layout.summed):
-            mine = [self.grad[overlap(part, self.own)] for part in parts]
-            squares.append(sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in mine))
-        split, summed = squares
-        return math.sqrt(sum(self.replicas.sum([*self.shard.sum([split]), summed])))
+        split, same = self.layout.squares(self.grad, self.own)
+        squares = [*self.shard.sum([split]), same]
+        return math.sqrt(sum(self.replicas.sum(squares)))
 
     def _is_loss_finite(self) -> bool:
         """Return whether the loss of the step is finite in all processes."""
@@ -171,7 +177,6 @@ class Optimizer:
 
         All processes must call it. The first one gets the state, the others get {}.
         """
-        step = next(iter(self.adamw.state.values()))["step"]
         buffers = {MASTER: self.flat, **self.moments}
         if self.replicas.world > 1 or self.shard.world > 1:
             joined = {name: self._joined(buffer) for name, buffer in buffers.items()}
@@ -182,8 +187,9 @@ class Optimizer:
         if self.scales_loss:
             tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
         for number, part in enumerate(self.layout.groups(self.shard)):
-            tensors[f"{number}.step"] = step.clone()
-            tensors |= {f"{number}.{name}": buffers[name][part] for name in MOMENTS}
+            tensors[f"{number}.step"] = self._adamw_step().clone()
+            for name in MOMENTS:
+                tensors[f"{number}.{name}"] = buffers[name][part]
         return tensors
 
     def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
@@ -196,11 +202,14 @@ class Optimizer:
         """Restore what `state` returned, on any number of processes."""
         self.flat.copy_(self.layout.take(tensors[MASTER], self.shard))
         if self.scales_loss:
-            self.scale, self.finite_steps = float(tensors["scale"][0]), int(tensors["scale"][1])
+            scale, finite_steps = tensors["scale"].tolist()
+            self.scale = scale
+            self.finite_steps = int(finite_steps)
         numbers = range(len(self.layout.groups(self.shard)))
         for name, moment in self.moments.items():
             whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])
-            moment.copy_(self.layout.take(whole, self.shard)[self.own])
+            of_shard = self.layout.take(whole, self.shard)
+            moment.copy_(of_shard[self.own])
         for state in self.adamw.state.values():
             state["step"].copy_(tensors["0.step"])
 

@@ -23,7 +23,7 @@ from grpo.engine.device.peers import Peers
 class Totals:
     """What a complete step trains, over all ranks."""
 
-    completions: int
+    completions: int  # those that are trained
     tokens: int  # of these completions
     micro_batches: int  # of per_device_train_batch_size completions each, trained or not
 
@@ -32,7 +32,8 @@ def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers)
     """Count what the step trains. Every replica must call it. groups: those of this one."""
     micro_batches = _trained(groups, config)
     lengths = [completion.num_drawn for some in micro_batches for completion in some]
-    return Totals(*map(int, replicas.sum([len(lengths), sum(lengths), len(micro_batches)])))
+    sums = replicas.sum([len(lengths), sum(lengths), len(micro_batches)])
+    return Totals(*map(int, sums))
 
 
 def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfig) -> None:
@@ -65,23 +66,31 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
 
 def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
     """Return the trained completions, by the micro-batches of bnpo (see `set_loss_weights`)."""
-    completions, size = completions_of(groups), config.per_device_train_batch_size
-    micro_batches = [completions[start : start + size] for start in range(0, len(completions), size)]
-    return [[c for c in some if is_trained(c, config.mask_truncated_completions)] for some in micro_batches]
+    completions = completions_of(groups)
+    size = config.per_device_train_batch_size
+    micro_batches = []
+    for start in range(0, len(completions), size):
+        some = completions[start : start + size]
+        micro_batches.append([one for one in some if is_trained(one, config.mask_truncated_completions)])
+    return micro_batches
 
 
 def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
     """Set where the scored tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
 
-    Without a KL term, a token of advantage 0 has none, whatever its ratio; unless the tokens share a ratio (Eq. 9) and
-    another has an advantage. A completion without scored tokens is not packed, so a group that teaches nothing costs
-    nothing. All tokens keep their part in the denominators of Eq. 8. groups: those of this rank, with advantages.
+    With a KL term (`beta`) every token has one. Without it, a token of advantage 0 has none, whatever its ratio; but if
+    tokens share a ratio (Eq. 9), all of a completion have one as soon as any has an advantage. A completion without
+    scored tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
+    denominators of Eq. 8. groups: those of this rank, with advantages.
     """
     for completion in completions_of(groups):
         advantages = completion.token_advantages
-        first = next((place for place, advantage in enumerate(advantages) if advantage or config.beta), len(advantages))
-        shares_ratio = config.importance_sampling_level == "sequence" and first < len(advantages)
-        completion.scored_from = 0 if shares_ratio else first
+        paid = [place for place, advantage in enumerate(advantages) if advantage]
+        shares_ratio = config.importance_sampling_level == "sequence" and bool(paid)
+        if config.beta or shares_ratio:
+            completion.scored_from = 0
+        else:
+            completion.scored_from = paid[0] if paid else len(advantages)
 
 
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
@@ -97,19 +106,19 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     completion larger than the budget gets a micro-batch of its own.
     """
     batches: list[list[Part]] = []
-    size = token_budget + 1  # of the last micro-batch: nothing fits any more, so the first group begins another
+    is_open, size = False, 0  # whether the last micro-batch takes more, and its tokens
     for group in groups:
         members = [completion for completion in group.completions if completion.loss_weight and completion.scored]
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
         part = None  # of this group, in the last micro-batch
         if size + whole > token_budget >= whole:
-            size = token_budget + 1  # the group fits into a micro-batch of its own, but not into the rest of this one
+            is_open = False  # the group fits into a micro-batch of its own, but not into the rest of this one
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
-            if size + needed > token_budget:
+            if not is_open or size + needed > token_budget:
                 batches.append([])
-                size, part = 0, None
+                is_open, size, part = True, 0, None
             if part is None:
                 part = Part(group, [])
                 batches[-1].append(part)
@@ -152,7 +161,9 @@ def pack_tokens(
             source += [sources[place] for place in completion.scored]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets, cuts = (_of_scored(completions, name) for name in ("ids", "cuts"))
+    targets = _of_scored(completions, "ids")
+    cuts = _of_scored(completions, "cuts")
+    has_cuts = max(cuts, default=NO_CUT) > NO_CUT
     return PackedTokens(
         number=number,
         layout=Layout.of(*layout),
@@ -160,7 +171,7 @@ def pack_tokens(
         positions_T=torch.tensor(positions, dtype=torch.int64, device=device),
         source_C=torch.tensor(source, dtype=torch.int64, device=device),
         targets_C=torch.tensor(targets, dtype=torch.int64, device=device),
-        cut_C=torch.tensor(cuts, dtype=dtype, device=device) if max(cuts, default=NO_CUT) > NO_CUT else None,
+        cut_C=torch.tensor(cuts, dtype=dtype, device=device) if has_cuts else None,
     )
 
 
@@ -178,7 +189,8 @@ def pack_batch(
     completions = [completion for part in parts for completion in part.completions]
     numbers = [number for number, completion in enumerate(completions) for _ in completion.scored]
     weights = [completion.loss_weight for completion in completions for _ in completion.scored]
-    advantages, sampler_logps = (_of_scored(completions, name) for name in ("token_advantages", "logps"))
+    advantages = _of_scored(completions, "token_advantages")
+    sampler_logps = _of_scored(completions, "logps")
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(numbers, dtype=torch.int64, device=device),

@@ -65,12 +65,14 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     True
     """
     paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
-    is_scored = [None not in row for row in zip(*(column for _, column in paid), strict=True)]
+    columns = [column for _, column in paid]
+    is_scored = [None not in row for row in zip(*columns, strict=True)]
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
         known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
         normalized = group_advantages(known, "group")  # Eq. 12
-        sums = [total + weight * value for total, value in zip(sums, normalized, strict=True)]  # Eq. 12
+        for place, value in enumerate(normalized):
+            sums[place] += weight * value  # Eq. 12
     return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
 
 
@@ -117,8 +119,13 @@ def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known:
     return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 14
 
 
-def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
-    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas."""
+def find_refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers) -> float:
+    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas.
+
+    0 without a target. Every replica must call it.
+    """
+    if target is None:
+        return 0.0
     counts: list[Sequence[float]] = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]

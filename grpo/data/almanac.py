@@ -16,31 +16,41 @@ from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from knowledge.almanac import Fact
 
-MAX_TOKENS, MAX_SEQUENCES = 10, 64
+MAX_TOKENS = 10
+MAX_SEQUENCES = 64
 ENDS = (".", ",", "\n", " (", ":")  # of an answer
 
 
 def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     """Return what the model of a configuration says about each fact, greedily; "unknown" where it says nothing."""
     policy = load_for_inference(config, choose_device(config.device))
-    stems = [prompt_text(policy, config.system_prompt, fact) + fact.stem for fact in facts]
-    prompts = [policy.tokenizer.encode(stem, add_special_tokens=False) for stem in stems]
-    sampler = Sampler(policy.model, (*policy.eos_ids, *end_ids(policy)), MAX_SEQUENCES)
+    prompts = []
+    for fact in facts:
+        text = prompt_text(policy, config.system_prompt, fact) + fact.stem
+        prompts.append(policy.tokenizer.encode(text, add_special_tokens=False))
+    ends = (*policy.eos_ids, *end_ids(policy))
+    sampler = Sampler(policy.model, ends, MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
     with counting(len(facts), "asking the model itself", "answers") as add:
         groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
-    said = [first_words(policy.decode(completion.ids)) or "unknown" for (completion,) in groups]
-    return [fact.value(words) for fact, words in zip(facts, said, strict=True)]
+    answers = []
+    for fact, (completion,) in zip(facts, groups, strict=True):
+        said = first_words(policy.decode(completion.ids))
+        answers.append(fact.value(said or "unknown"))
+    return answers
 
 
 def prompt_text(policy: Policy, system_prompt: str | None, fact: Fact) -> str:
     """Return the prompt of a question, up to where the answer begins."""
-    return render(policy.tokenizer, with_system([{"role": "user", "content": fact.question}], system_prompt))
+    question = {"role": "user", "content": fact.question}
+    messages = with_system([question], system_prompt)
+    return render(policy.tokenizer, messages)
 
 
 def end_ids(policy: Policy) -> list[int]:
     """Return the tokens that begin with the end of an answer."""
-    return [policy.tokenizer.encode(end, add_special_tokens=False)[0] for end in ENDS]
+    encoded = [policy.tokenizer.encode(end, add_special_tokens=False) for end in ENDS]
+    return [tokens[0] for tokens in encoded]
 
 
 def first_words(text: str) -> str:

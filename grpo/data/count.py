@@ -46,10 +46,19 @@ def has_media(columns: Mapping[str, Any]) -> bool:
 
     It may be a column, or a part of a message: {"content": [{"type": "image", …}, {"type": "text", …}]}.
     """
-    turns = [turn for value in columns.values() if isinstance(value, list) for turn in value if isinstance(turn, dict)]
-    parts = [part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]]
-    kinds = [str(part.get("type")) for part in parts if isinstance(part, dict)]
-    return any(columns.get(name) for name in MEDIA) or any(kind.startswith(MEDIA_PARTS) for kind in kinds)
+    if any(columns.get(name) for name in MEDIA):
+        return True
+    lists = [value for value in columns.values() if isinstance(value, list)]
+    turns = [turn for value in lists for turn in value if isinstance(turn, dict)]
+    return any(_has_media(turn.get("content")) for turn in turns)
+
+
+def _has_media(content: Any) -> bool:
+    """Return whether the content of a message has parts, and one of them is an image, a video or audio."""
+    if not isinstance(content, list):
+        return False
+    kinds = [str(part.get("type")) for part in content if isinstance(part, dict)]
+    return any(kind.startswith(MEDIA_PARTS) for kind in kinds)
 
 
 def is_empty(value: Any) -> bool:

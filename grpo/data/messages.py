@@ -36,7 +36,8 @@ def read_message(turn: Any) -> Message:
     if not isinstance(turn, dict):
         raise ValueError(f"a message is {shown(turn)}, and not an object with role and content")
     role = turn.get("from") or turn.get("role")
-    role, content = ALIASES.get(str(role), role), turn.get("value", turn.get("content"))
+    role = ALIASES.get(str(role), role)
+    content = turn.get("value", turn.get("content"))
     if role not in ROLES:
         raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
     if isinstance(content, list):
@@ -48,5 +49,9 @@ def read_message(turn: Any) -> Message:
 
 def _joined(parts: list[Any]) -> Any:
     """Return the text of a content in parts, [{"type": "text", "text": …}, …]; the parts, if they are not all text."""
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type", "text") == "text"]
-    return "".join(texts) if parts and len(texts) == len(parts) and all(map(is_text, texts)) else parts
+    texts = []
+    for part in parts:
+        if not isinstance(part, dict) or part.get("type", "text") != "text" or not is_text(part.get("text")):
+            return parts
+        texts.append(part["text"])
+    return "".join(texts) if parts else parts

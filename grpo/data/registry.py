@@ -29,11 +29,14 @@ class Source:
     def read(self) -> list[Record]:
         """Return the rows, as `read_conversation` takes them."""
         records = read_records(self.path)
-        return [self._translate(number, record) for number, record in enumerate(records, 1)] if self.layout else records
+        if not self.layout:
+            return records
+        return [self._translate(number, record) for number, record in enumerate(records, 1)]
 
     def _translate(self, number: int, record: Record) -> Record:
         """Give the columns of a row the names that `read_conversation` knows."""
-        columns, tags = self.layout.get("columns", {}), TAGS | self.layout.get("tags", {})
+        columns = self.layout.get("columns", {})
+        tags = TAGS | self.layout.get("tags", {})
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
@@ -42,8 +45,10 @@ class Source:
             turns = record[columns.get("messages", "conversations")]
             if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
                 raise TypeError(f"the messages are {shown(turns)}, and not a list of objects")
-            turns = [(turn[tags["role_tag"]], turn[tags["content_tag"]]) for turn in turns]
-        messages = [{"role": roles.get(role, role), "content": content} for role, content in turns]
+            messages = []
+            for turn in turns:
+                role, content = turn[tags["role_tag"]], turn[tags["content_tag"]]
+                messages.append({"role": roles.get(role, role), "content": content})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 

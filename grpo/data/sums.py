@@ -27,7 +27,9 @@ class Sums:
 
     def question(self, terms: Terms) -> str:
         text = " + ".join(map(str, terms))
-        return f"What remains when {text} is divided by {self.modulus}?" if self.modulus else f"What is {text}?"
+        if self.modulus:
+            return f"What remains when {text} is divided by {self.modulus}?"
+        return f"What is {text}?"
 
     def answer(self, terms: Terms) -> int:
         return sum(terms) % self.modulus if self.modulus else sum(terms)
@@ -41,11 +43,13 @@ class Sums:
         >>> PLAIN.worked_out((3, 4, 8))
         '3 + 4 = 7, 7 + 8 = 15. \\\\boxed{15}'
         """
-        steps, verb = [], "leaves" if self.modulus else "="
-        for end in range(1, len(terms)):
-            before, term, after = self.answer(terms[:end]), terms[end], self.answer(terms[: end + 1])
+        verb = "leaves" if self.modulus else "="
+        steps = []
+        for end, term in enumerate(terms[1:], 1):
+            before = self.answer(terms[:end])
+            after = self.answer(terms[: end + 1])
             steps.append(f"{before} + {term} {verb} {after}")
-        return ", ".join(steps) + ". " + self.at_once(terms)
+        return f"{', '.join(steps)}. {self.at_once(terms)}"
 
 
 REMAINDERS = Sums(6, modulus=2, share_worked_out=0.4, num_cold_start=6000, num_questions=2000, num_held_out=200)
@@ -54,9 +58,12 @@ PLAIN = Sums(5, modulus=None, share_worked_out=0.2, num_cold_start=320, num_ques
 
 def make_sums(seed: int, kind: Sums) -> World:
     """Draw different sums for the cold start, for GRPO and for evaluation."""
-    rng, sums = random.Random(seed), {}
-    while len(sums) < kind.num_cold_start + kind.num_questions + kind.num_held_out:
-        sums[tuple(rng.randint(1, 9) for _ in range(kind.num_terms))] = None
+    rng = random.Random(seed)
+    number = kind.num_cold_start + kind.num_questions + kind.num_held_out
+    sums: dict[Terms, None] = {}
+    while len(sums) < number:
+        terms = tuple(rng.randint(1, 9) for _ in range(kind.num_terms))
+        sums[terms] = None
     all_terms = iter(sums)
     conversations = []
     for terms in islice(all_terms, kind.num_cold_start):

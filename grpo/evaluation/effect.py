@@ -6,7 +6,6 @@ weights of the file.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -20,9 +19,9 @@ from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import is_adapter, load_adapter, merge_adapter
+from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.int8_weight import dense
-from grpo.engine.model.lora import Build
 from grpo.engine.model.policy import Policy, find_parts
 from grpo.engine.model.weights import load_decoder, named_tensors, projections
 from grpo.engine.sampling.sampler import Sampler
@@ -50,15 +49,17 @@ def as_trained(saved: SavedModel) -> Decoder:
     parts = find_parts(TrainConfig(model_name_or_path=saved.name))
     first = find_parts(saved.config()).adapter  # it was merged before the weights were rounded
     start = load_adapter(first) if first else None
-    rounded, model = (
-        load_decoder(parts.model, Build(None, False, torch.float32, CPU, int8=yes)) for yes in (True, False)
-    )
+    build = Build(None, False, torch.float32, CPU)
+    rounded = load_decoder(parts.model, replace(build, int8=True))
+    model = load_decoder(parts.model, build)
     if start:
         merge_adapter(rounded, start, parts.model)
     weights = projections(rounded)
     for module, (linear, part) in projections(model).items():
-        theirs, part_of = weights[module]
-        linear.base(part)[0].copy_(dense(theirs.base(part_of)[0]))
+        their_linear, their_part = weights[module]
+        theirs, _ = their_linear.base(their_part)
+        ours, _ = linear.base(part)
+        ours.copy_(dense(theirs))
     adapter = load_adapter(Path(saved.name))
     trained = {}
     for module, (A, B) in adapter.pairs.items():
@@ -74,7 +75,8 @@ def _effect(what: str, name: str, saved: SavedModel, merged: Policy, load: Calla
 
     name: what to call that model.
     """
-    num_bytes = sum(tensor.numel() for tensor in named_tensors(merged.model).values()) * torch.float32.itemsize
+    numbers = sum(tensor.numel() for tensor in named_tensors(merged.model).values())
+    num_bytes = numbers * torch.float32.itemsize
     try:
         config = saved.config()
         questions = Questions.held_out(config) if isinstance(config, TrainConfig) else None
@@ -82,11 +84,13 @@ def _effect(what: str, name: str, saved: SavedModel, merged: Policy, load: Calla
             raise UserError("no held-out questions are known")
         if 2 * num_bytes > memory.free_bytes(CPU):
             raise UserError("memory does not hold the model again in float32")
-        prompts = load_prompts(QuestionData(config), merged, replace(questions, max_samples=NUM_QUESTIONS)).prompts
+        few = replace(questions, max_samples=NUM_QUESTIONS)
+        prompts = load_prompts(QuestionData(config), merged, few).prompts
         other = load()
     except UserError as error:
         return f"{what}; what that changes was not measured: {error.what}"
-    theirs, ours = _greedy(other, prompts), _greedy(merged, prompts)
+    theirs = _greedy(other, prompts)
+    ours = _greedy(merged, prompts)
     pairs = list(zip(theirs, ours, strict=True))
     same = sum(_num_shared(a.ids, b.ids) for a, b in pairs)
     total = sum(len(a.ids) for a, _ in pairs)
@@ -101,13 +105,19 @@ def _effect(what: str, name: str, saved: SavedModel, merged: Policy, load: Calla
 
 def _num_shared(a: Sequence[int], b: Sequence[int]) -> int:
     """Return how many tokens two answers share before they differ."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    number = 0
+    for mine, other in zip(a, b, strict=False):
+        if mine != other:
+            break
+        number += 1
+    return number
 
 
 def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[Completion]:
     """Return the beginnings of the greedy answers."""
     sampling = SamplingParams(NUM_TOKENS, temperature=0.0)
-    groups = generate_groups(policy, Sampler(policy.model, policy.eos_ids, len(prompts)), prompts, 1, sampling, seed=0)
+    sampler = Sampler(policy.model, policy.eos_ids, len(prompts))
+    groups = generate_groups(policy, sampler, prompts, 1, sampling, seed=0)
     return [group.completions[0] for group in groups]
 
 
@@ -115,4 +125,5 @@ def _greedy(policy: Policy, prompts: Sequence[Prompt]) -> list[Completion]:
 def _logprobs(model: Decoder, groups: Sequence[Group]) -> torch.Tensor:
     """Return the log-probs of the answers' tokens, [C]."""
     tokens = pack_tokens([Part(group, group.completions) for group in groups])
-    return batch_logprobs(model, tokens)[0].float()
+    logp_C, _ = batch_logprobs(model, tokens)
+    return logp_C.float()

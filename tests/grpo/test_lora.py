@@ -10,7 +10,8 @@ from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.int8_weight import dense
-from grpo.engine.model.lora import POLICY, REFERENCE, JointLinear, Linear, LoraLinear, Mode, few_zeros, make_linear
+from grpo.engine.model.joint_linear import JointLinear, SeparateLoraLinear, few_zeros
+from grpo.engine.model.lora import POLICY, REFERENCE, LoraLinear, Mode, make_linear
 from grpo.engine.model.sampling_forms import form_of
 from grpo.engine.model.weights import projections
 
@@ -20,7 +21,7 @@ PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, int8=False):
     generator = torch.Generator().manual_seed(0)
     build = Build(LoraSpec(3, 6, dropout, targets), False, torch.float64, "cpu", int8=int8)
-    layer = make_linear(10, PARTS, True, build, separate)
+    layer = (SeparateLoraLinear if separate else make_linear)(10, PARTS, True, build)
     for part in PARTS:
         for tensor in layer.base(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
@@ -165,7 +166,7 @@ def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
 
 def products_of(joint):
     """The number of products of each layer."""
-    return [len(getattr(layer, "product_rows", "1")) for layer in joint.linears]
+    return [len(layer.out_slices) if isinstance(layer, SeparateLoraLinear) else 1 for layer in joint.linears]
 
 
 QKV_7B = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
@@ -183,7 +184,7 @@ def test_projections_split_when_zeros_would_cost_too_much(inputs, parts, rank, t
     """Each adapter leaves zeros at the outputs of the others."""
     joint = JointLinear(inputs, parts, False, Build(LoraSpec(rank, 1, targets=targets), False, torch.float32, "meta"))
     assert products_of(joint) == products
-    assert [type(layer) for layer in joint.linears] == [LoraLinear, Linear][: len(products)]
+    assert [isinstance(layer, LoraLinear) for layer in joint.linears] == [True, False][: len(products)]
 
 
 def test_on_a_gpu_zeros_are_counted_in_bytes():
@@ -200,7 +201,7 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
     otherwise."""
     outputs, masters, x = [], [], torch.randn(5, 10)
     for limit in (0.0, 1.0):
-        monkeypatch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", limit)
+        monkeypatch.setattr("grpo.engine.model.joint_linear.MAX_ZERO_SHARE", limit)
         build = Build(LoraSpec(3, 6, targets=targets), False, torch.float32, "cpu")
         joint = JointLinear(10, PARTS, True, build)
         generator = torch.Generator().manual_seed(1)
@@ -213,7 +214,7 @@ def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
                 layer.refresh()
         outputs.append(torch.cat(joint(x), dim=-1))
         masters.append(torch.cat([master.flatten() for master in joint.parameters()]))
-        products = [len(getattr(linear, "product_rows", "1")) for linear in joint.linears]
+        products = products_of(joint)
         with torch.no_grad():
             for number, layer in enumerate(joint.linears):
                 joint.linears[number] = form_of(layer)

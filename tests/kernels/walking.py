@@ -32,7 +32,7 @@ from grpo.engine.attention import select
 from grpo.engine.device import ops, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.shard import ALONE, Shard
-from grpo.engine.model import lora
+from grpo.engine.model import joint_linear
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, REFERENCE
@@ -162,7 +162,7 @@ def walking() -> Iterator[Walk]:
         assert not walk.inside_graph, "a tensor is made of numbers of the CPU"
         return make_tensor(*data, **options)
 
-    few_zeros, make_tensor = lora.few_zeros, torch.tensor
+    few_zeros, make_tensor = joint_linear.few_zeros, torch.tensor
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (torch, "tensor", tensor),
@@ -173,7 +173,7 @@ def walking() -> Iterator[Walk]:
             (decode_attention, "_num_multiprocessors", lambda device: MULTIPROCESSORS),
             (ops, "triton_problem", lambda: ""),
             (select, "choose_packed", lambda *shape: select.KernelChoice("torch flash", {})),
-            (lora, "few_zeros", lambda zeros, weights, dtype, device: few_zeros(zeros, weights, dtype, "cuda")),
+            (joint_linear, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
             (peers, "all_gather_flat", gather),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))

@@ -109,35 +109,67 @@ def _blocks(weight_BV: Tensor) -> Tensor:
     return padded_BV.unflatten(-1, (-1, BLOCK))
 
 
-def _threshold(
-    logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float, width: int = LIKELIEST
-) -> tuple[Tensor, Tensor]:
+def _threshold(logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     """Return the logit of the last token kept [B, 1], and the cut [B]: the least log-prob that is kept (Eq. 17).
 
-    Only the likeliest tokens are sorted, in rising order. The last one kept by top_k is the k-th from the end. top_p
-    keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one kept is
-    the first at which the sum exceeds the share of the others, 1 - top_p.
+    Only the likeliest tokens of a row are looked at; rows whose last token is not found among them are sorted as a
+    whole. Tokens with equal logits are kept or dropped together.
 
-    The cut lies half way between the last token kept and the first one dropped, so that rounding differences between
-    sampler and trainer do not move tokens across it. Tokens with equal logits are kept or dropped together.
-
-    largest_p_B1: the probability of the likeliest token. width: how many of the likeliest tokens to look at; rows whose
-    last token is not found among them are sorted as a whole. Slow twin: kernels/reference.py `kept_tokens`.
+    largest_p_B1: the probability of the likeliest token. Slow twin: kernels/reference.py `kept_tokens`.
     """
-    rising_BX = _largest(logits_BV, width)
-    best_B1 = rising_BX[:, -1:]
-    least_B1 = rising_BX[:, -top_k:][:, :1].contiguous()  # of all if top_k is 0
-    is_found_B1 = least_B1 > rising_BX[:, :1]  # else more tokens of this logit may lie outside
-    if top_p < 1:
-        mass_BX = (rising_BX - best_B1).exp_()
-        if top_k:
-            mass_BX *= _reaches(rising_BX, least_B1)  # top_p is a share of what top_k has left
-        seen_B = _exact_sum(mass_BX)
-        total_B = seen_B if top_k else 1 / largest_p_B1[:, 0]
-        wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
-        place_B, _ = inverse_cdf(mass_BX, 1 - wanted_B / seen_B)
-        least_B1 = rising_BX.gather(1, place_B[:, None])
-        is_found_B1 = is_found_B1 if top_k else least_B1 > rising_BX[:, :1]
+    rising_BX = _largest(logits_BV, LIKELIEST)
+    least_B1, is_found_B1 = _last_kept(rising_BX, largest_p_B1, top_k, top_p)
+    cut_B = _cut_below(least_B1, rising_BX, largest_p_B1)
+    open_B = ~is_found_B1[:, 0]
+    vocab_size = logits_BV.shape[1]
+    if vocab_size > LIKELIEST and open_B.any():
+        whole_XV = _largest(logits_BV[open_B], vocab_size)
+        largest_p_X1 = largest_p_B1[open_B]
+        least_X1, _ = _last_kept(whole_XV, largest_p_X1, top_k, top_p)
+        least_B1[open_B] = least_X1
+        cut_B[open_B] = _cut_below(least_X1, whole_XV, largest_p_X1)
+    return least_B1, cut_B
+
+
+def _last_kept(rising_BX: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """Return the logit of the last token kept [B, 1], and whether it is certain [B, 1].
+
+    rising_BX: the largest logits of each row. Where the last token kept has the least of them, more tokens of this
+    logit may lie outside.
+    """
+    lowest_B1 = rising_BX[:, :1]
+    if not top_k:
+        least_B1 = _floor_of_top_p(rising_BX, top_p, largest_p_B1)
+        return least_B1, least_B1 > lowest_B1
+    floor_B1 = rising_BX[:, -top_k:][:, :1].contiguous()  # the k-th from the end
+    least_B1 = floor_B1 if top_p == 1 else _floor_of_top_p(rising_BX, top_p, largest_p_B1, floor_B1)
+    return least_B1, floor_B1 > lowest_B1
+
+
+def _floor_of_top_p(
+    rising_BX: Tensor, top_p: float, largest_p_B1: Tensor, floor_of_top_k_B1: Tensor | None = None
+) -> Tensor:
+    """Return the logit of the last token that top_p keeps [B, 1]. With top_k, it is a share of what that has left.
+
+    It keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one
+    kept is the first at which the sum exceeds the share of the others, 1 - top_p.
+    """
+    mass_BX = (rising_BX - rising_BX[:, -1:]).exp_()
+    if floor_of_top_k_B1 is not None:
+        mass_BX *= _reaches(rising_BX, floor_of_top_k_B1)
+    seen_B = _exact_sum(mass_BX)
+    total_B = 1 / largest_p_B1[:, 0] if floor_of_top_k_B1 is None else seen_B
+    wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
+    place_B, _ = inverse_cdf(mass_BX, 1 - wanted_B / seen_B)
+    return rising_BX.gather(1, place_B[:, None])
+
+
+def _cut_below(least_B1: Tensor, rising_BX: Tensor, largest_p_B1: Tensor) -> Tensor:
+    """Return the cut below the last token kept, as a log-prob [B].
+
+    It lies half way between that token and the first one dropped, so that rounding differences between sampler and
+    trainer do not move tokens across it.
+    """
     num_dropped_B1 = torch.searchsorted(rising_BX, least_B1)
     first_dropped_B1 = (num_dropped_B1 - 1).clamp_min(0)
     next_B1 = rising_BX.gather(1, first_dropped_B1)
@@ -145,14 +177,8 @@ def _threshold(
     middle_B1 = (least_B1 + next_B1) / 2  # Eq. 17
     are_neighbours_B1 = (middle_B1 == next_B1) & next_B1.isfinite()  # nothing lies between them
     limit_B1 = torch.where(are_neighbours_B1, least_B1, middle_B1)
-    cut_B1 = limit_B1 - best_B1 + largest_p_B1.log()
-    cut_B = cut_B1[:, 0].to(best_B1.dtype)
-    open_B = ~is_found_B1[:, 0]
-    vocab_size = logits_BV.shape[1]
-    if width < vocab_size and open_B.any():
-        found = _threshold(logits_BV[open_B], largest_p_B1[open_B], top_k, top_p, width=vocab_size)
-        least_B1[open_B], cut_B[open_B] = found
-    return least_B1, cut_B
+    cut_B1 = limit_B1 - rising_BX[:, -1:] + largest_p_B1.log()
+    return cut_B1[:, 0].to(rising_BX.dtype)
 
 
 def _largest_share(weight_BV: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
 from grpo.engine.device.products import SpareColumns, linear
@@ -15,7 +16,7 @@ from grpo.engine.device.products import SpareColumns, linear
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
-CosSin = tuple[torch.Tensor, torch.Tensor]  # cos_T1E and sin_T1E of the tokens' positions
+CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
 class Settings:
@@ -36,15 +37,18 @@ def triton_problem() -> str:
     try:
         from grpo.kernels.rms_norm import rms_norm
 
-        x, weight = torch.randn(3, 100, device="cuda"), torch.ones(100, device="cuda")
-        wrong = float((rms_norm(x, weight, 1e-6)[0] - F.rms_norm(x, (100,), weight, 1e-6)).abs().max())
+        x = torch.randn(3, 100, device="cuda")
+        weight = torch.ones(100, device="cuda")
+        normed, _ = rms_norm(x, weight, 1e-6)
+        wanted = F.rms_norm(x, (100,), weight, 1e-6)
+        wrong = float((normed - wanted).abs().max())
     except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
         first_line = str(problem).partition("\n")[0]
         return f"Triton failed: {type(problem).__name__}: {first_line}"
     return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
 
 
-def uses_kernels(x: torch.Tensor) -> bool:
+def uses_kernels(x: Tensor) -> bool:
     """Return whether kernels/ takes the place of torch's operations on this tensor."""
     return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
 
@@ -66,12 +70,12 @@ def describe(device: torch.device | str) -> str:
 
 
 def rms_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    x: Tensor,
+    weight: Tensor,
     eps: float,
-    residual: torch.Tensor | None = None,
+    residual: Tensor | None = None,
     spare_columns: SpareColumns | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the norm of x + residual over the last axis, weighted, and the sum x + residual. Computed in float32.
 
     spare_columns: how many copies of the norm to write, and how many columns to leave free to the right of each, so
@@ -87,7 +91,7 @@ def rms_norm(
     return exact.to(x.dtype) * weight, x
 
 
-def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: SpareColumns | None = None) -> torch.Tensor:
+def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = None) -> Tensor:
     """Return silu(gate) · up (2002.05202). spare_columns: as in `rms_norm`."""
     if uses_kernels(gate_TF):
         from grpo.kernels import swiglu as kernel
@@ -96,7 +100,7 @@ def swiglu(gate_TF: torch.Tensor, up_TF: torch.Tensor, spare_columns: SpareColum
     return F.silu(gate_TF) * up_TF
 
 
-def rotate(x_THE: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
+def rotate(x_THE: Tensor, cos_sin: CosSin | None) -> Tensor:
     """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `cos_sin`, return x."""
     if cos_sin is None:
         return x_THE
@@ -110,15 +114,15 @@ def rotate(x_THE: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
 
 
 def rotate_into_cache(
-    q_BHE: torch.Tensor,
-    k_BKE: torch.Tensor,
-    v_BKE: torch.Tensor,
+    q_BHE: Tensor,
+    k_BKE: Tensor,
+    v_BKE: Tensor,
     cos_sin: CosSin,
-    k_BKSE: torch.Tensor,
-    v_BKSE: torch.Tensor,
-    row_B: torch.Tensor,
-    position_B: torch.Tensor,
-) -> torch.Tensor:
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    row_B: Tensor,
+    position_B: Tensor,
+) -> Tensor:
     """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
 
     row_B: 0 ... B-1, made once for all layers.
@@ -132,9 +136,7 @@ def rotate_into_cache(
     return rotate(q_BHE, cos_sin)
 
 
-def decode_attention(
-    q_BHE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor, lengths_B: torch.Tensor, num_positions: int
-) -> torch.Tensor:
+def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: Tensor, num_positions: int) -> Tensor:
     """Attend from one query per row to the first lengths_B[b] positions, always by the kernel (attention/decode.py)."""
     from grpo.kernels import decode_attention as kernel
 
@@ -142,11 +144,11 @@ def decode_attention(
 
 
 def merge_attention(
-    out_THE: torch.Tensor,
-    lse_HT: torch.Tensor,
-    part_XHE: torch.Tensor,
-    part_lse_HX: torch.Tensor,
-    token_X: torch.Tensor,
+    out_THE: Tensor,
+    lse_HT: Tensor,
+    part_XHE: Tensor,
+    part_lse_HX: Tensor,
+    token_X: Tensor,
 ) -> None:
     """Merge another part into the attention of the tokens `token_X`, in place.
 
@@ -159,8 +161,9 @@ def merge_attention(
         return
     own_HX = lse_HT[:, token_X]
     both_HX = torch.logaddexp(own_HX, part_lse_HX)
-    share, part_share = ((x - both_HX).exp().T[:, :, None] for x in (own_HX, part_lse_HX))
-    merged_XHE = share * out_THE[token_X] + part_share * part_XHE
+    share_XH1 = (own_HX - both_HX).exp().T[:, :, None]
+    part_share_XH1 = (part_lse_HX - both_HX).exp().T[:, :, None]
+    merged_XHE = share_XH1 * out_THE[token_X] + part_share_XH1 * part_XHE
     out_THE.index_copy_(0, token_X, merged_XHE.to(out_THE.dtype))
     lse_HT.index_copy_(1, token_X, both_HX)
 
@@ -169,13 +172,13 @@ def merge_attention(
 
 
 def int8_linear(
-    x_TX: torch.Tensor,
-    q_OI: torch.Tensor,
-    scale_O: torch.Tensor,
-    tail_OR: torch.Tensor,
-    bias_O: torch.Tensor | None,
-    scratch: torch.Tensor | None,
-) -> torch.Tensor:
+    x_TX: Tensor,
+    q_OI: Tensor,
+    scale_O: Tensor,
+    tail_OR: Tensor,
+    bias_O: Tensor | None,
+    scratch: Tensor | None,
+) -> Tensor:
     """Return x [scale q | tail]ᵀ + b. For few rows it is a kernel, which multiplies by the same rounded numbers."""
     if x_TX.dtype in HALF and len(x_TX) <= FEW_ROWS and uses_kernels(x_TX):
         from grpo.kernels import int8_linear as kernel
@@ -185,18 +188,17 @@ def int8_linear(
 
 
 @torch.no_grad()
-def dequantise(
-    q_OI: torch.Tensor, scale_O: torch.Tensor, tail_OR: torch.Tensor, scratch: torch.Tensor | None
-) -> torch.Tensor:
+def dequantise(q_OI: Tensor, scale_O: Tensor, tail_OR: Tensor, scratch: Tensor | None) -> Tensor:
     """Return [scale q | tail] in the dtype of the tail, in the memory of `scratch` if there is some.
 
     On a CPU it works on parts of q, since torch would first convert all of it.
     """
-    (O, I), dtype = q_OI.shape, tail_OR.dtype
-    shape = O, I + tail_OR.shape[1]
+    O, I = q_OI.shape
+    dtype = tail_OR.dtype
+    shape = torch.Size((O, I + tail_OR.shape[1]))
     if scratch is None:
         scratch = torch.empty(shape, dtype=dtype, device=q_OI.device)
-    dense_OX = scratch.view(-1)[: shape[0] * shape[1]].view(shape)
+    dense_OX = scratch.view(-1)[: shape.numel()].view(shape)
     scale_O1 = scale_O[:, None].to(torch.promote_types(dtype, torch.float32))
     size = O if q_OI.is_cuda else max(1, CACHE_BYTES // (8 * I))
     for start in range(0, O, size):
@@ -209,7 +211,7 @@ def dequantise(
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
-def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor:
+def exact_logits(hidden_XD: Tensor, head_VD: Tensor) -> Tensor:
     """Return hidden headᵀ [X, V]: on a GPU in float32, as the product sums it; elsewhere in the inputs' dtype."""
     if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
         return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)
@@ -217,12 +219,12 @@ def exact_logits(hidden_XD: torch.Tensor, head_VD: torch.Tensor) -> torch.Tensor
 
 
 def draw_tokens(
-    logits_BV: torch.Tensor,
-    seed_B: torch.Tensor,
-    count_B: torch.Tensor,
+    logits_BV: Tensor,
+    seed_B: Tensor,
+    count_B: Tensor,
     params: SamplingParams,
-    record: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> torch.Tensor:
+    record: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
     """Draw a token per row with the uniforms of (seed, tokens so far), and return it.
 
     record: three tensors [B, X] of equal strides; column count_B takes the token, its log-prob and the cut
@@ -241,9 +243,7 @@ def draw_tokens(
     return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)
 
 
-def write_drawn(
-    drawn: tuple[torch.Tensor, ...], count_B: torch.Tensor, record: tuple[torch.Tensor, ...]
-) -> torch.Tensor:
+def write_drawn(drawn: tuple[Tensor, ...], count_B: Tensor, record: tuple[Tensor, ...]) -> Tensor:
     """Write token, log-prob and cut of each row to the record of `draw_tokens`, and return the token."""
     for values_BX, value_B in zip(record, drawn, strict=True):
         values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX.dtype))
@@ -251,12 +251,12 @@ def write_drawn(
 
 
 def log_softmax_rows(
-    logits_XV: torch.Tensor,
-    targets_X: torch.Tensor,
+    logits_XV: Tensor,
+    targets_X: Tensor,
     temperature: float,
     slope_dtype: torch.dtype | None,
-    cut_X: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    cut_X: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log-prob of the target [X], entropy [X], and onehot - softmax [X, V] in `slope_dtype` of each row.
 
     logits_XV: before the division by the temperature; onehot - softmax overwrites them, unless slope_dtype is None.
@@ -277,24 +277,26 @@ def log_softmax_rows(
     scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
-        target_X1, cut_X1 = targets_X[part, None], None if cut_X is None else cut_X[part, None]
+        target_X1 = targets_X[part, None]
+        cut_X1 = None if cut_X is None else cut_X[part, None]
         spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, scratch_2XV)
         logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
         p_XV = torch.exp(logp_XV, out=spare_XV)
         kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
         entropy_X[part] = -torch.linalg.vecdot(p_XV, kept_XV)
         if slope_dtype:
-            logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, torch.ones_like(p_XV[:, :1]))
+            onehot_X1 = torch.ones_like(p_XV[:, :1])
+            logits_XV[part] = p_XV.neg_().scatter_add_(1, target_X1, onehot_X1)
     return logp_X, entropy_X, logits_XV.to(slope_dtype) if slope_dtype else None
 
 
 def _log_softmax(
-    logits_XV: torch.Tensor,
-    target_X1: torch.Tensor,
+    logits_XV: Tensor,
+    target_X1: Tensor,
     temperature: float,
-    cut_X1: torch.Tensor | None,
-    scratch_2XV: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    cut_X1: Tensor | None,
+    scratch_2XV: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Normalise over the vocabulary, or over what the cut leaves of it. Return free memory, and the log-softmax.
 
     scratch_2XV: holds both.
@@ -307,4 +309,5 @@ def _log_softmax(
     if cut_X1 is None:
         return scaled_XV, logp_XV
     dropped_XV = (logp_XV < cut_X1).scatter_(1, target_X1, False)  # a drawn token was kept
-    return logp_XV, torch.log_softmax(logp_XV.masked_fill_(dropped_XV, NO_CUT), dim=-1, out=scaled_XV)
+    logp_XV.masked_fill_(dropped_XV, NO_CUT)
+    return logp_XV, torch.log_softmax(logp_XV, dim=-1, out=scaled_XV)

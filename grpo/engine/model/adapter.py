@@ -118,7 +118,8 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
     """Return A and s B of every adapted projection; ValueError if the tensors are not such pairs."""
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
-        module, _, half = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default").rpartition(".")
+        name = key.removeprefix(PREFIX).removesuffix(".weight").removesuffix(".default")
+        module, _, half = name.rpartition(".")
         halves.setdefault(module, {})[half] = tensor.float()
     modules = {module.removesuffix(".base_layer") for module in halves}
     if foreign := sorted(module for module in modules if module.rpartition(".")[2] not in ALL_PROJECTIONS):
@@ -132,9 +133,10 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
         for module, found in halves.items():
             A, B = found["lora_A"], found["lora_B"]
             scale = _scale(config, module, A.shape[0])
-            pairs[module] = A, scale * B
-            if not pairs[module][1].isfinite().all():
+            scaled_B = scale * B
+            if not scaled_B.isfinite().all():
                 raise ValueError(f"{module} is scaled by {scale}, and is not finite then")
+            pairs[module] = A, scaled_B
     return pairs
 
 
@@ -144,7 +146,7 @@ def _is_pair(found: dict[str, torch.Tensor]) -> bool:
         return False
     A, B = found["lora_A"], found["lora_B"]
     fits = A.dim() == B.dim() == 2 and A.shape[0] == B.shape[1] > 0
-    return fits and all(bool(half.isfinite().all()) for half in (A, B))
+    return fits and bool(A.isfinite().all() and B.isfinite().all())
 
 
 def _scale(config: dict, module: str, rank: int) -> float:
@@ -161,9 +163,12 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
 
     checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
     """
-    weights = {module: linear.base(part)[0] for module, (linear, part) in projections(model).items()}
-    shard, splits = model.build.shard, {}
-    for module, weight in weights.items():
+    shard = model.build.shard
+    weights: dict[str, torch.Tensor | Int8Rows] = {}
+    splits: dict[str, Split | None] = {}
+    for module, (linear, part) in projections(model).items():
+        weight, _ = linear.base(part)
+        weights[module] = weight
         splits[module] = split_of(model, f"{module}.weight", weight)
     for module, (A, B) in adapter.pairs.items():
         here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, splits.get(module)))
@@ -207,13 +212,18 @@ def trained_adapter(
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
         if isinstance(linear, LoraLinear) and part in linear.rank_slices:
-            split = split_of(model, f"{module}.weight", linear.base(part)[0])
+            weight, _ = linear.base(part)
+            split = split_of(model, f"{module}.weight", weight)
             A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
-            stack.append((A.detach().float().cpu(), linear.lora.scale * B.detach().float().cpu()))
+            scaled_B = linear.lora.scale * B.detach().float().cpu()
+            stack.append((A.detach().float().cpu(), scaled_B))
         if stack:
-            pairs[module] = torch.cat([A for A, _ in stack]), torch.cat([B for _, B in stack], dim=1)
+            joint_A = torch.cat([A for A, _ in stack])
+            joint_B = torch.cat([B for _, B in stack], dim=1)
+            pairs[module] = joint_A, joint_B
     layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
-    return Adapter(pairs, base_model, base_revision, None if len(layers) == len(model.blocks) else tuple(layers))
+    is_whole = len(layers) == len(model.blocks)
+    return Adapter(pairs, base_model, base_revision, None if is_whole else tuple(layers))
 
 
 def _halves(
@@ -222,7 +232,9 @@ def _halves(
     """Take or join the half that the shards share: B if they share the projection's outputs, A if its inputs."""
     if split is None:
         return A, B
-    return (A, change(B, split)) if split.dim == 0 else (change(A, split), B)
+    if split.dim == 0:
+        return A, change(B, split)
+    return change(A, split), B
 
 
 def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None, dropout: float = 0.0) -> None:
@@ -249,6 +261,7 @@ def save_adapter(adapter: Adapter, folder: Path, lora_alpha: float | None = None
     tensors = {}
     for module, (A, B) in adapter.pairs.items():
         for name, half in (("lora_A", A), ("lora_B", B / scale)):
-            tensors[f"{PREFIX}{module}.{name}.weight"] = finite(f"{name} of {module}", half, half.dtype).contiguous()
+            checked = finite(f"{name} of {module}", half, half.dtype)
+            tensors[f"{PREFIX}{module}.{name}.weight"] = checked.contiguous()
     save_tensors(tensors, folder / WEIGHTS_FILE)
     write_json(folder / CONFIG_FILE, config)

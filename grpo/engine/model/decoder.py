@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from grpo.base.errors import PREFLIGHT, UserError
@@ -19,7 +19,8 @@ from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin
 from grpo.engine.model.build import Build, ModuleList, for_layer, make_weight
 from grpo.engine.model.int8_weight import share_scratch
-from grpo.engine.model.lora import POLICY, JointLinear, Linear, LoraLinear, Mode, make_linear
+from grpo.engine.model.joint_linear import JointLinear
+from grpo.engine.model.lora import POLICY, Linear, LoraLinear, Mode, make_linear
 from grpo.engine.model.master_weight import MasterWeight
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.residual import Residual
@@ -27,7 +28,7 @@ from grpo.engine.model.rope import cos_sin_tables
 
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
 # values if it has a cache, and decides which token sees which.
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, CosSin], torch.Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, CosSin], Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,16 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, eps: float, build: Build):
         super().__init__()
-        self.weight, self.eps = make_weight(build, width), eps
+        self.weight = make_weight(build, width)
+        self.eps = eps
 
-    def forward(self, x: torch.Tensor | Residual) -> torch.Tensor:
+    def forward(self, x: Tensor | Residual) -> Tensor:
         if isinstance(x, Residual):
             return x.normed(self.add_and_norm)
-        return ops.rms_norm(x, self.weight(), self.eps)[0]
+        normed, _ = ops.rms_norm(x, self.weight(), self.eps)
+        return normed
 
-    def add_and_norm(self, x: torch.Tensor, added: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def add_and_norm(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the norm of x + added, and that sum."""
         return ops.rms_norm(x, self.weight(), self.eps, added)
 
@@ -60,7 +63,7 @@ class RMSNorm(nn.Module):
 class SwiGLU(nn.Module):
     """silu(gate) · up (2002.05202)."""
 
-    def forward(self, gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+    def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
         return ops.swiglu(gate_TF, up_TF)
 
 
@@ -72,23 +75,26 @@ class Attention(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
-        self.head_dim, self.shard, self.layer = c.head_dim, build.shard, layer
-        sizes = {
-            "q_proj": c.num_heads * c.head_dim,
-            "k_proj": c.num_kv_heads * c.head_dim,
-            "v_proj": c.num_kv_heads * c.head_dim,
-        }
+        self.layer = layer
+        self.head_dim = c.head_dim
+        self.shard = build.shard
+        q_width = c.num_heads * c.head_dim
+        kv_width = c.num_kv_heads * c.head_dim
+        sizes = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
         self.qkv = JointLinear(c.hidden_size, sizes, c.qkv_bias, build)
-        self.o = make_linear(c.num_heads * c.head_dim, {"o_proj": c.hidden_size}, c.o_bias, build)
+        self.o = make_linear(q_width, {"o_proj": c.hidden_size}, c.o_bias, build)
         self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
 
-    def forward(self, x_TD: torch.Tensor, this_pass: Pass) -> torch.Tensor:
-        parts = self.qkv(self.shard.spread(x_TD), this_pass.mode)
+    def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
+        x_TD = self.shard.spread(x_TD)
+        parts = self.qkv(x_TD, this_pass.mode)
         q_THE, k_TKE, v_TKE = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
-        q_THE, k_TKE = self.q_norm(q_THE), self.k_norm(k_TKE)
+        q_THE = self.q_norm(q_THE)
+        k_TKE = self.k_norm(k_TKE)
         out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
-        return self.shard.collect(self.o(out_THE.flatten(1), this_pass.mode))
+        out_TD = self.o(out_THE.flatten(1), this_pass.mode)
+        return self.shard.collect(out_TD)
 
 
 class MLP(nn.Module):
@@ -102,9 +108,11 @@ class MLP(nn.Module):
         self.activation = SwiGLU()
         self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
-    def forward(self, x_TD: torch.Tensor, mode: Mode) -> torch.Tensor:
-        gate_TF, up_TF = self.gate_up(self.shard.spread(x_TD), mode)
-        return self.shard.collect(self.down(self.activation(gate_TF, up_TF), mode))
+    def forward(self, x_TD: Tensor, mode: Mode) -> Tensor:
+        x_TD = self.shard.spread(x_TD)
+        gate_TF, up_TF = self.gate_up(x_TD, mode)
+        hidden_TF = self.activation(gate_TF, up_TF)
+        return self.shard.collect(self.down(hidden_TF, mode))
 
 
 class Block(nn.Module):
@@ -112,7 +120,8 @@ class Block(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
-        self.attention, self.mlp = Attention(c, build, layer), MLP(c, build)
+        self.attention = Attention(c, build, layer)
+        self.mlp = MLP(c, build)
         self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
@@ -122,8 +131,13 @@ class Block(nn.Module):
             return x + _recomputed(lambda x_TD: self.mlp(self.mlp_norm(x_TD), this_pass.mode), x.sum())
         return x + self.mlp(self.mlp_norm(x), this_pass.mode)
 
+    def recomputed(self, x: Residual, this_pass: Pass) -> Residual:
+        """Compute the layer, and keep one tensor of it for the backward pass."""
+        x_TD = _recomputed(lambda x_TD: self(Residual(x_TD), this_pass).sum(), x.sum())
+        return Residual(x_TD)
 
-def _recomputed(function: Callable[..., torch.Tensor], *arguments: torch.Tensor) -> torch.Tensor:
+
+def _recomputed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
     """Call the function without keeping its activations; the backward pass computes them again."""
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
@@ -150,47 +164,49 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
-        self.config, self.build, self.recompute = config, build, "none"
-        self.shard_config = own = config.of_shard(build.shard.world)
         check_layers(build, config.num_layers)
+        own = config.of_shard(build.shard.world)
+        self.config = config
+        self.shard_config = own
+        self.build = build
+        self.recompute = "none"
         self.embedding = make_weight(build, own.vocab_size, config.hidden_size)
-        self.blocks = ModuleList(Block(own, for_layer(build, number), number) for number in range(config.num_layers))
+        numbers = range(config.num_layers)
+        self.blocks = ModuleList(Block(own, for_layer(build, number), number) for number in numbers)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else make_weight(build, own.vocab_size, config.hidden_size)
-        self.tables: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.tables: tuple[Tensor, Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
         share_scratch(self)
 
-    def forward(
-        self, ids_T: torch.Tensor, positions_T: torch.Tensor, attend: Attend, mode: Mode = POLICY
-    ) -> torch.Tensor:
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, mode: Mode = POLICY) -> Tensor:
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         cos_SE, sin_SE = self._cos_sin()
-        cos_sin = cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
-        this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
+        cos_T1E = cos_SE[positions_T][:, None]
+        sin_T1E = sin_SE[positions_T][:, None]
+        this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
         x = Residual(self._embed(ids_T))
         for block in self.blocks:
-            if recompute == "all":  # one tensor per layer is kept
-                x = Residual(_recomputed(lambda x_TD, block=block: block(Residual(x_TD), this_pass).sum(), x.sum()))
-            else:
-                x = block(x, this_pass)
+            x = block.recomputed(x, this_pass) if recompute == "all" else block(x, this_pass)
         return self.norm(x)
 
-    def head(self) -> torch.Tensor:
+    def head(self) -> Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
         return self.embedding() if self.untied_head is None else self.untied_head()
 
-    def _embed(self, ids_T: torch.Tensor) -> torch.Tensor:
+    def _embed(self, ids_T: Tensor) -> Tensor:
         """Look up the embeddings of tokens. A shard has some of them, and 0 for the others; then all shards add up."""
         shard = self.build.shard
         if shard.world == 1:
             return F.embedding(ids_T, self.embedding())
-        own_T = ids_T - shard.part(self.config.vocab_size).start
-        is_here_T1 = ((own_T >= 0) & (own_T < self.shard_config.vocab_size))[:, None]
-        found_TD = F.embedding(own_T.clamp(0, self.shard_config.vocab_size - 1), self.embedding())
-        return shard.collect(found_TD.where(is_here_T1, 0.0))
+        size = self.shard_config.vocab_size
+        place_T = ids_T - shard.part(self.config.vocab_size).start
+        is_here_T = (place_T >= 0) & (place_T < size)
+        found_TD = F.embedding(place_T.clamp(0, size - 1), self.embedding())
+        own_TD = found_TD.where(is_here_T[:, None], 0.0)
+        return shard.collect(own_TD)
 
     def linears(self) -> Iterator[Linear]:
         return (module for module in self.modules() if isinstance(module, Linear))
@@ -204,7 +220,7 @@ class Decoder(nn.Module):
             if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()
 
-    def _cos_sin(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:
             c, build = self.config, self.build
             self.tables = cos_sin_tables(c.rope_settings, c.head_dim, c.max_positions, build.dtype, build.device)

@@ -1,9 +1,9 @@
 """Where each trained parameter lies in one flat buffer, and the buffer that one process would have for all shards."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grpo.engine.device.shard import Shard, Split
 from grpo.engine.model.slices import PARTIAL, SAME, Share
@@ -31,29 +31,50 @@ class FlatLayout:
         starts = {}
         for parameter, share in sorted(share_of.items(), key=_sort_key):
             place = slice(self.size, self.size + parameter.numel())
-            starts[parameter], self.size = place.start, place.stop
+            starts[parameter] = place.start
+            self.size = place.stop
             if not _is_vector(parameter):
                 self.decayed = place.stop
             if share == SAME:
                 _extend(self.alike, place)
-            _extend(self.split if isinstance(share, Split) else self.summed, place)
+            if isinstance(share, Split):
+                _extend(self.split, place)
+            else:
+                _extend(self.summed, place)
         self.starts = [starts[parameter] for parameter in self.parameters]
         self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
         self.size += -self.size % num_parts
 
-    def flatten(self) -> torch.Tensor:
+    def flatten(self) -> Tensor:
         """Return a buffer with the values of the parameters."""
         flat = self.parameters[0].data.new_zeros(self.size)
         for view, parameter in zip(self.views(flat), self.parameters, strict=True):
             view.copy_(parameter.data)
         return flat
 
-    def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
+    def views(self, flat: Tensor) -> Iterator[Tensor]:
         """Yield the part of a buffer that belongs to each parameter, in the parameter's shape."""
         for start, shape in zip(self.starts, self.shapes, strict=True):
-            yield flat[start : start + shape.numel()].view(shape)
+            piece = flat[start : start + shape.numel()]
+            yield piece.view(shape)
 
-    def join(self, flat: torch.Tensor, shard: Shard) -> torch.Tensor | None:
+    def sum_over_shards(self, grad: Tensor, own: slice, shard: Shard) -> None:
+        """Sum, in a gradient, what all shards have of the same parameters. All shards must call it.
+
+        All shards have computed the gradient of SAME parameters. Only the first shard's is used, so that the shards'
+        weights stay equal bit for bit. own: the part of the buffer that this process updates.
+        """
+        if shard.rank:
+            for place in self.alike:
+                grad[overlap(place, own)] = 0
+        for place in self.summed:
+            shard.sum_(grad[overlap(place, own)])
+
+    def squares(self, grad: Tensor, own: slice) -> tuple[float, float]:
+        """Return the sums of the squares of a gradient within `own`: in split parameters, and in all others."""
+        return _square(grad, own, self.split), _square(grad, own, self.summed)
+
+    def join(self, flat: Tensor, shard: Shard) -> Tensor | None:
         """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
         joined = []
         for view, split in zip(self.views(flat), self.splits, strict=True):
@@ -64,13 +85,15 @@ class FlatLayout:
 
     def groups(self, shard: Shard) -> list[slice]:
         """Return where matrices and vectors lie in the buffer of one process. A kind that is missing has no slice."""
-        shapes = self._whole_shapes(shard)
-        size = sum(shape.numel() for shape in shapes)
-        decayed = sum(shape.numel() for shape in shapes if len(shape) >= 2)
+        decayed = size = 0
+        for shape in self._whole_shapes(shard):
+            size += shape.numel()
+            if len(shape) >= 2:
+                decayed += shape.numel()
         places = slice(0, decayed), slice(decayed, size)
         return [place for place in places if place.start < place.stop]
 
-    def take(self, whole: torch.Tensor, shard: Shard) -> torch.Tensor:
+    def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
         if shard.world == 1 and len(whole) == self.size:
             return whole
@@ -78,11 +101,12 @@ class FlatLayout:
         pieces = whole.split([shape.numel() for shape in shapes])
         flat = whole.new_zeros(self.size)
         for view, piece, shape, split in zip(self.views(flat), pieces, shapes, self.splits, strict=True):
-            view.copy_(shard.take(piece.view(shape), split))
+            own = shard.take(piece.view(shape), split)
+            view.copy_(own)
         return flat
 
     def _whole_shapes(self, shard: Shard) -> list[torch.Size]:
-        return [shard.whole_shape(shape, split) for shape, split in zip(self.shapes, self.splits, strict=True)]
+        return list(map(shard.whole_shape, self.shapes, self.splits))
 
 
 def _is_vector(parameter: nn.Parameter) -> bool:
@@ -99,6 +123,15 @@ def _extend(places: list[slice], place: slice) -> None:
     if places and places[-1].stop == place.start:
         place = slice(places.pop().start, place.stop)
     places.append(place)
+
+
+def _square(grad: Tensor, own: slice, places: Sequence[slice]) -> float:
+    """Return the sum of the squares of a gradient in these places, as far as they are in `own`."""
+    square = 0.0
+    for place in places:
+        mine = grad[overlap(place, own)]
+        square += float(torch.linalg.vector_norm(mine, dtype=torch.float64)) ** 2
+    return square
 
 
 def overlap(a: slice, b: slice) -> slice:

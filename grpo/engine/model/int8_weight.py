@@ -43,7 +43,8 @@ class Int8Rows:
     def copy_(self, weight_OI: torch.Tensor) -> None:
         """Set W to this matrix, rounded to the nearest steps of each row. All of `inputs` call it together."""
         exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
-        scale_O = self.inputs.stack(exact_OI.abs().amax(dim=1)).amax(dim=0) / STEPS
+        largest_O = exact_OI.abs().amax(dim=1)
+        scale_O = self.inputs.stack(largest_O).amax(dim=0) / STEPS
         self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
         self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
 

@@ -111,8 +111,15 @@ def make_plan(
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
     left -= num_sequences * longest * kv_bytes_per_token(model)
-    keys = config.max_tokens_per_micro_batch, config.gradient_checkpointing
-    budget = choose_budget(model, longest, left, *keys, kind, config.kernels == "auto")
+    budget = choose_budget(
+        model,
+        longest,
+        left,
+        max_tokens=config.max_tokens_per_micro_batch,
+        checkpointing=config.gradient_checkpointing,
+        kind=kind,
+        kernels=config.kernels == "auto",
+    )
     needed = account(model, num_sequences, longest, budget, reference, num_replicas)
     return Plan(num_sequences, budget, needed, size)
 
@@ -134,7 +141,8 @@ def account(
 
     The prepacked weights that a CPU keeps while it samples are not counted.
     """
-    weights, trained = (sum(tensor.nbytes for tensor in some) for some in (model.buffers(), model.parameters()))
+    weights = sum(tensor.nbytes for tensor in model.buffers())
+    trained = sum(tensor.nbytes for tensor in model.parameters())
     if reference is not None and reference is not model:
         weights += sum(tensor.nbytes for tensor in reference.buffers())
     return Account(
@@ -151,13 +159,19 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
 
     A linear keeps its input if its weights are trained, and x Aᵀ if it has an adapter.
     """
-    config, lora, item = model.shard_config, model.build.lora, model.build.dtype.itemsize
-    exact, width, mlp_width = max(item, 4), config.hidden_size, config.intermediate_size
+    config, lora = model.shard_config, model.build.lora
+    item = model.build.dtype.itemsize
+    exact = max(item, 4)
+    width, mlp_width = config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
 
     def linear(input_width: int, *parts: str) -> int:
-        num_adapted = sum(part in lora.targets for part in parts) if lora else 0
-        return item * (input_width * (lora is None or num_adapted > 0) + num_adapted * (lora.rank if lora else 0))
+        if lora is None:
+            return item * input_width
+        num_adapted = sum(part in lora.targets for part in parts)
+        if num_adapted == 0:
+            return 0
+        return item * (input_width + num_adapted * lora.rank)
 
     # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
     norm = item * width + 4 if fused else exact * width
@@ -178,7 +192,9 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
     Below the first layer with an adapter nothing has a gradient, and nothing is kept.
     Where shards share the model, their terms of a sum may take more than these gradients.
     """
-    config, item, num_shards = model.shard_config, model.build.dtype.itemsize, model.build.shard.world
+    config = model.shard_config
+    item = model.build.dtype.itemsize
+    num_shards = model.build.shard.world
     attention, mlp, once = kept_bytes_per_token(model, fused)
     layer_input = item * config.hidden_size
     per_layer = {"none": attention + mlp, "mlp": attention + layer_input, "all": layer_input}
@@ -186,13 +202,15 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
     gradients = 5 * item * config.intermediate_size
     terms = (num_shards * item + 2 * max(item, 4)) * config.hidden_size if num_shards > 1 else 0
     first = min(model.build.lora.layers or (0,)) if model.build.lora else 0
-    return (config.num_layers - first) * per_layer[recompute] + once + again[recompute] + max(gradients, terms)
+    kept = (config.num_layers - first) * per_layer[recompute] + once
+    return kept + again[recompute] + max(gradients, terms)
 
 
 def logits_bytes_per_row(model: Decoder) -> int:
     """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
-    item, copies = model.build.dtype.itemsize, 2 if model.build.shard.world == 1 else 4
-    return model.shard_config.vocab_size * (item + copies * max(item, 4))
+    item = model.build.dtype.itemsize
+    num_copies = 2 if model.build.shard.world == 1 else 4
+    return model.shard_config.vocab_size * (item + num_copies * max(item, 4))
 
 
 def kv_bytes_per_token(model: Decoder) -> int:
@@ -244,7 +262,9 @@ def choose_budget(
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:
     """Choose how many sequences to decode together: as many as wanted, if the cache fits into half of `free`."""
-    return max(1, min(wanted, int(0.5 * free / (positions * kv_bytes_per_token(model)))))
+    bytes_per_sequence = positions * kv_bytes_per_token(model)
+    fitting = int(0.5 * free / bytes_per_sequence)
+    return max(1, min(wanted, fitting))
 
 
 def halve(budget: Budget, longest: int) -> Budget | None:

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grpo.engine.device import ops
 from grpo.engine.device.products import SpareColumns, append_product, prepack
-from grpo.engine.model.decoder import Decoder, RMSNorm
+from grpo.engine.model.decoder import Block, Decoder, RMSNorm
 from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense, frozen_linear
+from grpo.engine.model.joint_linear import JointLinear, SeparateLoraLinear
 from grpo.engine.model.lora import POLICY, Linear, LoraLinear, Mode
 from grpo.engine.model.residual import Residual
 
@@ -28,7 +29,7 @@ Layer = TypeVar("Layer", bound=Linear)
 
 
 @contextmanager
-def sampling_forms(model: Decoder) -> Iterator[torch.Tensor]:
+def sampling_forms(model: Decoder) -> Iterator[Tensor]:
     """Give the layers of a model their sampling forms for the `with` block, in which its weights must not change.
 
     Yields the packed head [V, D]. Frozen weights without an adapter stay packed afterwards, for the next time.
@@ -37,15 +38,7 @@ def sampling_forms(model: Decoder) -> Iterator[torch.Tensor]:
     head = model.untied_head or model.embedding
     try:
         for block in model.blocks:
-            attention, mlp = block.attention, block.mlp
-            for joint, norm in ((attention.qkv, "attention_norm"), (mlp.gate_up, "mlp_norm")):
-                forms = [places.put(joint.linears, str(n), form_of(module)) for n, module in enumerate(joint.linears)]
-                if len(forms) == 1 and forms[0].spare_columns:
-                    places.put(block, norm, SparingNorm(getattr(block, norm), forms[0].spare_columns))
-            places.put(attention, "o", form_of(attention.o))
-            down = places.put(mlp, "down", form_of(mlp.down))
-            if down.spare_columns:
-                places.put(mlp, "activation", SparingSwiGLU(down.spare_columns))
+            _put_forms(places, block)
         yield head.prepack()
     finally:
         places.restore()
@@ -70,13 +63,39 @@ class _Places:
             setattr(owner, name, module)
 
 
+def _put_forms(places: _Places, block: Block) -> None:
+    """Give the layers of a block their forms, and the norms and the activation before them room for x Aᵀ."""
+    _put_joint_form(places, block, "attention_norm", block.attention.qkv)
+    places.put(block.attention, "o", form_of(block.attention.o))
+    _put_joint_form(places, block, "mlp_norm", block.mlp.gate_up)
+    down = places.put(block.mlp, "down", form_of(block.mlp.down))
+    if down.spare_columns:
+        places.put(block.mlp, "activation", SparingSwiGLU(down.spare_columns))
+
+
+def _put_joint_form(places: _Places, block: Block, norm: str, joint: JointLinear) -> None:
+    """Give several projections their forms. norm: the name of the norm whose output is their input."""
+    forms = []
+    for number, module in enumerate(joint.linears):
+        form = places.put(joint.linears, str(number), form_of(module))
+        forms.append(form)
+    if len(forms) == 1 and forms[0].spare_columns:
+        sparing = SparingNorm(getattr(block, norm), forms[0].spare_columns)
+        places.put(block, norm, sparing)
+
+
 def form_of(module: Linear) -> "PackedLinear":
     """Return the sampling form of a layer."""
     if not isinstance(module, LoraLinear):
         return PackedLinear(module)
     weight = module.weight
-    is_merged = not isinstance(weight, Int8Weight) and weight.value.dtype == torch.float32
-    return MergedLinear(module) if is_merged and weight.value.device.type == "cpu" else PackedLoraLinear(module)
+    if not isinstance(weight, Int8Weight):
+        is_on_cpu = weight.value.device.type == "cpu"
+        if is_on_cpu and weight.value.dtype == torch.float32:
+            return MergedLinear(module)
+    if isinstance(module, SeparateLoraLinear):
+        return PackedSeparateLinear(module)
+    return PackedLoraLinear(module)
 
 
 class PackedLinear(nn.Module, Generic[Layer]):
@@ -91,17 +110,16 @@ class PackedLinear(nn.Module, Generic[Layer]):
         self.pack()
 
     def pack(self) -> None:
-        self.packed: torch.Tensor | Int8Rows = self.module.weight.prepack()
+        self.packed: Tensor | Int8Rows = self.module.weight.prepack()
 
-    def forward(self, x_TI: torch.Tensor, mode: Mode = POLICY) -> torch.Tensor:
-        outputs = self.products(x_TI) if mode.use_adapter else self.module.products(x_TI, mode)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+    def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
+        return self.product(x_TI) if mode.use_adapter else self.module(x_TI, mode)
 
-    def forward_parts(self, x_TI: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, ...]:
-        return self.module.split(self.products(x_TI) if mode.use_adapter else self.module.products(x_TI, mode))
+    def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
+        return self.module.split(self(x_TI, mode))
 
-    def products(self, x_TI: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (frozen_linear(x_TI, self.packed, self.module.added_bias()),)
+    def product(self, x_TI: Tensor) -> Tensor:
+        return frozen_linear(x_TI, self.packed, self.module.added_bias())
 
 
 class MergedLinear(PackedLinear[LoraLinear]):
@@ -112,20 +130,43 @@ class MergedLinear(PackedLinear[LoraLinear]):
 
 
 class PackedLoraLinear(PackedLinear[LoraLinear]):
-    """Eq. 15 with A and each [W | s B] packed.
+    """Eq. 15 with A and [W | s B] packed.
 
     spare_columns: how many copies of its input, and how many columns to the right of each, spare it copying x.
     """
 
     def pack(self) -> None:
-        module, weights = self.module, self.module.weights()
-        self.weights = [weight if isinstance(weight, Int8Rows) else prepack(weight) for weight in weights]
-        self.A_RI = prepack(module.A.value)
-        self.spare_columns = len(module.product_rows), module.num_columns
+        self.packed = _packed(self.module.weight.all_rows())
+        self.A_RI = prepack(self.module.A.value)
+        self.spare_columns = 1, len(self.module.A.value)
 
-    def products(self, x_TI: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def product(self, x_TI: Tensor) -> Tensor:
+        (augmented_TX,) = append_product(x_TI, self.A_RI)
+        return frozen_linear(augmented_TX, self.packed, self.module.added_bias())  # Eq. 15
+
+
+class PackedSeparateLinear(PackedLinear[SeparateLoraLinear]):
+    """Eq. 15 with A and each part's [W | s B] packed."""
+
+    def pack(self) -> None:
+        module = self.module
+        self.weights = [_packed(module.weight.all_rows(rows)) for rows in module.out_slices.values()]
+        self.A_RI = prepack(module.A.value)
+        self.spare_columns = len(self.weights), module.lora.rank
+
+    def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
+        return torch.cat(self.forward_parts(x_TI, mode), dim=-1)
+
+    def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
+        if not mode.use_adapter:
+            return self.module.forward_parts(x_TI, mode)
         inputs = append_product(x_TI, self.A_RI, len(self.weights))
-        return self.module.multiply(inputs, self.weights)  # Eq. 15
+        return tuple(map(frozen_linear, inputs, self.weights, self.module.biases()))  # Eq. 15
+
+
+def _packed(weight: Tensor | Int8Rows) -> Tensor | Int8Rows:
+    """Pack a weight, unless it is in 8 bits: a packed copy would take the memory that 8 bits save."""
+    return weight if isinstance(weight, Int8Rows) else prepack(weight)
 
 
 class SparingNorm(nn.Module):
@@ -135,7 +176,7 @@ class SparingNorm(nn.Module):
         super().__init__()
         self.norm, self.spare_columns = norm, spare_columns
 
-    def forward(self, x: Residual) -> torch.Tensor:
+    def forward(self, x: Residual) -> Tensor:
         weight_D, eps = self.norm.weight(), self.norm.eps
         return x.normed(lambda x_TD, added_TD: ops.rms_norm(x_TD, weight_D, eps, added_TD, self.spare_columns))
 
@@ -147,14 +188,18 @@ class SparingSwiGLU(nn.Module):
         super().__init__()
         self.spare_columns = spare_columns
 
-    def forward(self, gate_TF: torch.Tensor, up_TF: torch.Tensor) -> torch.Tensor:
+    def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
         return ops.swiglu(gate_TF, up_TF, self.spare_columns)
 
 
-def merge(module: LoraLinear) -> torch.Tensor:
-    """Return W + s B A, [O, I], for all products together."""
-    base_OI, sB_OX = dense(module.weight.base_rows()), module.weight.tail_rows()
+def merge(module: LoraLinear) -> Tensor:
+    """Return W + s B A, [O, I]."""
+    base_OI = dense(module.weight.base_rows())
+    A_RI = module.A.value
     merged_OI = torch.empty_like(base_OI, memory_format=torch.contiguous_format)
-    for rows, A_XI in zip(module.product_rows, module.A.value.split(module.num_columns), strict=True):
-        torch.addmm(base_OI[rows], sB_OX[rows], A_XI, out=merged_OI[rows])
+    if not isinstance(module, SeparateLoraLinear):
+        return torch.addmm(base_OI, module.weight.tail_rows(), A_RI, out=merged_OI)
+    for part, rows in module.out_slices.items():
+        A_XI = A_RI[module.rank_slices[part]]
+        torch.addmm(base_OI[rows], module.scaled_B(part), A_XI, out=merged_OI[rows])
     return merged_OI

@@ -19,13 +19,19 @@ def split_of(model: Decoder, name: str, part: torch.Tensor | Int8Rows) -> Split 
 
     name: Hugging Face's. part: what this shard has of it, or a tensor of that shape.
     """
-    num_shards, projection = model.build.shard.world, name.split(".")[-2]
-    if num_shards > 1 and projection in ("embed_tokens", "lm_head"):
-        return Split(0, (model.config.vocab_size,))
-    if num_shards == 1 or projection not in ALL_PROJECTIONS:
+    num_shards = model.build.shard.world
+    projection = name.split(".")[-2]
+    if num_shards == 1:
         return None
-    dim = int(projection in SPLIT_BY_INPUTS)
-    return Split(dim, (part.shape[dim] * num_shards,)) if dim < len(part.shape) else None
+    if projection in ("embed_tokens", "lm_head"):
+        return Split(0, (model.config.vocab_size,))
+    if projection not in ALL_PROJECTIONS:
+        return None
+    dim = 1 if projection in SPLIT_BY_INPUTS else 0
+    if dim == len(part.shape):
+        return None  # a bias of projections that are split by their inputs
+    size = part.shape[dim] * num_shards
+    return Split(dim, (size,))
 
 
 def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
@@ -33,11 +39,13 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     shares: dict[nn.Parameter, Share] = dict.fromkeys(model.parameters(), SAME)
     if model.build.shard.world == 1:
         return shares
-    for weight in filter(None, (model.embedding, model.untied_head)):
-        shares |= dict.fromkeys(weight.parameters(), Split(0, (model.config.vocab_size,)))
-    for block in model.blocks:
-        for norm in (block.attention.q_norm, block.attention.k_norm):  # every shard norms its own heads
-            shares |= dict.fromkeys(norm.parameters(), PARTIAL)
+    by_token = Split(0, (model.config.vocab_size,))
+    shares |= dict.fromkeys(model.embedding.parameters(), by_token)
+    if model.untied_head:
+        shares |= dict.fromkeys(model.untied_head.parameters(), by_token)
+    for block in model.blocks:  # every shard norms its own heads
+        shares |= dict.fromkeys(block.attention.q_norm.parameters(), PARTIAL)
+        shares |= dict.fromkeys(block.attention.k_norm.parameters(), PARTIAL)
     for linear in model.linears():
         for name, parameter in linear.named_parameters():
             shares[parameter] = _share(linear, name, parameter, model.build.shard.world)
@@ -51,18 +59,22 @@ def _share(linear: Linear, name: str, parameter: nn.Parameter, num_shards: int) 
     """
     kind = name.partition(".")[0]
     if linear.inputs.world > 1:
-        is_split = kind in ("weight", "A")
-        return Split(1, (parameter.shape[1] * num_shards,)) if is_split else PARTIAL
+        if kind not in ("weight", "A"):
+            return PARTIAL
+        return Split(1, (parameter.shape[1] * num_shards,))
     if kind == "A":
         return PARTIAL
-    sizes = [len(parameter)] if kind == "B" else [rows.stop - rows.start for rows in linear.out_slices.values()]
+    if kind == "B":
+        return Split(0, (len(parameter) * num_shards,))
+    sizes = [rows.stop - rows.start for rows in linear.out_slices.values()]
     return Split(0, tuple(size * num_shards for size in sizes))
 
 
 def whole_parameters(model: Decoder) -> list[torch.Tensor]:
     """Return the trained parameters of all shards together, on the meta device: only their sizes matter."""
-    shard, found = model.build.shard, []
+    found = []
     for parameter, share in shares_of(model).items():
-        shape = shard.whole_shape(parameter.shape, share if isinstance(share, Split) else None)
+        split = share if isinstance(share, Split) else None
+        shape = model.build.shard.whole_shape(parameter.shape, split)
         found.append(torch.empty(shape, dtype=parameter.dtype, device="meta"))
     return found

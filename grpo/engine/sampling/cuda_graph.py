@@ -5,7 +5,8 @@ sequence counts as ended. If shards share a model, the graphs contain their coll
 the same graphs in the same order, and the warm-up runs before a capture connect them. That has never been tried.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
 
 import torch
@@ -37,18 +38,21 @@ class DecodeGraphs:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
+        step = self._step_of(rows, params, head_VD)
+        for _ in range(steps):
+            step()
+
+    def _step_of(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Callable[[], None]:
+        """Return a step of so many rows: the replay of a graph, or where none can be captured, the step itself."""
         # Without kernels, top-k and top-p need torch's sort, which has not been tried inside a graph.
         has_kernels = uses_kernels(self.slots.cache.kv_L2BKSE)
         can_capture = has_kernels or not params.truncates
         if self.capture is None or not can_capture:
-            for _ in range(steps):
-                self.step(rows, params, head_VD)
-            return
+            return partial(self.step, rows, params, head_VD)
         key = rows, params.temperature, params.top_k, params.top_p
         if key not in self.graphs:
             self.graphs[key] = self._captured(self.capture, rows, params, head_VD)
-        for _ in range(steps):
-            self.graphs[key].replay()
+        return self.graphs[key].replay
 
     def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate one token for each of the first `rows` slots."""

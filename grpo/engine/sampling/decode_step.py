@@ -6,10 +6,12 @@ With the kernels nothing in it waits for the device, so a GPU can capture it. A 
 only where nothing is read: at its next position in the cache, and in the column after its last token.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.draw import SamplingParams, uniforms
 from grpo.engine.device.ops import draw_tokens, exact_logits, write_drawn
 from grpo.engine.device.shard import Split
@@ -87,18 +89,40 @@ def decode_step(
     attend: attention over the cache of these slots. eos: the ids that end a sequence.
     """
     rows = slice(num_rows)  # slicing gives views: writing to them writes to the slots
-    position_B, count_B, ended_B = slots.position_B[rows], slots.count_B[rows], slots.ended_B[rows]
+    position_B = slots.position_B[rows]
+    count_B = slots.count_B[rows]
+    seed_B = slots.seed_B[rows]
+    ended_B = slots.ended_B[rows]
     running_B = ~ended_B
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
-    logits_BV, shard, vocab_size = exact_logits(hidden_BD, head_VD), model.build.shard, model.config.vocab_size
+    logits_BV = exact_logits(hidden_BD, head_VD)
+    shard, vocab_size = model.build.shard, model.config.vocab_size
     if shard.world > 1 and not params.truncates:
-        drawn = split_draw(logits_BV, uniforms(slots.seed_B[rows], count_B), params.temperature, shard, vocab_size)
+        uniform_B = uniforms(seed_B, count_B)
+        drawn = split_draw(logits_BV, uniform_B, params.temperature, shard, vocab_size)
         id_B = write_drawn(drawn, count_B, results)
     else:
         logits_BV = shard.join(logits_BV, Split(1, (vocab_size,)))
-        id_B = draw_tokens(logits_BV, slots.seed_B[rows], count_B, params, results)
+        id_B = draw_tokens(logits_BV, seed_B, count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B
     ended_B |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])
+
+
+class DecodeLoop:
+    """Runs decode steps over some slots, several per `run`, one after the other. The cache grows as they need it."""
+
+    def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int]):
+        self.model, self.slots = model, slots
+        self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
+
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+        """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
+        cache, position_B = self.slots.cache, self.slots.position_B[:live]
+        for _ in range(steps):
+            num_positions = int(position_B.max()) + 1  # of the longest sequence
+            cache.reserve(num_positions)
+            attend = DecodeAttention.over_used_positions(cache, position_B, num_positions)
+            decode_step(self.model, self.slots, live, attend, params, head_VD, self.eos)

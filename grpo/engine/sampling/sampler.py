@@ -22,7 +22,6 @@ import torch
 
 from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
@@ -33,13 +32,13 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import Slots, decode_step
+from grpo.engine.sampling.decode_step import DecodeLoop, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
 
 class Calls(Protocol):
-    """The calls of tools within the completions of one `sample` (grpo/tools/calls.py)."""
+    """The calls of tools within the completions of one `sample` (grpo/tools/tools.py)."""
 
     def pause(self, number: int, completion: Completion, limit: int) -> bool:
         """Cut a completion after its first new call, and begin this; return False if there is none.
@@ -50,7 +49,7 @@ class Calls(Protocol):
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave.
 
-        wait: until there is one, but not for longer than an instant.
+        wait: sleep until one is over, for 50 ms at most.
         """
 
 
@@ -117,6 +116,14 @@ class Sampler:
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
 
+    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | DecodeLoop:
+        """Return what makes the decode steps of one `sample`, with slots for its sequences."""
+        graphs = self.prepare(num_slots, num_positions, max_new_tokens)
+        if graphs:
+            return graphs
+        slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
+        return DecodeLoop(self.model, slots, self.eos_ids)
+
     def release(self) -> None:
         """Free slots and graphs. Graphs that hold collectives must go before their group of processes does."""
         self.graphs = None
@@ -161,8 +168,10 @@ class Sampler:
                     if on_finish:
                         on_finish(sequence.number, completion)
                 finished = running.collect()
-        numbers = range(total)
-        return [[done[n] for n in numbers[start : start + num_generations]] for start in numbers[::num_generations]]
+        groups = []
+        for first in range(0, total, num_generations):
+            groups.append([done[number] for number in range(first, first + num_generations)])
+        return groups
 
     @torch.inference_mode()
     def stream(
@@ -213,17 +222,14 @@ class _Running:
         num_slots: int,
         head_VD: torch.Tensor,
     ):
-        self.sampler, self.model, self.prompts, self.params = sampler, sampler.model, prompts, params
+        self.sampler, self.prompts, self.params = sampler, prompts, params
+        self.model = sampler.model
         self.device = sampler.model.build.device
         self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
-        self.graphs = sampler.prepare(num_slots, self.longest, params.max_new_tokens)
-        if self.graphs:
-            self.slots = self.graphs.slots
-        else:
-            self.slots = Slots.make(KVCache.of(self.model, num_slots, 0), params.max_new_tokens)
+        self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
+        self.slots = self.steps.slots
         self.cache = self.slots.cache
         self.head_VD = head_VD
-        self.eos = torch.tensor(sampler.eos_ids, dtype=torch.int64, device=self.device)
         self.live: list[_Sequence] = []
         self.used: list[int] = []  # positions in use per slot, an upper bound
         self.prefilled: dict[tuple[int, int], torch.Tensor] = {}  # start -> its keys and values [L, 2, K, S, E]
@@ -254,7 +260,10 @@ class _Running:
 
     def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
         """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
-        wanted = {of.start: self._ids(of) for of in islice(waiting, free) if of.start not in self.prefilled}
+        wanted: dict[tuple[int, int], list[int]] = {}
+        for sequence in islice(waiting, free):
+            if sequence.start not in self.prefilled:
+                wanted[sequence.start] = self._ids(sequence)
         chosen: list[tuple[int, int]] = []
         tokens = 0
         for start in wanted:
@@ -281,7 +290,8 @@ class _Running:
 
     def _enter(self, entering: list[_Sequence]) -> None:
         """Give the next slots to sequences with the same start, and copy its keys and values to each."""
-        ids, slots = self._ids(entering[0]), self.slots
+        slots = self.slots
+        ids = self._ids(entering[0])
         first = len(self.live)
         rows = slice(first, first + len(entering))
         self.cache.reserve(len(ids))
@@ -309,22 +319,9 @@ class _Running:
 
     def decode(self, steps: int) -> None:
         """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
-        if not self.live:
-            return
-        if self.graphs:
-            self.graphs.run(len(self.live), steps, self.params, self.head_VD)
+        if self.live:
+            self.steps.run(len(self.live), steps, self.params, self.head_VD)
             self.used = [positions + steps for positions in self.used]
-            return
-        for _ in range(steps):
-            self._step()
-
-    def _step(self) -> None:
-        """Generate one token for every live sequence, without graphs."""
-        rows, longest = len(self.live), min(max(self.used), self.longest)
-        self.cache.reserve(longest)
-        attend = DecodeAttention.over_used_positions(self.cache, self.slots.position_B[:rows], longest)
-        decode_step(self.model, self.slots, rows, attend, self.params, self.head_VD, self.eos)
-        self.used = [positions + 1 for positions in self.used]
 
     def collect(self) -> list[tuple[_Sequence, Completion]]:
         """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
@@ -359,9 +356,12 @@ class _Running:
 
     def completion(self, slot: int) -> Completion:
         """Return the completion in a slot, with what it had before it entered."""
-        slots, before, count = self.slots, self.live[slot].so_far, int(self.slots.count_B[slot])
-        new = slice(len(before.ids), count)
-        ids, logps, cuts = (of_all[slot, new].tolist() for of_all in (slots.ids_BX, slots.logps_BX, slots.cuts_BX))
+        slots = self.slots
+        before = self.live[slot].so_far
+        new = slice(len(before.ids), int(slots.count_B[slot]))
+        ids = slots.ids_BX[slot, new].tolist()
+        logps = slots.logps_BX[slot, new].tolist()
+        cuts = slots.cuts_BX[slot, new].tolist()
         reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
         return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
 
