@@ -16,8 +16,8 @@
 
 Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).
 
-Imports go one way: base/ and algorithm/schema.py import nothing else of this program; knowledge/ imports it, and
-rewards/ imports knowledge/ (and, for an entailment model, grpo/engine/device/). The folders of grpo/ come next, and
+Imports go one way: base/ and algorithm/schema.py import nothing else of this program. knowledge/ imports them and two
+readers of data/; rewards/ imports knowledge/, and what it needs of engine/device/. The folders of grpo/ come next, and
 train.py, sft.py and the other commands last.
 """
 

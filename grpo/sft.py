@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, completions_of
-from grpo.algorithm.step import Learned, Learner
+from grpo.algorithm.step import Equipment, Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
@@ -68,8 +68,8 @@ class Examples:
 class Sft(Learner):
     """Learns from given answers: the loss is the mean negative log-prob of all their tokens."""
 
-    def __init__(self, *args, examples: Examples, **more):
-        super().__init__(*args, **more)
+    def __init__(self, equipment: Equipment, examples: Examples):
+        super().__init__(equipment)
         self.examples = examples
 
     def train_step(self) -> Learned:
@@ -83,7 +83,7 @@ class Sft(Learner):
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
         learned = Learned(groups, groups)
-        self.memory.run(lambda: self.add_gradient(learned))
+        self.memory.run(self.add_gradient, learned)
         self.update(learned)
         self.step += 1
         return learned
@@ -109,7 +109,7 @@ class SftTrainer(Trainer):
         run.report_data("training data", self.examples.count)
         super().__init__(config, run, policy, optimizer, self.examples)
         self.order = self.examples.order
-        self.learner = Sft(**self.for_learner(), examples=self.examples)
+        self.learner = Sft(self.equipment(), self.examples)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
@@ -166,18 +166,18 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         return config
     stage1, notices = load_stage1(config)
     final = Path(stage1.output_dir) / "final"
-    if run.ranks.of_main(run.ranks.is_main and after_stage1(stage1, config) is not None):
+    if run.ranks.of_first(lambda: after_stage1(stage1, config) is not None):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
         return start_from(final, config)
     kept = place_of(locate(stage1), run.ranks, run.device) if run.ranks.is_main else None
-    if run.ranks.of_main(run.ranks.is_main and take(kept, final)):
+    if run.ranks.of_first(lambda: take(kept, final)):
         run.say(
             f"cold start: {final} is a copy of {kept}, made by the same config and program; GRPO_CACHE=off trains it"
         )
     else:
         start = stage1.model_name_or_path or "scratch"
         run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
-        has_begun, started = run.ranks.of_main(run.ranks.is_main and holds_a_run(final.parent)), time.monotonic()
+        has_begun, started = run.ranks.of_first(lambda: holds_a_run(final.parent)), time.monotonic()
         if config.cold_start == FORM and run.ranks.is_main and not has_begun:
             form.write_examples(config)
         run.ranks.barrier()

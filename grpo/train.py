@@ -91,7 +91,7 @@ class GrpoTrainer(Trainer):
             self.phase,
         )
         self.order = self.rollout.order
-        self.learner = Grpo(**self.for_learner(), rollout=self.rollout, reference=reference)
+        self.learner = Grpo(self.equipment(), self.rollout, reference)
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "

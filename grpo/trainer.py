@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import isfinite
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group, completions_of
-from grpo.algorithm.step import Learned, Learner
+from grpo.algorithm.step import Equipment, Learned, Learner
 from grpo.base.errors import UserError
 from grpo.base.storage import failpoint
 from grpo.config.options import SftConfig, TrainConfig
@@ -94,17 +94,10 @@ class Trainer:
         self.model.recompute = self.plan.budget.recompute
         self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
 
-    def for_learner(self) -> dict[str, Any]:
-        """Return what the learner of either stage is made of."""
-        return {
-            "config": self.config,
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "memory": MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, self.run.say),
-            "replicas": self.replicas,
-            "total_steps": self.total_steps,
-            "phase": self.phase,
-        }
+    def equipment(self) -> Equipment:
+        """Return what the learner of either stage works with."""
+        limit = MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, self.run.say)
+        return Equipment(self.config, self.model, self.optimizer, limit, self.replicas, self.total_steps, self.phase)
 
     @property
     def step(self) -> int:
@@ -116,7 +109,7 @@ class Trainer:
         self.clock.restart()
         self.learned = self.learner.train_step()
         failpoint("step-updated")
-        self.num_tokens += int(self.replicas.sum([sum(map(num_tokens, self.learned.generated))])[0])
+        self.num_tokens += int(self.replicas.sum([sum(map(num_read, self.learned.generated))])[0])
         for norm in self.learned.grad_norms:
             self.health.updated(self.optimizer, norm)
             self.num_skipped += not isfinite(norm)
@@ -179,6 +172,6 @@ class Trainer:
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
 
 
-def num_tokens(group: Group) -> int:
+def num_read(group: Group) -> int:
     """Count the tokens of a group; its prompt counts once per completion."""
     return sum(len(group.prompt.ids) + len(completion.ids) for completion in group.completions)

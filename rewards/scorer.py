@@ -29,6 +29,7 @@ POLL_SECONDS = 0.002
 CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
 START = TrainerState()
+Futures = dict[str, Future]  # reward name -> its grade, under way
 _log = logging.getLogger("rewards")
 
 
@@ -44,35 +45,39 @@ class Scorer:
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
         self.calls = Calls()
+        self.under_way: dict[Group, list[Futures | None]] = {}  # one for each completion; None: not submitted yet
         self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
-        if self.peers.rank:
-            group.pending = [{}]
+        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        of_completion = futures[index] = {}
+        if self.peers.rank:  # the first one grades
             return
         completion, prompt = group.completions[index], group.prompt
         row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
-        if not group.pending:
-            group.pending = [None] * len(group.completions)
-        group.pending[index] = {}
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 text = own_words(completion.text, completion.calls)  # never what a tool has said
-                group.pending[index][reward.name] = self._start(reward, text, row)
-        if None not in group.pending:
-            self._start_group_functions(group, state)
+                of_completion[reward.name] = self._start(reward, text, row)
+        if None not in futures:
+            self._start_group_functions(group, futures, state)
 
     def collect(self, group: Group) -> None:
-        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum."""
+        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum.
+
+        A group that was not submitted, or was collected before, stays as it is.
+        """
+        if group not in self.under_way:
+            return
         scores_of_each = self.peers.of_first(lambda: self._scores(group))
         for completion, scores in zip(group.completions, scores_of_each, strict=True):
             completion.scores = scores
         group.weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, group.weights)
-        group.pending = []
+        del self.under_way[group]
 
     def weights_of(self, group: Group) -> dict[str, float]:
         """Return the weights of the rewards that apply to a group's prompt; of all rewards, if those weigh nothing."""
@@ -127,7 +132,8 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         scores: list[dict[str, Score]] = [{} for _ in group.completions]
         for reward in self.rewards:
-            grades = [_wait_for(futures[reward.name]) if reward.name in futures else None for futures in group.pending]
+            futures_of_each = self.under_way[group]
+            grades = [_wait_for(of_one[reward.name]) if reward.name in of_one else None for of_one in futures_of_each]
             grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
             for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
                 score = grade and self._usable(reward.name, grade)
@@ -139,12 +145,12 @@ class Scorer:
             return self._on_loop(reward.grade(text, row))
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(self, group: Group, state: TrainerState) -> None:
+    def _start_group_functions(self, group: Group, futures: list[Futures], state: TrainerState) -> None:
         for reward in self.rewards:
             if reward.function is not None:
                 task = self._on_loop(self.calls.grade(reward.name, reward.function, reward.timeout_s, group, state))
-                for futures in group.pending:
-                    futures[reward.name] = task
+                for of_completion in futures:
+                    of_completion[reward.name] = task
 
     def _usable(self, name: str, score: Score) -> Score:
         """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""

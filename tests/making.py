@@ -38,7 +38,7 @@ TEMPLATE = (
 
 
 ALONE = SimpleNamespace(
-    rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_main=lambda value: value
+    rank=0, world=1, sum=list, sum_=lambda tensor: tensor, max=float, gather_lists=list, of_first=lambda make: make()
 )
 ALONE.replicas, ALONE.shard = ALONE, shard.ALONE
 

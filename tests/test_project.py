@@ -17,6 +17,7 @@ import pytest
 import yaml
 from commands import ROOT, source_files
 
+from grpo.base import errors
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
@@ -291,10 +292,30 @@ def test_the_readmes_commands_exist():
         assert (ROOT / config).exists(), config
 
 
+def test_every_exit_code_is_explained():
+    text = (ROOT / "grpo" / "doctor" / "README.md").read_text(encoding="utf-8")
+    told = {int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE) for code in cell.split(", ")}
+    names = "INTERNAL CONFIG PREFLIGHT SERVICE NON_FINITE STORAGE BUSY MEMORY SIGHUP SIGINT SIGTERM".split()
+    assert told == {0, *(getattr(errors, name) for name in names)}
+
+
 def test_the_readmes_links_lead_somewhere():
     for path in READMES:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
             assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
+
+
+NAMED_FILE = re.compile(
+    rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)}|tests|configs|algorithm|engine)/[\w/]*\w\.(?:py|md|yaml|sh))\b"
+)
+
+
+def test_the_files_that_the_program_names_exist():
+    """In docstrings, comments and messages, also relative to grpo/. (The log of experiments speaks of older ones.)"""
+    texts = TEXT | {path: path.read_text(encoding="utf-8") for path in (*READMES, *(ROOT / "configs").glob("*.yaml"))}
+    found = {(path.name, name) for path, text in texts.items() for name in NAMED_FILE.findall(text)}
+    assert len(found) > 100
+    assert not [(path, name) for path, name in found if not ((ROOT / name).exists() or (ROOT / "grpo" / name).exists())]
 
 
 def test_the_tests_that_the_readme_names_exist():

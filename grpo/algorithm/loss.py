@@ -1,17 +1,16 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
 Replaces the lines of Eq. 4 to 7 in minimal.py, for packed tokens of any weight. The loss is a weighted sum; grpo, dapo,
-dr_grpo and bnpo differ only in how packing.py fills `weight_C`. What a line `if config. ...` adds is a variant of GRPO,
-and stands in variants.py.
+dr_grpo and bnpo differ only in how packing.py fills `weight_C`. Without a KL term (`beta: 0`) there is no reference.
+Any other line `if config. ...` is a variant of GRPO; variants.py lists them.
 """
 
 import torch
 
 from grpo.algorithm import variants
 from grpo.algorithm.schema import PackedBatch
+from grpo.algorithm.variants import MAX_LOG_RATIO
 from grpo.config.options import TrainConfig
-
-MAX_LOG_RATIO = variants.MAX_LOG_RATIO  # nats
 
 
 def policy_loss(

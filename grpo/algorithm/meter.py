@@ -11,7 +11,7 @@ from grpo.engine.device.distributed import Ranks
 class TokenMeter:
     """Sums over the scored tokens of a step, which are divided at the end.
 
-    With several iterations the means are over all of them, since ratios are clipped only after the first one. The
+    The means are over all iterations; in the first one no ratio is clipped. The
     noise between sampler and trainer is measured only in the first iteration, before the policy changes.
     """
 

@@ -23,7 +23,7 @@ from grpo.engine.device.peers import Peers
 class Totals:
     """What a complete step trains, over all ranks."""
 
-    completions: int
+    completions: int  # those that are trained
     tokens: int  # of these completions
     micro_batches: int  # of per_device_train_batch_size completions each, trained or not
 
@@ -78,16 +78,19 @@ def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completi
 def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
     """Set where the scored tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
 
-    Without a KL term, a token of advantage 0 has none, whatever its ratio; unless the tokens share a ratio (Eq. 9) and
-    another has an advantage. A completion without scored tokens is not packed, so a group that teaches nothing costs
-    nothing. All tokens keep their part in the denominators of Eq. 8. groups: those of this rank, with advantages.
+    With a KL term (`beta`) every token has one. Without it, a token of advantage 0 has none, whatever its ratio; but if
+    tokens share a ratio (Eq. 9), all of a completion have one as soon as any has an advantage. A completion without
+    scored tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
+    denominators of Eq. 8. groups: those of this rank, with advantages.
     """
     for completion in completions_of(groups):
         advantages = completion.token_advantages
-        places = [place for place, advantage in enumerate(advantages) if advantage or config.beta]
-        first = places[0] if places else len(advantages)
-        shares_ratio = config.importance_sampling_level == "sequence" and first < len(advantages)
-        completion.scored_from = 0 if shares_ratio else first
+        paid = [place for place, advantage in enumerate(advantages) if advantage]
+        shares_ratio = config.importance_sampling_level == "sequence" and bool(paid)
+        if config.beta or shares_ratio:
+            completion.scored_from = 0
+        else:
+            completion.scored_from = paid[0] if paid else len(advantages)
 
 
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:
@@ -103,19 +106,19 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
     completion larger than the budget gets a micro-batch of its own.
     """
     batches: list[list[Part]] = []
-    size = token_budget + 1  # of the last micro-batch: nothing fits any more, so the first group begins another
+    is_open, size = False, 0  # whether the last micro-batch takes more, and its tokens
     for group in groups:
         members = [completion for completion in group.completions if completion.loss_weight and completion.scored]
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
         part = None  # of this group, in the last micro-batch
         if size + whole > token_budget >= whole:
-            size = token_budget + 1  # the group fits into a micro-batch of its own, but not into the rest of this one
+            is_open = False  # the group fits into a micro-batch of its own, but not into the rest of this one
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
-            if size + needed > token_budget:
+            if not is_open or size + needed > token_budget:
                 batches.append([])
-                size, part = 0, None
+                is_open, size, part = True, 0, None
             if part is None:
                 part = Part(group, [])
                 batches[-1].append(part)

@@ -22,6 +22,11 @@ NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion 
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
 
 
+def untimed(name: str) -> AbstractContextManager:
+    """Surround the work of a phase with nothing."""
+    return nullcontext()
+
+
 @dataclass(frozen=True)
 class Sampled:
     """The groups of a step."""
@@ -46,7 +51,7 @@ class Rollout:
         scorer: Scorer,
         ranks: Ranks,
         total_steps: int = 0,
-        phase: Phase = lambda name: nullcontext(),
+        phase: Phase = untimed,
     ):
         self.config, self.prompts, self.sampler, self.decode, self.scorer = config, prompts, sampler, decode, scorer
         self.ranks, self.replicas, self.total_steps, self.phase = ranks, ranks.replicas, total_steps, phase
@@ -55,16 +60,11 @@ class Rollout:
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
 
-    @property
-    def groups_per_replica(self) -> int:
-        """Return the number of groups of a step on this replica."""
-        return groups_per_replica(self.config)
-
     def sample(self, step: int) -> Sampled:
         """Generate the groups of a step; grading starts as each completion ends."""
         config = self.config
         if config.dynamic_sampling:
-            attempts, wanted = config.dynamic_sampling_max_rollouts, self.groups_per_replica
+            attempts, wanted = config.dynamic_sampling_max_rollouts, groups_per_replica(config)
             generate = lambda attempt: self.generate(step, attempt)  # noqa: E731
             groups, generated = variants.sample_mixed(generate, self.wait, wanted, attempts, self.ranks)
             return Sampled(groups, generated)
@@ -79,7 +79,7 @@ class Rollout:
         G, replicas = self.config.num_generations, self.replicas
         epoch = self.order.position / self.order.num_rows
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
-        num_groups = self.groups_per_replica * replicas.world
+        num_groups = groups_per_replica(self.config) * replicas.world
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
         # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
@@ -103,8 +103,7 @@ class Rollout:
         """Wait for the rewards of these groups. A reward is None if it could not be given."""
         with self.phase("time/reward"):
             for group in groups:
-                if group.pending:
-                    self.scorer.collect(group)
+                self.scorer.collect(group)
 
 
 def groups_per_replica(config: TrainConfig) -> int:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -178,7 +177,7 @@ class Completion:
 
     @property
     def scored(self) -> Sequence[int]:
-        """Return the places of its scored tokens, if it is trained."""
+        """Return the places of its scored tokens: of those that were drawn, the ones from `scored_from` on."""
         drawn = self.drawn
         return drawn[bisect_left(drawn, self.scored_from) :]
 
@@ -193,16 +192,13 @@ class Completion:
         return advantages
 
 
-@dataclass
+@dataclass(eq=False)  # two groups are the same only if they are one object
 class Group:
     """The completions of one prompt: the unit of sampling, of advantages, and of packing."""
 
     prompt: Prompt
     completions: list[Completion]
-    # Of the rewards that apply to this prompt, once they are there.
-    weights: dict[str, float] = field(default_factory=dict)
-    # Grades under way, per completion: reward name -> future. None for a completion that was not submitted yet.
-    pending: list[dict[str, Future] | None] = field(default_factory=list, repr=False)
+    weights: dict[str, float] = field(default_factory=dict)  # reward -> weight, of those that apply to the prompt
 
     @property
     def has_signal(self) -> bool:

@@ -7,7 +7,6 @@ The numbers of the equations are those of MATH.md; each stands on the line of co
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -29,7 +28,7 @@ from grpo.algorithm.packing import (
     set_scored,
     split_into_micro_batches,
 )
-from grpo.algorithm.rollout import Phase, Rollout
+from grpo.algorithm.rollout import Phase, Rollout, untimed
 from grpo.algorithm.schema import Completion, Group, PackedBatch, PackedTokens
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.device.draw import hash_seed
@@ -56,27 +55,32 @@ class Learned:
     grad_norms: list[float] = field(default_factory=list)
 
 
-class Learner:
-    """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`, and `Sft` of sft.py.
+@dataclass(frozen=True)
+class Equipment:
+    """What a learner works with, in either stage.
 
-    memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate.
-    phase: surrounds "time/reference".
+    memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate. phase: makes
+    a context manager from a name; the pass of the reference runs in that of "time/reference".
     """
 
-    def __init__(
-        self,
-        config: TrainConfig | SftConfig,
-        model: Decoder,
-        optimizer: Optimizer,
-        memory: MemoryLimit,
-        replicas: Peers,
-        total_steps: int,
-        phase: Phase = lambda name: nullcontext(),
-    ):
-        self.config, self.model, self.optimizer, self.memory = config, model, optimizer, memory
-        self.replicas, self.total_steps, self.phase = replicas, total_steps, phase
-        self.device = torch.device(model.build.device)
-        self.exact = torch.promote_types(model.build.dtype, torch.float32)  # the dtype of everything but the model
+    config: TrainConfig | SftConfig
+    model: Decoder
+    optimizer: Optimizer
+    memory: MemoryLimit
+    replicas: Peers
+    total_steps: int
+    phase: Phase = untimed
+
+
+class Learner:
+    """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`; `Sft` of sft.py."""
+
+    def __init__(self, equipment: Equipment):
+        self.config, self.model, self.optimizer = equipment.config, equipment.model, equipment.optimizer
+        self.memory, self.replicas, self.phase = equipment.memory, equipment.replicas, equipment.phase
+        self.total_steps = equipment.total_steps
+        self.device = torch.device(self.model.build.device)
+        self.exact = torch.promote_types(self.model.build.dtype, torch.float32)  # the dtype of all but the model
         self.step = 0  # steps done
 
     def make_batches(
@@ -86,12 +90,17 @@ class Learner:
         batches, start = [], 0
         for number, parts in enumerate(split_into_micro_batches(groups, self.memory.budget.tokens)):
             end = start + num_scored(parts)
-            logps = {
-                "ref_logp_C": None if ref_logp_C is None else ref_logp_C[start:end],
-                "old_logp_C": None if old_logp_C is None else old_logp_C[start:end],
-            }
-            batches.append(pack_batch(parts, number, **logps, device=self.device, dtype=self.exact))
+            batch = pack_batch(
+                parts,
+                number,
+                ref_logp_C=None if ref_logp_C is None else ref_logp_C[start:end],
+                old_logp_C=None if old_logp_C is None else old_logp_C[start:end],
+                device=self.device,
+                dtype=self.exact,
+            )
+            batches.append(batch)
             start = end
+        assert ref_logp_C is None or len(ref_logp_C) == start  # those of just these tokens
         return batches
 
     def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,8 +136,8 @@ class Grpo(Learner):
 
     config: TrainConfig
 
-    def __init__(self, *args, rollout: Rollout, reference: Decoder | None = None, **more):
-        super().__init__(*args, **more)
+    def __init__(self, equipment: Equipment, rollout: Rollout, reference: Decoder | None = None):
+        super().__init__(equipment)
         self.rollout, self.reference = rollout, reference
 
     def train_step(self) -> Learned:
@@ -138,19 +147,20 @@ class Grpo(Learner):
         groups = sampled.groups
         totals = count_trained(groups, config, self.replicas)
         set_loss_weights(groups, totals, config)  # Eq. 8, over the complete step and all replicas
-        ref_logp_C = self.memory.run(lambda: self.reference_logprobs(groups))  # Eq. 3, while rewards are pending
+        ref_logp_C = self.memory.run(self.reference_logprobs, groups)  # Eq. 3, while rewards are pending
 
         self.rollout.wait(groups)  # for the rewards; None: could not be scored
         if config.credit != "completion":
             set_credit(groups, config.credit, self.rollout.decode)  # Eq. 13
-        shared = share(groups, config, self.replicas)  # what depends on all rewards of the step
-        set_advantages(groups, shared, config)  # Eq. 1, 2
-        set_scored(groups, config)  # what has no gradient is not computed
+        shift = variants.find_refusal_shift(groups, config.refusal_target, self.replicas)  # Eq. 14
+        set_advantages(groups, shift, config, self.replicas)  # Eq. 1, 2
+        set_scored(groups, config)  # what has no gradient is not computed; with a KL term every token has one
 
-        learned = Learned(groups, sampled.generated, shared.refusal_shift)
-        old_logp_C = None  # the policy that sampled is the one that is trained
+        learned = Learned(groups, sampled.generated, shift)
+        old_logp_C = None  # in the first iteration the policy is the one that sampled
         for iteration in range(config.num_iterations):
-            old_logp_C = self.memory.run(lambda: self.add_gradient(learned, ref_logp_C, old_logp_C))  # noqa: B023
+            logp_C = self.memory.run(self.add_gradient, learned, ref_logp_C, old_logp_C)
+            old_logp_C = logp_C if iteration == 0 else old_logp_C
             self.update(learned, iteration, is_empty=totals.completions == 0)
         self.step += 1
         return learned
@@ -158,10 +168,10 @@ class Grpo(Learner):
     def add_gradient(
         self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ) -> torch.Tensor:
-        """Add the gradient of the step, one micro-batch after the other.
+        """Add the gradient of the step, one micro-batch after the other, and return the policy's log-probs.
 
-        ref_logp_C, old_logp_C: of all trained tokens of the step, in order. Returns the log-probs under the policy that
-        sampled. After a try that ran out of memory it begins anew, with smaller micro-batches.
+        All log-probs are those of the scored tokens of the step, in order. After a try that ran out of memory it begins
+        anew, with smaller micro-batches.
         """
         self.optimizer.discard_gradient()
         meter = TokenMeter()
@@ -169,7 +179,7 @@ class Grpo(Learner):
         logps = [self.train_batch(batch, meter) for batch in batches]
         learned.meter.include(meter)
         learned.micro_batches = len(batches)
-        return _joined(logps) if old_logp_C is None else old_logp_C
+        return _joined(logps)
 
     def train_batch(self, batch: PackedBatch, meter: TokenMeter) -> torch.Tensor:
         """Add the gradient of a micro-batch; return its log-probs, [C]."""
@@ -217,34 +227,18 @@ def _joined(logps: Sequence[torch.Tensor]) -> torch.Tensor:
 # --- rewards to advantages -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What the advantages of a step have in common, on all replicas.
+def set_advantages(groups: Sequence[Group], shift: float, config: TrainConfig, replicas: Peers) -> None:
+    """Set the advantage of every completion. Every replica must call it. groups: those of this one, graded.
 
-    batch_std: deviation of all its rewards, if the advantages need it. refusal_shift: added to the reward of declining
-    (Eq. 14).
+    shift: what declining earns more (Eq. 14).
     """
-
-    batch_std: float | None = None
-    refusal_shift: float = 0.0
-
-
-def share(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Shared:
-    """Find what depends on all rewards of the step. Every replica must call it."""
-    shift, std = 0.0, None
-    if config.refusal_target is not None:
-        shift = variants.find_refusal_shift(groups, config.refusal_target, replicas)  # Eq. 14
+    rewards = [rewards_of(group, config, shift) for group in groups]
+    batch_std = None  # of all rewards of the step, on all replicas
     if config.scale_rewards == "batch":
-        mine = [reward for group in groups for reward in rewards_of(group, config, shift)]
-        std = reward_std(replicas.gather_lists(mine))  # Eq. 2
-    return Shared(std, shift)
-
-
-def set_advantages(groups: Sequence[Group], shared: Shared, config: TrainConfig) -> None:
-    """Set the advantage of every completion. groups: those of this replica, graded."""
-    for group in groups:
-        rewards = rewards_of(group, config, shared.refusal_shift)
-        advantages = group_advantages(rewards, config.scale_rewards, shared.batch_std)  # Eq. 1, 2
+        mine = [reward for of_group in rewards for reward in of_group]
+        batch_std = reward_std(replicas.gather_lists(mine))  # Eq. 2
+    for group, of_group in zip(groups, rewards, strict=True):
+        advantages = group_advantages(of_group, config.scale_rewards, batch_std)  # Eq. 1, 2
         for completion, advantage in zip(group.completions, advantages, strict=True):
             completion.advantage = advantage
 

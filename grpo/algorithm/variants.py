@@ -119,8 +119,13 @@ def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known:
     return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 14
 
 
-def find_refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
-    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas."""
+def find_refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers) -> float:
+    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas.
+
+    0 without a target. Every replica must call it.
+    """
+    if target is None:
+        return 0.0
     counts: list[Sequence[float]] = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]

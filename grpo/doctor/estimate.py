@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
+from grpo.algorithm.rollout import groups_per_replica
 from grpo.algorithm.schema import Group, Score, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, keys_that
@@ -67,7 +68,7 @@ class Rehearsal:
         if tokens < self.longest:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
-        scale = (prompts + completions) / sum(map(num_tokens, self.trainer.learned.groups))
+        scale = (prompts + completions) / sum(map(num_packed, self.trainer.learned.groups))
         scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
         return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
 
@@ -88,7 +89,8 @@ class GrpoRehearsal(Rehearsal):
         config = replace(config, tools=())  # which are not called before a run
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
         rollout = self.trainer.rollout
-        self.prompts, self.sampling, self.num_rows = rollout.prompts, rollout.sampling, rollout.groups_per_replica
+        self.prompts, self.sampling = rollout.prompts, rollout.sampling
+        self.num_rows = groups_per_replica(rollout.config)
         self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
 
     def cut(self, tokens: int) -> None:
@@ -120,7 +122,7 @@ class SftRehearsal(Rehearsal):
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)
-        return self.num_rows * prompt, self.num_rows * (fmean(map(num_tokens, self.examples)) - prompt)
+        return self.num_rows * prompt, self.num_rows * (fmean(map(num_packed, self.examples)) - prompt)
 
 
 def _cut_example(example: Group, tokens: int) -> Group:
@@ -130,8 +132,8 @@ def _cut_example(example: Group, tokens: int) -> Group:
     return Group(replace(example.prompt, ids=example.prompt.ids[-tokens:]), [replace(answer, **kept)])
 
 
-def num_tokens(group: Group) -> int:
-    """Count the tokens of a prompt and of all its completions."""
+def num_packed(group: Group) -> int:
+    """Count the tokens of a group, whose prompt is computed once."""
     return len(group.prompt.ids) + sum(len(completion.ids) for completion in group.completions)
 
 

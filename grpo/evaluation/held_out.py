@@ -70,8 +70,8 @@ class Evaluation:
     def before(self, step: int) -> Measurement:
         """Measure the policy before training. A resumed run (step > 0) reads the measurement that was written then."""
         ranks = self.run.ranks
-        written = self._read() if ranks.is_main and step else None
-        self.first_step, measured = ranks.of_main(written) or (step, self.measure(step))
+        written = ranks.of_first(self._read) if step else None
+        self.first_step, measured = written or (step, self.measure(step))
         if ranks.is_main:
             self.write(measured, None)
         return measured

@@ -29,7 +29,10 @@ from rewards.custom import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
-MEASURED = ("reward", "entropy", "kl", "sampler/logp_diff_mean", "sampler/logp_diff_max", "loss", "grad_norm")
+MEASURED = (
+    *("reward", "loss", "grad_norm", "kl", "entropy"),
+    *("sampler/entropy", "sampler/logp_diff_mean", "sampler/logp_diff_max"),
+)
 SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
@@ -71,27 +74,30 @@ class Remembered(Scorer):
         rewards = [Reward(short_name(name), needs=built_in(name).needs) for name in names]
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
-        self.known: dict[int, list[dict[str, Score]]] = {}
+        self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        group.pending = group.pending or [None] * len(group.completions)
-        group.pending[index] = {}
-        if None in group.pending:
+        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        futures[index] = {}
+        if None in futures:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
         if answers and all(names == answer.grades.keys() for answer in answers):
-            self.known[id(group)] = _scores(answers)
+            self.known[group] = recorded_scores(answers)
             return
-        self.grader, group.pending = self.grader or self.make(), []
+        del self.under_way[group]
+        self.grader = self.grader or self.make()
         for place in range(len(group.completions)):
             self.grader.submit(group, place, state)
 
     def collect(self, group: Group) -> None:
-        super().collect(group) if id(group) in self.known else self.grader.collect(group)
+        super().collect(group)
+        if self.grader:
+            self.grader.collect(group)
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
-        return self.known.pop(id(group))
+        return self.known.pop(group)
 
     def close(self) -> None:
         super().close()
@@ -107,7 +113,7 @@ def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
     return next((found for found in groups if [answer.completion for answer in found] == texts), [])
 
 
-def _scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
+def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
     """Return the scores of a group. A reward applies unless it gave no value, and the sum has one without it."""
     is_paid = any(answer.reward is not None for answer in answers)
     scores: list[dict[str, Score]] = [{} for _ in answers]
@@ -139,9 +145,7 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
         if trainer.tools:
             trainer.sampler.tools = told = Told(trainer.tools, lambda: answers(trainer.step + 1))
             ending.callback(told.close)
-        parts = {"rollout": trainer.rollout, "reference": trainer.reference}
-        trainer.learner = observer = Observer(**trainer.for_learner(), **parts)
-        observer.number, observer.row = step, row
+        trainer.learner = Observer(trainer.equipment(), trainer.rollout, trainer.reference, step, row)
         if folder is None:
             _take_budget(trainer, record.path)
         else:

@@ -27,7 +27,7 @@ CHARTS = {  # title -> metrics; * stands for any name
         "rewards/*/unscored_frac",
     ),
     "Length": ("completions/mean_length", "completions/max_length", "eval/mean_length"),
-    "Entropy": ("entropy",),
+    "Entropy": ("entropy", "sampler/entropy"),
     "Gradient": ("grad_norm",),
     "Learning rate": ("learning_rate",),
     "Clipping": ("clip_ratio/low_mean", "clip_ratio/high_mean"),

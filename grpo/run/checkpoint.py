@@ -238,7 +238,7 @@ def _check_named(folder: Path, run_dir: Path) -> None:
 
 def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> Path | None:
     """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""
-    chosen = ranks.of_main(_choose(config, ranks, say) if ranks.is_main else None)
+    chosen = ranks.of_first(lambda: _choose(config, ranks, say))
     if chosen is None:
         return None
     own_name, manifest = chosen

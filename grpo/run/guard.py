@@ -53,9 +53,8 @@ class Guard:
 
     def rehearse(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
-        phase = "rehearsing the longest step"
         learner = self.trainer.learner
-        self._explain_oom(lambda: learner.memory.run(learner.rehearse, phase), phase)
+        self._explain_oom(lambda: learner.memory.run(learner.rehearse), "rehearsing the longest step")
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
@@ -63,7 +62,8 @@ class Guard:
     def _explain_oom(self, work: Callable[[], None], phase: str = "training") -> None:
         """Run `work`; if it runs out of memory, say in which phase, what is counted, and what to lower."""
         try:
-            return work()
+            work()
+            return
         except OutOfMemoryWhile as error:
             phase, reason = error.phase, error.reason
         except Exception as error:

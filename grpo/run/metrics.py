@@ -22,6 +22,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [completion.num_drawn for completion in completions]
     ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
+    logps = [completion.logps[place] for completion in completions for place in completion.drawn]
     num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
     metrics |= {
@@ -33,6 +34,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/max_length": max(lengths),
         "completions/mean_terminated_length": mean(ended),
         "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
+        "sampler/entropy": -mean(logps),
         "completions/scored_frac": sum(len(c.scored) for c in completions if c.loss_weight) / max(sum(lengths), 1),
     }
     for name in reward_names:

@@ -2,9 +2,9 @@
 
     <search>Mira Tolan</search><result>Mira Tolan was born in Velda.</result>
 
-The first line of a call's own tokens that holds a tag of a tool, a text without such tags, and the closing tag is the
-call. A result is data. None of its tokens holds `<` or `>`, so it closes no block and opens none, in whatever way it
-spells one; none is a special token.
+A call is the first such block of a tool among the tokens that a completion has drawn after its last result. The text
+in it holds no tag of a tool. A result is data. None of its tokens holds `<` or `>`, so it closes no block and opens
+none, in whatever way it spells one; none is a special token.
 """
 
 import re

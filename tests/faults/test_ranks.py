@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -48,6 +49,20 @@ def test_two_ranks_train_what_one_trains(make_run, tmp_path, keys, setup):
             assert a[key] == pytest.approx(b[key], rel=1e-4, abs=1e-6), key
     first, second = (sorted(row["completion"] for row in run.rows(3)) for run in (one, two))
     assert first == second
+
+
+def test_one_process_makes_a_step_of_two_ranks_again(make_run):
+    """All answers, token by token; metrics differ by rounding at most, which is told."""
+    run = make_run(reward_funcs=["fakes:mixed"], save_steps=2, logging_steps=1)
+    run.train_ranks()
+    replay = run.processes.start("grpo.replay", run.folder, 4, "--json")
+    assert replay.wait() in (0, 1), replay.stderr  # 1: a sum in another order differs in its last bits
+    found = json.loads(replay.stdout)
+    assert found["start"] == 2 and found["num_same"] == found["num_recorded"] == 16
+    assert found["grad_norm"] == pytest.approx(run.lines[3]["grad_norm"], rel=1e-5)
+    assert found["num_equal"] >= found["num_compared"] - len(found["notes"]) > 0
+    assert all(re.match("(loss|grad_norm|kl|entropy|sampler/[a-z_]+) was ", note) for note in found["notes"])
+    assert sum(answer["share"] for answer in found["answers"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_rank_without_groups_does_not_hold_up_the_other(make_run):

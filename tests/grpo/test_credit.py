@@ -12,7 +12,7 @@ from grpo.algorithm import credit
 from grpo.algorithm.credit import judged_sentences, set_credit
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Group, Prompt, Score, Sentence
-from grpo.algorithm.step import set_advantages, share
+from grpo.algorithm.step import set_advantages
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.device.peers import Peers
@@ -209,7 +209,7 @@ def graded(base, tokenizer, texts, *keys):
     scorer.close()
     if config.credit != "completion":
         set_credit([group], config.credit, text_of(tokenizer))
-    set_advantages([group], share([group], config, Peers()), config)
+    set_advantages([group], 0.0, config, Peers())
     return group
 
 

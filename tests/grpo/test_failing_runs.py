@@ -96,10 +96,9 @@ RUNS = [  # rewards, keys of the run, words of what is said of it by the name of
         {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 14},
         {"refuses_everything": "collapse into refusing"},
     ),
-    # With beta, tokens without an advantage are scored, too.
     (
         "pays_rome",
-        {**ONE_TOKEN, "learning_rate": 1e-2, "max_steps": 20, "beta": 1e-4},
+        {**ONE_TOKEN, **MANY, "learning_rate": 1e-2, "max_steps": 30},
         {"entropy_died": "entropy died since step"},
     ),
 ]

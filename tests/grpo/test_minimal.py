@@ -142,8 +142,8 @@ def twin_of(trainer: GrpoTrainer) -> minimal.Transformer:
 
 
 def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> float:
-    """Train with both; after each step, no weight may differ by more than 3e-9 of what its tensor has moved
-    (Adam divides by gradients, some of which are as small as its ε).
+    """Train with both. No weight may differ by more than 1e-9 of what its tensor has moved in three steps, or by more
+    than 3e-9 after each (Adam divides by the gradient, which is nearly 0 in some entry).
 
     Returns the largest share of clipped tokens in a step.
     """
@@ -151,14 +151,14 @@ def assert_equal_training(folder: Path, checkpoint: Path, **keys: object) -> flo
         c, start, policy = settings_of(trainer.config), trained_weights(trainer), twin_of(trainer)
         reference, shares = copy.deepcopy(policy), []
         optimizer = torch.optim.AdamW(policy.parameters(), lr=KEYS["learning_rate"], weight_decay=0.0)
-        for step in train(trainer):
+        for number, step in enumerate(train(trainer), start=1):
             sampled = step.prompts, step.completions, step.rewards
             shares.append(minimal.grpo_step(policy, reference, optimizer, *sampled, c))
             own = {name: tensor.detach() for name, tensor in policy.named_parameters() if tensor.requires_grad}
             assert own.keys() == step.weights.keys()
             for name, tensor in own.items():
                 moved, error = (float((step.weights[name] - other).abs().max()) for other in (start[name], tensor))
-                assert error <= 3e-9 * moved, (name, moved, error)
+                assert error <= (1e-9 if number == NUM_STEPS else 3e-9) * moved, (name, moved, error)
             assert step.grad_norm > c.max_grad_norm
             assert min(len(set(map(len, texts))) for texts in (step.prompts, step.completions)) > 1
     assert min(float((step.weights[name] - start[name]).abs().max()) for name in start) > 1e-3

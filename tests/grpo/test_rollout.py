@@ -10,7 +10,8 @@ from making import make_completion, make_group, of_each
 
 from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
-from grpo.algorithm.step import set_advantages, share
+from grpo.algorithm.step import set_advantages
+from grpo.algorithm.variants import find_refusal_shift
 from grpo.config.options import TrainConfig
 from rewards.calls import TrainerState
 from rewards.registry import Reward
@@ -66,6 +67,7 @@ class Recorder:
 
     def __init__(self):
         self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
+        self.under_way = set()
 
     def sample(self, prompts, num_generations, params, seeds, on_finish):
         self.seeds.append(seeds)
@@ -76,11 +78,13 @@ class Recorder:
         completion, row = group.completions[index], group.prompt.row
         self.submitted.append((row, index, completion.text, group.prompt.columns["question"]))
         self.state = state
-        group.pending = [{}]
+        self.under_way.add(group)
 
     def collect(self, group):
-        assert group.pending
-        row, group.pending = group.prompt.row, []
+        if group not in self.under_way:
+            return
+        self.under_way.remove(group)
+        row = group.prompt.row
         self.collected.append(row)
         right = self.outcomes.get(row, 1)
         for index, completion in enumerate(group.completions):
@@ -168,13 +172,14 @@ def test_every_rank_goes_on_until_the_last_has_enough():
 
 
 def advance(*groups, ranks=None, weights=None, **keys):
-    """Set the advantages of graded groups; what they have in common."""
+    """Set the advantages of graded groups; return what declining earns more."""
     config = TrainConfig(**KEYS | keys)
     for group in groups:
         group.weights = weights or {}
-    shared = share(groups, config, ranks or replicas())
-    set_advantages(groups, shared, config)
-    return shared
+    ranks = ranks or replicas()
+    shift = find_refusal_shift(groups, config.refusal_target, ranks)
+    set_advantages(groups, shift, config, ranks)
+    return shift
 
 
 @pytest.mark.parametrize(("scale", "divisor"), [("group", math.sqrt(2) + 1e-4), ("none", 1.0)])
@@ -216,10 +221,10 @@ def test_declining_earns_what_the_answers_beside_it_earn():
     for group, names in zip(groups, outcomes, strict=True):
         for completion, name in zip(group.completions, names, strict=True):
             completion.scores = {"abstention": Score(0.0, "", name)}
-    shared = advance(*groups, scale_rewards="none", refusal_target=0.4)
+    found = advance(*groups, scale_rewards="none", refusal_target=0.4)
     first, second = groups
     shift = 2 / 4 + math.log(0.4 / 0.6)
-    assert shared.refusal_shift == pytest.approx(shift)
+    assert found == pytest.approx(shift)
     assert of_each(first, "advantage") == pytest.approx([shift * 2 / 3, 1 - shift / 3, -1 - shift / 3])
     assert of_each(second, "advantage")[0] == pytest.approx(shift - (2 * shift + 1) / 3)
     assert [of_each(group, "reward") for group in groups] == list(rewards)
@@ -266,6 +271,6 @@ def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     scorer.grade([group])
     scorer.close()
     config = TrainConfig(**KEYS | GDPO)
-    set_advantages([group], share([group], config, replicas()), config)
+    set_advantages([group], 0.0, config, replicas())
     first, second = of_each(group, "advantage")
     assert first == -second > 0.5

@@ -23,7 +23,7 @@ HEALTHY = {
     "refusal_rate": 0.1,
     "refusal_rate_known": 0.05,
     "coverage": 0.7,
-    "entropy": 0.8,
+    "sampler/entropy": 0.8,
     "grad_norm": 0.2,
     "rewards/format/mean": 0.6,
     "rewards/format/std": 0.4,
@@ -76,7 +76,10 @@ CASES = {
         ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
         {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
     ),
-    "entropy_died": (({"entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"), {"entropy": late(0.8, 0.1)}),
+    "entropy_died": (
+        ({"sampler/entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"),
+        {"sampler/entropy": late(0.8, 0.1)},
+    ),
 }
 
 
@@ -161,7 +164,7 @@ def test_answers_that_are_getting_shorter_need_no_higher_limit():
 
 
 def test_a_learned_task_may_be_deterministic():
-    assert "entropy_died" not in symptoms_of(entropy=late(0.8, 0.001), accuracy=late(0.5, 0.99, 15))
+    assert "entropy_died" not in symptoms_of(**{"sampler/entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)})
 
 
 NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}

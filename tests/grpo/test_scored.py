@@ -9,7 +9,7 @@ from test_train import completions, run
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, set_scored, split_into_micro_batches
 from grpo.algorithm.schema import Sentence, completions_of
-from grpo.algorithm.step import Grpo, Learned
+from grpo.algorithm.step import Equipment, Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
 from grpo.engine.model.memory import Budget
@@ -43,7 +43,7 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     model = load(folder, rank=4, dtype=torch.float64)
     optimizer = Optimizer(model.parameters(), (0.9, 0.99), 1e-8, 0.01)
     memory = MemoryLimit(Budget(20, "none", 64), 8)
-    learner = Grpo(config, model, optimizer, memory, Peers(), total_steps=1, rollout=None)
+    learner = Grpo(Equipment(config, model, optimizer, memory, Peers(), total_steps=1), rollout=None)
     groups = make_groups()
     set_loss_weights(groups, count_trained(groups, config, ALONE), config)
     learner.reference = model if config.beta else None
@@ -52,7 +52,8 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
         set_scored(groups, config)
     learned, old_logp_C, found = Learned(groups, groups), None, []
     for iteration in range(2):
-        old_logp_C = learner.add_gradient(learned, ref_logp_C, old_logp_C)
+        logp_C = learner.add_gradient(learned, ref_logp_C, old_logp_C)
+        old_logp_C = logp_C if old_logp_C is None else old_logp_C
         found.append(optimizer.grad.clone())
         learner.update(learned, iteration)
     return [*found, optimizer.flat.clone(), torch.tensor(learned.meter.loss)], learned

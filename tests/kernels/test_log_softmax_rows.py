@@ -16,10 +16,11 @@ def rows(width, number=5, offset=0.0, dtype=torch.float32, device="cpu"):
 
 def check(logits, targets, temperature, slope_dtype, bf16_step, cuts=None):
     """Equal to the twin of the logits as they are; the slope lies where they were, rounded if it is bfloat16. Returns
-    the slope, and the twin's. A target far below the maximum costs more: float32 rounds the argument of exp."""
+    the slope, and the twin's. What a cut leaves may lie far below the maximum, where float32 rounds the argument of
+    exp."""
     wanted = slow(logits, targets, temperature, cuts)
     depth = (logits.amax(1) - logits.gather(1, targets[:, None])[:, 0]).float() / temperature
-    rounding = 2**-22 * depth.nan_to_num(0.0)
+    rounding = 0.0 if cuts is None else 2**-22 * depth
     logp, entropy, slope = log_softmax_rows(logits, targets, temperature, slope_dtype, cuts)
     assert slope.dtype == slope_dtype
     assert slope.shape == logits.shape and slope.data_ptr() == logits.data_ptr()

@@ -232,7 +232,10 @@ def test_scorer_starts_when_a_completion_is_submitted():
     group.completions[1] = second
     scorer.submit(group, 1)
     scorer.collect(group)
-    assert rewards_of(group) == [[1.0, 1.0]] and not group.pending
+    assert rewards_of(group) == [[1.0, 1.0]] and not scorer.under_way
+    group.completions[0].reward = 7.0
+    scorer.collect(group)  # a second time: nothing to wait for
+    assert rewards_of(group) == [[7.0, 1.0]]
     scorer.close()
 
 

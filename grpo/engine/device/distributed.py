@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, redact
-from grpo.engine.device.peers import Peers, T, explain_lost_peers
+from grpo.engine.device.peers import Peers, explain_lost_peers
 from grpo.engine.device.shard import ALONE, Shard
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
@@ -131,10 +131,6 @@ class Ranks(Peers):
     @property
     def is_main(self) -> bool:
         return self.rank == 0
-
-    def of_main(self, value: T) -> T:
-        """Return rank 0's value on every rank."""
-        return self.of_first(lambda: value)
 
     def agree(self, facts: Mapping[str, str]) -> None:
         """Raise UserError (exit 2) on every rank if the facts of some rank differ from rank 0's; it names them."""

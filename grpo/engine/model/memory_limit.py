@@ -1,12 +1,13 @@
 """Micro-batches that fit: if memory runs out, the work is done again with smaller ones."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from grpo.base.errors import is_out_of_memory
 from grpo.engine.model.memory import Budget, halve, release
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class MemoryLimit:
@@ -19,15 +20,15 @@ class MemoryLimit:
     def __init__(self, budget: Budget, longest: int, can_retry: bool = True, say: Callable[[str], None] = print):
         self.budget, self.longest, self.can_retry, self.say = budget, longest, can_retry, say
 
-    def run(self, work: Callable[[], T], phase: str = "training") -> T:
+    def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Run `work`; if memory runs out, run it again with smaller micro-batches, which give the same gradient.
 
         It makes its micro-batches from `budget` each time, and it may not communicate with other processes: those do
-        not run theirs again. phase: what it is, in words. Raises the error of torch if it cannot be made smaller.
+        not run theirs again. Raises the error of torch if it cannot be made smaller.
         """
         while True:
             try:
-                return work()
+                return work(*arguments, **named)
             except Exception as error:
                 smaller = halve(self.budget, self.longest) if self.can_retry else None
                 if not is_out_of_memory(error) or smaller is None:
@@ -36,6 +37,5 @@ class MemoryLimit:
             self.budget = smaller
             release()
             self.say(
-                f"note: out of memory while {phase} ({reason}); "
-                f"from now on micro-batches have at most {smaller.tokens} packed tokens"
+                f"note: out of memory ({reason}); from now on micro-batches have at most {smaller.tokens} packed tokens"
             )

@@ -38,7 +38,7 @@ OnFinish = Callable[[int, Completion], None]
 
 
 class Calls(Protocol):
-    """The calls of tools within the completions of one `sample` (grpo/tools/calls.py)."""
+    """The calls of tools within the completions of one `sample` (grpo/tools/tools.py)."""
 
     def pause(self, number: int, completion: Completion, limit: int) -> bool:
         """Cut a completion after its first new call, and begin this; return False if there is none.

@@ -51,6 +51,8 @@ GLOSSARY = {
     "tools/mean_result_length": "mean tokens of a result, its tags included; they are read and not trained",
     "completions/scored_frac": "share of completion tokens that are scored: trained, and with a gradient. Without a KL "
     "term (beta) a token of advantage 0 has none, and its log-prob is not computed. Means over no token are left out",
+    "sampler/entropy": "minus the mean log-prob of all drawn tokens, nats: estimates their mean entropy, also in steps "
+    "without a scored token",
     "sampler/logp_diff_mean": "mean |log-prob in sampling - log-prob in training| per scored token: rounding, nats",
     "sampler/logp_diff_max": "largest such difference, nats",
     "sampling/kept_frac": "share of generated groups that were trained on (dynamic_sampling)",

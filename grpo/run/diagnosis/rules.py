@@ -275,11 +275,11 @@ def entropy_died(history: History) -> str | None:
 
     To do: lower learning_rate; or raise temperature, epsilon_high (0.28 in DAPO) or beta.
     """
-    entropy, accuracy = history.trend("entropy"), history.recent("accuracy")
+    entropy, accuracy = history.trend("sampler/entropy"), history.recent("accuracy")
     is_learned = accuracy and statistics.fmean(accuracy) >= LEARNED
-    if not entropy or is_learned or not history.lasts("entropy", lambda now: now < entropy.start / 10):
+    if not entropy or is_learned or not history.lasts("sampler/entropy", lambda now: now < entropy.start / 10):
         return None
-    now = statistics.fmean(history.recent("entropy"))
+    now = statistics.fmean(history.recent("sampler/entropy"))
     return f"entropy died {history.since()}: {entropy.start:.2g} nats per token at the start, {now:.2g} now"
 
 
