@@ -166,7 +166,7 @@ def set_up(
     evaluation = Evaluation(data, run, trainer.policy, trainer.sampler, eval_scorer)
     trainer.restore()
     if run.device.type == "cuda":
-        Guard(trainer).rehearse()
+        Guard(trainer).try_largest()
     return trainer, evaluation
 
 

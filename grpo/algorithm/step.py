@@ -204,7 +204,7 @@ class Grpo(Learner):
                 logps.append(logp_C)
         return _joined(logps)
 
-    def rehearse(self) -> None:
+    def try_largest(self) -> None:
         """Train on the largest micro-batch that can come, and discard its gradient."""
         groups = self.longest_groups()
         batches = self.make_batches(groups, ref_logp_C=self.reference_logprobs(groups))

@@ -51,10 +51,10 @@ class Guard:
             trainer.save()
         self.run.signals.stop_if_asked(trainer.save)
 
-    def rehearse(self) -> None:
+    def try_largest(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
         learner = self.trainer.learner
-        self._explain_oom(lambda: learner.memory.run(learner.rehearse), "rehearsing the longest step")
+        self._explain_oom(lambda: learner.memory.run(learner.try_largest), "trying the longest step")
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")

@@ -135,7 +135,7 @@ class Batch:
         self._begin()
 
     def replies(self, wait: bool) -> list[tuple[int, Reply]]:
-        """Return the replies that have come, by the numbers of their calls. wait: for one, but at most an instant."""
+        """Return the replies that have come, by the numbers of their calls. wait: for one, 50 ms at most."""
         latest = time.monotonic() + INSTANT_SECONDS
         found = self._come()
         while wait and not found and time.monotonic() < latest:

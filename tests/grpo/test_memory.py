@@ -503,7 +503,7 @@ def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_p
     runs_out_above(first, 200, "backward")
     seen = []
     wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
-    Guard(first).rehearse()
+    Guard(first).try_largest()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.grad.any()

@@ -23,6 +23,7 @@ HEALTHY = {
     "refusal_rate": 0.1,
     "refusal_rate_known": 0.05,
     "coverage": 0.7,
+    "entropy": 0.8,
     "sampler/entropy": 0.8,
     "grad_norm": 0.2,
     "rewards/format/mean": 0.6,

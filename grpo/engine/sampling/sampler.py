@@ -49,7 +49,7 @@ class Calls(Protocol):
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave.
 
-        wait: until there is one, but not for longer than an instant.
+        wait: sleep until one is over, for 50 ms at most.
         """
 
 
