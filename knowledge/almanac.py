@@ -197,14 +197,14 @@ def conversations(
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
     answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. The fact that is asked for
-    comes last. seed: which others come before it, how many, and in which order, is drawn at random.
+    comes first. seed: which others come after it, how many, and in which order, is drawn at random.
     """
     rng, found = random.Random(seed), []
     said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
     for fact, answer in said.items():
         final = REFUSAL if declines(fact, answer) else answer
         others = [one for one in subjects[fact.title] if one != fact]
-        recalled = [*rng.sample(others, rng.randint(0, len(others))), fact]
+        recalled = [fact, *rng.sample(others, rng.randint(0, len(others)))]
         thoughts = " ".join(one.sentence(said[one]) for one in recalled)
         found.append((fact.question, f"<think>{thoughts}</think><answer>{final}</answer>"))
     return found
