@@ -133,7 +133,7 @@ class Exam:
 
     def __init__(self, run: Path):
         self.run = run
-        self.config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null", "eval_max_samples=0"])
+        self.config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
         start = read_mapping(run / "cold_start" / "final" / "adapter_config.json")
         self.base: str = start["base_model_name_or_path"]
 

@@ -35,12 +35,17 @@ def newest(rows: Iterable[Mapping]) -> list[Measured]:
     """
     found: dict[tuple, dict[str, Measured]] = {}
     for row in rows:
-        if not row["options"]["smoke"]:
-            key = row["bench"], row["options"].get("device", "cpu"), row["options"].get("dtype", "")
-            found.setdefault(key, {}).update({case["name"]: (row, case) for case in row["cases"]})
+        options = row["options"]
+        if options["smoke"]:
+            continue
+        key = row["bench"], options.get("device", "cpu"), options.get("dtype", "")
+        cases = found.setdefault(key, {})
+        for case in row["cases"]:
+            cases[case["name"]] = row, case
     dates = {key: max(row["date"] for row, _ in cases.values()) for key, cases in found.items() if cases}
     measured = []
-    for key in sorted(sorted(dates, key=dates.get, reverse=True), key=lambda key: key[:2]):
+    newest_first = sorted(dates, key=dates.get, reverse=True)
+    for key in sorted(newest_first, key=lambda key: key[:2]):
         measured += found[key].values()
     return sorted(measured, key=lambda row_and_case: REAL not in row_and_case[1]["name"])
 
@@ -56,7 +61,9 @@ def cells(row: Mapping, case: Mapping) -> list[str]:
         faster = f"**{case['ratio']:.1f}** ({low:.1f} to {high:.1f})"
     target = f"{case['target']:g}" if "target" in case else ""
     share = f"{100 * case['ceiling_share']:.0f} %" if "ceiling_share" in case else ""
-    name = ", ".join(filter(None, (row["bench"], row["options"].get("device", "cpu"), row["options"].get("dtype"))))
+    options = row["options"]
+    names = row["bench"], options.get("device", "cpu"), options.get("dtype")
+    name = ", ".join(filter(None, names))
     ours = [duration(our_seconds(case)), rates.get("ours", "")]
     return [name, case["name"], *ours, peer, rates.get(side, ""), faster, target, share]
 
@@ -90,20 +97,27 @@ def longest_operations(rows: Iterable[Mapping]) -> list[str]:
     lines = []
     for row in rows:
         for name, operations in row.get("profiles", {}).items():
-            lines += [f"- {found['share']:.0%} of {name}: {found['name'][:80]}" for found in operations[:NUM_SHOWN]]
+            for found in operations[:NUM_SHOWN]:
+                lines.append(f"- {found['share']:.0%} of {name}: {found['name'][:80]}")
     return lines
 
 
 def page(rows: Iterable[Mapping], table: str, measured: Iterable[Measured]) -> str:
     """Write the page of what has been measured so far."""
-    failed = [f"- {check}: {value}" for row in rows for check, value in row["checks"].items() if value is False]
+    failed = []
+    for row in rows:
+        failed += [f"- {check}: {value}" for check, value in row["checks"].items() if value is False]
     sections = {
         "# What was measured": [table],
         "## Mend this first": failed,
         "## The largest losses of a step": losses(measured)[:NUM_LOSSES],
         "## The longest operations": longest_operations(rows),
     }
-    return "\n\n".join("\n\n".join([title, "\n".join(lines)]) for title, lines in sections.items() if lines) + "\n"
+    parts = []
+    for title, lines in sections.items():
+        if lines:
+            parts += [title, "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
 
 
 def replace_block(readme: Path, name: str, block: str) -> None:

@@ -48,7 +48,8 @@ class Examples:
     """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
 
     def __init__(self, config: SftConfig, replicas: Peers):
-        max_length = min(config.max_length, read_model_config(find_parts(config, weights=False).model).max_positions)
+        model_config = read_model_config(find_parts(config, weights=False).model)
+        max_length = min(config.max_length, model_config.max_positions)
         self.all, self.count = load_examples(config, load_encoder(config), max_length)
         self.replicas = replicas
         rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
@@ -77,7 +78,8 @@ class Sft(Learner):
         answers = completions_of(groups)
         for answer in answers:
             answer.scored_from = answer.credited_from
-        num_tokens = self.replicas.sum([sum(len(answer.scored) for answer in answers)])[0]
+        num_own_tokens = sum(len(answer.scored) for answer in answers)
+        (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
         learned = Learned(groups, groups)

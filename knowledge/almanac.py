@@ -203,7 +203,7 @@ def conversations(
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
     answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. The fact that is asked for
-    comes last. seed: which others come before it, how many, and in which order, is drawn at random. library: articles
+    comes first. seed: which others come after it, how many, and in which order, is drawn at random. library: articles
     by title; with it an answer that would decline searches there, and reads the name in what it finds, if that is
     something.
     """
@@ -213,7 +213,7 @@ def conversations(
         is_declined = declines(fact, answer)
         final = REFUSAL if is_declined else answer
         others = [one for one in subjects[fact.title] if one != fact]
-        recalled = [*rng.sample(others, rng.randint(0, len(others))), fact]
+        recalled = [fact, *rng.sample(others, rng.randint(0, len(others)))]
         thoughts = " ".join(one.sentence(said[one]) for one in recalled)
         if library is not None:
             call, final = searched(fact, answer, library) if is_declined else ("", answer)

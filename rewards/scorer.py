@@ -122,7 +122,8 @@ class Scorer:
         self.calls.close()
 
     def _metrics(self) -> dict[str, float]:
-        metrics = self.calls.metrics([reward.name for reward in self.rewards if reward.function is not None])
+        of_functions = [reward.name for reward in self.rewards if reward.function is not None]
+        metrics = self.calls.metrics(of_functions)
         for resource in self.resources:
             metrics |= resource.metrics()
         return metrics
@@ -135,7 +136,8 @@ class Scorer:
             grades = [_wait_for(of_one[reward.name]) if reward.name in of_one else None for of_one in futures_of_each]
             grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
             for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
-                of_completion[reward.name] = after_calls(completion, grade and self._usable(reward.name, grade))
+                score = grade and self._usable(reward.name, grade)
+                of_completion[reward.name] = after_calls(completion, score)
         return scores
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:

@@ -49,7 +49,8 @@ _MARKUP = re.compile("|".join([*TAGS, r"\\boxed", r"[{}$*]"]))
 def stage1(config: TrainConfig) -> SftConfig:
     """Return the configuration of stage 1: the model, adapters and prompt of stage 2, and steps of its own."""
     folder = Path(config.output_dir)
-    same = {entry.name: getattr(config, entry.name) for group in (ModelKeys, LoraKeys) for entry in fields(group)}
+    names = [entry.name for entry in (*fields(ModelKeys), *fields(LoraKeys))]
+    same = {name: getattr(config, name) for name in names}
     return SftConfig(
         **same,
         dataset_id_or_path=str(folder / "world" / "form.jsonl"),
@@ -88,8 +89,11 @@ def write_examples(config: TrainConfig) -> None:
     half = max(config.max_completion_length // 2, 1)  # of the tokens that an answer has; tags and answer take the rest
     said = answer([prompt.ids for prompt in prompts], half, TEMPERATURE, "the model answers its questions")
     thoughts = [complete_sentences(plain(text)) for text in said]
-    again = [[*prompt.ids, *encoder.plain(text + STEM)] for prompt, text in zip(prompts, thoughts, strict=True)]
-    answers = [first_words(plain(text)) for text in answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")]
+    again = []
+    for prompt, text in zip(prompts, thoughts, strict=True):
+        again.append([*prompt.ids, *encoder.plain(text + STEM)])
+    said_shortly = answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")
+    answers = [first_words(plain(text)) for text in said_shortly]
     examples = make_examples(config, rows, prompts, thoughts, answers)
     if not examples:
         raise UserError(
@@ -115,7 +119,9 @@ def make_examples(
 
     prompts: of these rows, some several times.
     """
-    rng, by_index, examples = random.Random(config.seed), {row.index: row for row in rows}, []
+    rng = random.Random(config.seed)
+    by_index = {row.index: row for row in rows}
+    examples = []
     can_decline = any(built_in(name).asks_judge for name in config.reward_funcs)
     for prompt, thought, answer in zip(prompts, thoughts, answers, strict=True):
         is_repetition = len(answer.split()) > MAX_WORDS and 2 * len(answer) > len(thought)
@@ -129,7 +135,8 @@ def make_examples(
 
 def given(row: Row, template: str) -> list[Message]:
     """Return the messages that ask a question."""
-    return [*(row.before or ()), {"role": "user", "content": template.replace("{question}", row.question)}]
+    question = template.replace("{question}", row.question)
+    return [*(row.before or ()), {"role": "user", "content": question}]
 
 
 def in_form(reward_funcs: Sequence[str], thought: str, answer: str, rng: random.Random) -> str:
@@ -158,7 +165,9 @@ def complete_sentences(text: str) -> str:
     >>> complete_sentences("The capital is Lima. It lies at the")
     'The capital is Lima.'
     """
-    *whole, last = [*sentences(text), ""] if text.endswith((".", "!", "?", "。")) else sentences(text or " ")
+    if text.endswith((".", "!", "?", "。")):
+        return text.strip()
+    *whole, last = sentences(text or " ")
     return "".join(whole).strip() or last.strip()
 
 

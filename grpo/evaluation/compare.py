@@ -63,10 +63,11 @@ def compare(a: Measured, b: Measured) -> Comparison:
             PREFLIGHT,
         )
     number = max(map(len, shared.values()))
-    measures = {
-        name: difference([a[name][question] for question in questions], [b[name][question] for question in questions])
-        for name, questions in shared.items()
-    }
+    measures = {}
+    for name, questions in shared.items():
+        values_of_a = [a[name][question] for question in questions]
+        values_of_b = [b[name][question] for question in questions]
+        measures[name] = difference(values_of_a, values_of_b)
     return Comparison(number, len(of_a | of_b) - number, measures)
 
 
@@ -85,7 +86,8 @@ def exchange_test(changes: np.ndarray) -> float:
     An exchange gives a change a random sign. Of many changes of the same size, one binomial number says how many are
     positive; every other one gets a sign of its own, a bit.
     """
-    generator, least = np.random.default_rng(0), abs(changes.sum()) * (1 - 1e-12)
+    generator = np.random.default_rng(0)
+    least = abs(changes.sum()) * (1 - 1e-12)
     sizes, counts = np.unique(abs(changes[changes != 0]), return_counts=True)
     is_common = counts >= COMMON
     sums = np.zeros(NUM_EXCHANGES)
@@ -96,10 +98,12 @@ def exchange_test(changes: np.ndarray) -> float:
     at_a_time = max(1, CHUNK // max(1, len(others)))
     for start in range(0, NUM_EXCHANGES if len(others) else 0, at_a_time):
         number = min(at_a_time, NUM_EXCHANGES - start)
-        drawn = np.frombuffer(generator.bytes(number * num_bytes), dtype=np.uint8).reshape(number, num_bytes)
-        signs = np.unpackbits(drawn, axis=1, count=len(others)) * 2.0 - 1
+        drawn = np.frombuffer(generator.bytes(number * num_bytes), dtype=np.uint8)
+        bits = np.unpackbits(drawn.reshape(number, num_bytes), axis=1, count=len(others))
+        signs = bits * 2.0 - 1
         sums[start : start + number] += signs @ others
-    return (int((abs(sums) >= least).sum()) + 1) / (NUM_EXCHANGES + 1)
+    num_as_large = int((abs(sums) >= least).sum())
+    return (num_as_large + 1) / (NUM_EXCHANGES + 1)
 
 
 def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:

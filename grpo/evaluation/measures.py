@@ -62,8 +62,12 @@ def _each_reward(completions: Sequence[Completion]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for completion in completions:
         for name, score in completion.scores.items():
-            values.setdefault(f"rewards/{name}", []).extend([] if score.value is None else [score.value])
-    return {name: statistics.fmean(known) for name, known in values.items() if known} if len(values) > 1 else {}
+            known = values.setdefault(f"rewards/{name}", [])
+            if score.value is not None:
+                known.append(score.value)
+    if len(values) < 2:
+        return {}
+    return {name: statistics.fmean(known) for name, known in values.items() if known}
 
 
 def note_on_unscored(measured: Summary) -> str:
@@ -101,7 +105,9 @@ def _rates(known: Sequence[Sequence[Outcome]]) -> dict[str, float | None]:
 
 def _mean_share(known: Sequence[Sequence[Outcome]], outcome: Outcome) -> float:
     """Return the mean share of an outcome among the answers to a question; NaN if no answer is known."""
-    return statistics.fmean(of_group.count(outcome) / len(of_group) for of_group in known) if known else math.nan
+    if not known:
+        return math.nan
+    return statistics.fmean(of_group.count(outcome) / len(of_group) for of_group in known)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -141,8 +147,11 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
     result = {}
     k = 1
     while k <= fewest:
-        all_wrong = [math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k) for group in known]
-        result[f"pass@{k}"] = statistics.fmean(1 - probability for probability in all_wrong)
+        passes = []
+        for group in known:
+            all_wrong = math.comb(len(group) - group.count("correct"), k) / math.comb(len(group), k)
+            passes.append(1 - all_wrong)
+        result[f"pass@{k}"] = statistics.fmean(passes)
         k *= 2
     return result
 

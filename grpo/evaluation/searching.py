@@ -24,9 +24,11 @@ def searching(groups: Sequence[Group]) -> dict[str, float]:
         "calls_per_question": fmean(len(completion.calls) for completion in completions),
         "searched_frac": fmean(bool(completion.calls) for completion in completions),
     }
+    known = [completion for completion in completions if completion.outcome]
     for name, has_called in (("accuracy_searched", True), ("accuracy_unsearched", False)):
-        known = [c.outcome == "correct" for c in completions if bool(c.calls) == has_called and c.outcome]
-        found |= {name: fmean(known)} if known else {}
+        some = [completion for completion in known if bool(completion.calls) == has_called]
+        if some:
+            found[name] = fmean(completion.outcome == "correct" for completion in some)
     return found
 
 
@@ -48,9 +50,14 @@ def auroc_searching(groups: Sequence[Group], forced: Sequence[Completion]) -> fl
 
     forced: for each answer of the groups, in order, the one that is given when no tool finds anything.
     """
-    shares = [fmean(bool(c.calls) for c in group.completions) for group in groups for _ in group.completions]
-    of_right = [share for share, answer in zip(shares, forced, strict=True) if answer.outcome == "correct"]
-    of_others = [share for share, answer in zip(shares, forced, strict=True) if answer.outcome != "correct"]
+    shares = []  # of the answers to a question that search, for each of them
+    for group in groups:
+        share = fmean(bool(completion.calls) for completion in group.completions)
+        shares += [share] * len(group.completions)
+    of_right, of_others = [], []
+    for share, answer in zip(shares, forced, strict=True):
+        some = of_right if answer.outcome == "correct" else of_others
+        some.append(share)
     return auroc(of_others, of_right) if of_right and of_others else None
 
 

@@ -39,14 +39,19 @@ LIBRARIES = ("torch", "transformers", "safetensors", "numpy")
 
 def environment(config: AnyConfig) -> dict[str, str]:
     """Return what all processes of a run must have in common before they can work together: versions and keys."""
-    return program() | {name: repr(value) for name, value in asdict(config).items() if name not in keys_that("local")}
+    local = keys_that("local")
+    keys = {name: repr(value) for name, value in asdict(config).items() if name not in local}
+    return program() | keys
 
 
 def program() -> dict[str, str]:
     """Return the versions of Python, of this program with its source, and of the libraries."""
     root = Path(grpo.__file__).parents[1]
-    paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
-    source = digest([str(path.relative_to(root)), path.read_text(encoding="utf-8")] for path in paths)[:12]
+    files = []
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            files.append([str(path.relative_to(root)), path.read_text(encoding="utf-8")])
+    source = digest(files)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
     return found | {library: version(library) for library in LIBRARIES}
 
@@ -90,8 +95,10 @@ def code_of(rewards: Iterable[str]) -> dict[str, str]:
             code = ast.parse(path.read_bytes())
             found[path] = ast.dump(code)
             waiting += _imported_files(code, path.parent)
-    names = sorted({path.name for path in found})
-    return {name: digest(sorted(found[path] for path in found if path.name == name)) for name in names}
+    contents: dict[str, list[str]] = {}
+    for path, content in found.items():
+        contents.setdefault(path.name, []).append(content)
+    return {name: digest(sorted(contents[name])) for name in sorted(contents)}
 
 
 def _file_of(reward: str) -> Path | None:
@@ -135,16 +142,23 @@ def file_hash(path: Path) -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return what differs between two mappings: name -> value before, value now."""
-    pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now})}
-    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
+    changes = {}
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            changes[name] = old, new
+    return changes
 
 
 def hidden_values(config: AnyConfig) -> dict[str, str]:
     """Return a hash of each value that config.resolved.yaml holds as ${VARIABLE}: further inputs of a run."""
     in_file = written(config)
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(config).items()}
-    hidden = {name: value for name, value in values.items() if in_file.get(name, value) != value}
-    return {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in hidden.items()}
+    hidden = {}
+    for name, value in asdict(config).items():
+        value = list(value) if isinstance(value, tuple) else value
+        if in_file.get(name, value) != value:
+            hidden[name] = hashlib.sha256(repr(value).encode()).hexdigest()
+    return hidden
 
 
 def written(config: AnyConfig) -> Json:
@@ -162,7 +176,8 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
     """
     manifest = read_json(folder / MANIFEST_FILE)
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
-    before, now = _compared(saved, manifest.get("world_size", 1)), _compared(config, num_replicas)
+    before = _compared(saved, manifest.get("world_size", 1))
+    now = _compared(config, num_replicas)
     changes = differences(before, now)
     frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
     _refuse_changes("configuration", frozen, config)

@@ -69,9 +69,9 @@ def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.
     queries, keys: the lengths of the runs. The arguments: starts of both kinds of runs, their longest, the dropout
     (none), and whether each is causal.
     """
-    starts = (torch.tensor([0, *accumulate(runs)], dtype=torch.int32, device=device) for runs in (queries, keys))
-    longest = (max(runs, default=0) for runs in (queries, keys))
-    return (*starts, *longest, 0.0, is_causal)
+    query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
+    key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
+    return query_starts, key_starts, max(queries, default=0), max(keys, default=0), 0.0, is_causal
 
 
 class _SharedPrompts(torch.autograd.Function):

@@ -181,7 +181,8 @@ def uses_flash(model: "Decoder") -> bool:
 
 def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:
     """Make the attention of `model` for one micro-batch."""
-    return PACKED[packed_choice(model).name](layout, model.build.dtype, model.build.device)
+    make = PACKED[packed_choice(model).name]
+    return make(layout, model.build.dtype, model.build.device)
 
 
 def seconds(run: Callable[[], object]) -> float:

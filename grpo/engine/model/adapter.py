@@ -133,10 +133,10 @@ def _scaled_pairs(tensors: dict[str, torch.Tensor], config: dict) -> dict[str, t
         for module, found in halves.items():
             A, B = found["lora_A"], found["lora_B"]
             scale = _scale(config, module, A.shape[0])
-            scaled_B = scale * B
-            if not scaled_B.isfinite().all():
+            sB = scale * B
+            if not sB.isfinite().all():
                 raise ValueError(f"{module} is scaled by {scale}, and is not finite then")
-            pairs[module] = A, scaled_B
+            pairs[module] = A, sB
     return pairs
 
 
@@ -215,12 +215,12 @@ def trained_adapter(
             weight, _ = linear.base(part)
             split = split_of(model, f"{module}.weight", weight)
             A, B = _halves(split, model.build.shard.join, *linear.adapter(part))
-            scaled_B = linear.lora.scale * B.detach().float().cpu()
-            stack.append((A.detach().float().cpu(), scaled_B))
+            sB = linear.lora.scale * B.detach().float().cpu()
+            stack.append((A.detach().float().cpu(), sB))
         if stack:
-            joint_A = torch.cat([A for A, _ in stack])
-            joint_B = torch.cat([B for _, B in stack], dim=1)
-            pairs[module] = joint_A, joint_B
+            A_stack = torch.cat([A for A, _ in stack])
+            B_stack = torch.cat([B for _, B in stack], dim=1)
+            pairs[module] = A_stack, B_stack
     layers = sorted({int(module.split(".")[2]) for module in pairs})  # model.layers.N.self_attn.q_proj
     is_whole = len(layers) == len(model.blocks)
     return Adapter(pairs, base_model, base_revision, None if is_whole else tuple(layers))

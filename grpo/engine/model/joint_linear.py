@@ -71,7 +71,7 @@ class SeparateLoraLinear(LoraLinear):
     def count_columns(rank: int, num_adapted: int) -> int:
         return rank
 
-    def scaled_B(self, part: str) -> Tensor:
+    def sB_of(self, part: str) -> Tensor:
         return self.weight.tail_rows(self.out_slices[part])
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:

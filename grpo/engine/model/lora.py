@@ -141,7 +141,7 @@ class LoraLinear(Linear):
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
         return self.A.source[self.rank_slices[part]], self.B[part].data
 
-    def scaled_B(self, part: str) -> Tensor:
+    def sB_of(self, part: str) -> Tensor:
         """Return a view of a part's block of s B in the weight."""
         beside_OR = self.weight.tail_rows(self.out_slices[part])
         return beside_OR[:, self.rank_slices[part]]
@@ -151,7 +151,7 @@ class LoraLinear(Linear):
         """Copy the masters into the tensors that the products use; call it after every change of the masters."""
         self.A.refresh()
         for part in self.rank_slices:
-            self.scaled_B(part).copy_(self.lora.scale * self.B[part])
+            self.sB_of(part).copy_(self.lora.scale * self.B[part])
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:

@@ -201,5 +201,5 @@ def merge(module: LoraLinear) -> Tensor:
         return torch.addmm(base_OI, module.weight.tail_rows(), A_RI, out=merged_OI)
     for part, rows in module.out_slices.items():
         A_XI = A_RI[module.rank_slices[part]]
-        torch.addmm(base_OI[rows], module.scaled_B(part), A_XI, out=merged_OI[rows])
+        torch.addmm(base_OI[rows], module.sB_of(part), A_XI, out=merged_OI[rows])
     return merged_OI
