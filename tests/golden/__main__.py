@@ -196,12 +196,15 @@ def outcome(run_dir: Path) -> dict:
         rows = [{name: value for name, value in row.items() if name != "ids"} for row in read_lines(file)]
         rows = repeatable(rows)  # without the tokens, which say what the texts say, and are younger than the records
         completions.update(json.dumps(rows, sort_keys=True).encode())
+    metrics = repeatable(read_lines(run_dir / "metrics.jsonl"))
+    if any("tools/called_frac" in line for line in metrics):  # which rows decode together depends on when tools reply
+        metrics = [{k: v for k, v in line.items() if not k.startswith("sampler/")} for line in metrics]
     evaluation = run_dir / "evaluation.json"
     table = repeatable(json.loads(evaluation.read_text())) if evaluation.exists() else None
     return {
         "weights": weights.hexdigest(),
         "completions": completions.hexdigest(),
-        "metrics": repeatable(read_lines(run_dir / "metrics.jsonl")),
+        "metrics": metrics,
         "evaluation": table,
     }
 
