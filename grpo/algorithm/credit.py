@@ -31,15 +31,17 @@ def set_credit(groups: Iterable[Group], kind: str, decode: Decode, has_tools: bo
 def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     """Return the sentences of a completion that are true or false, in order.
 
-    A sentence is false if the knowledge base refutes one of its facts, else true if the base supports one. A fact that
-    the base does not know, or whose sentence was not found, decides nothing.
+    A sentence is false if the knowledge base refutes one of its facts, else true if it is the first one to state a fact
+    that the base supports: to say it again earns nothing. A fact that the base does not know, or whose sentence was not
+    found, decides nothing.
 
     decode: turns tokens into text. If it does not reproduce `Completion.text`, the tokens cannot be located in it, and
     no sentence is returned.
     """
     verdicts: dict[tuple[int, int], set[str]] = {}
     for fact in _facts(completion):
-        for start, end in fact["sentences"]:
+        is_refuted = fact["verdict"] == "refuted"
+        for start, end in fact["sentences"] if is_refuted else fact["sentences"][:1]:
             verdicts.setdefault((start, end), set()).add(fact["verdict"])
     judged = [(span, found) for span, found in sorted(verdicts.items()) if found & {"supported", "refuted"}]
     if not judged or decode(completion.ids) != completion.text:

@@ -268,9 +268,9 @@ class LossKeys:
     scale_rewards is batch."""
     credit: str = key("completion", choices=("completion", "sentence", "answer"))
     """Unit that gets an advantage. completion: all its tokens have the same. sentence (FSPO): positive if the knowledge
-    base supports the sentence, negative if it refutes it; it needs the reward factuality or binary_rar, whose weight
-    may be 0. answer: tokens before the answer block have 0; with tools, those before the first call or the end of the
-    thoughts."""
+    base supports the sentence, said for the first time, negative if it refutes it; it needs the reward factuality or
+    binary_rar, whose weight may be 0. answer: tokens before the answer block have 0; with tools, those before the first
+    call or the end of the thoughts."""
     num_iterations: int = key(1, low=1)
     """Updates per step, on the same answers. TRL counts each of them as a step."""
     mask_truncated_completions: bool = key(False)

@@ -150,15 +150,16 @@ def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed)
 
 
 def test_verdicts_and_what_has_none(tokenizer):
-    """A refuted fact makes its sentence false, whatever else it states; unknown facts decide nothing; a fact that was
-    stated twice is judged twice, and one that was stated nowhere is not judged."""
-    text = f"{TRUE} {FALSE} {OPEN} She sang. She sang."
+    """A refuted fact makes its sentence false, whatever else it states; unknown facts decide nothing; one that was
+    stated nowhere is not judged. What is said twice is credited once if it is true, and twice if it is false."""
+    text = f"{TRUE} {FALSE} {OPEN} She sang. She sang. She swam. She swam."
     facts = [("supported", TRUE), ("supported", FALSE), ("refuted", FALSE), ("unknown", OPEN), ("unknown", TRUE)]
     completion = answer(tokenizer, text, [*facts, ("refuted",)])
-    places = [[start, start + 9] for start in (text.index("She sang"), text.rindex("She sang"))]
-    completion.scores["factuality"].facts.append({"verdict": "supported", "sentences": places})
+    for said, verdict in (("She sang", "supported"), ("She swam", "refuted")):
+        places = [[start, start + 9] for start in (text.index(said), text.rindex(said))]
+        completion.scores["factuality"].facts.append({"verdict": verdict, "sentences": places})
     found = [(sentence.text, sentence.is_true) for sentence in judged_sentences(completion, text_of(tokenizer))]
-    assert found == [(TRUE, True), (FALSE, False), ("She sang.", True), ("She sang.", True)]
+    assert found == [(TRUE, True), (FALSE, False), ("She sang.", True), ("She swam.", False), ("She swam.", False)]
 
 
 def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer):
