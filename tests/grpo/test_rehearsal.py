@@ -9,7 +9,7 @@ from making import make_group, write_rows
 
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.doctor import estimate
-from grpo.doctor.estimate import GrpoRehearsal, SftRehearsal, StepTime, num_tokens
+from grpo.doctor.estimate import GrpoRehearsal, SftRehearsal, StepTime, num_packed
 from grpo.doctor.start import Case
 from grpo.sft import sft
 from grpo.train import train
@@ -78,7 +78,7 @@ def test_it_makes_the_first_step_of_stage_1(stage1, tmp_path):
     assert list(step.phases) == ["training"] and step.measured.startswith("4 rows")
     sft(stage1)
     metrics = json.loads((tmp_path / "cold" / "metrics.jsonl").read_text().splitlines()[0])
-    assert sum(map(num_tokens, rehearsal.trainer.learned.groups)) == metrics["num_tokens"]
+    assert sum(map(num_packed, rehearsal.trainer.learned.groups)) == metrics["num_tokens"]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, 1.0, 1e9])
@@ -94,7 +94,7 @@ def test_a_step_that_takes_too_long_is_made_smaller_and_scaled_by_its_tokens(kin
         assert len(groups) == rehearsal.num_rows
         assert all(len(group.prompt.ids) <= tokens for group in groups)
         assert all(len(c.ids) <= tokens for group in groups for c in group.completions)
-        spent.append(sum(map(num_tokens, groups)) / 100)
+        spent.append(sum(map(num_packed, groups)) / 100)
         generated = sum(len(completion.ids) for group in groups for completion in group.completions)
         return {"generating": generated / 1000, "training": spent[-1]}
 
