@@ -109,9 +109,9 @@ class Call:
 class Completion:
     """One sampled answer, and what the step adds to it.
 
-    The sampler makes it, and the rollout adds its text. The scorer adds `scores` and `reward`, `set_advantages` the
-    advantage, `set_loss_weights` the loss weight, `set_credit` the next two fields, `set_scored` the last one. `ids`
-    ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
+    The sampler makes it, and the rollout adds its text. The scorer adds `scores`, `reward` and `facts`,
+    `set_advantages` the advantage, `set_loss_weights` the loss weight, `set_credit` `sentences` or `credited_from`, and
+    `set_scored` `scored_from`. `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
     distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k
     and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off). `calls`
     says which tokens tools have given: they are read, and never scored, trained or counted. The last token is drawn.
@@ -134,6 +134,7 @@ class Completion:
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
     scored_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
+    facts: list[dict[str, Any]] = field(default_factory=list)  # `Score.facts` of the first reward that checks them all
 
     @classmethod
     def given(

@@ -70,8 +70,7 @@ class Remembered(Scorer):
     """
 
     def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
-        names = expand(config.reward_funcs)
-        rewards = [Reward(short_name(name), needs=built_in(name).needs) for name in names]
+        rewards = [_ungraded(name) for name in expand(config.reward_funcs)]
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -103,6 +102,12 @@ class Remembered(Scorer):
         super().close()
         if self.grader:
             self.grader.close()
+
+
+def _ungraded(name: str) -> Reward:
+    """Return a reward that grades nothing."""
+    known = built_in(name)
+    return Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer)
 
 
 def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:

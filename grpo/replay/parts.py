@@ -93,7 +93,7 @@ class Gradient:
         self, learner: Grpo, groups: Sequence[Group], ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ):
         self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
-        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale
+        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet

@@ -95,7 +95,7 @@ def test_the_norm_rounds_where_transformers_rounds(dtype):
     torch.manual_seed(0)
     x, residual, weight = torch.randn(64, 96).to(dtype), torch.randn(64, 96).to(dtype), torch.randn(96).to(dtype)
     norm, theirs = RMSNorm(96, 1e-3, Build(None, False, dtype, "cpu")), Qwen2RMSNorm(96, 1e-3).to(dtype)
-    norm.weight.source.copy_(weight)
+    norm.weight.stored.copy_(weight)
     theirs.weight.data.copy_(weight)
     assert torch.equal(norm(x), theirs(x))
     normed, added = norm.add_and_norm(x, residual)

@@ -77,7 +77,7 @@ class Linear(nn.Module):
     def base(self, part: str) -> tuple[Tensor | Int8Rows, Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
-        bias_O = None if self.bias is None else self.bias.source[rows]
+        bias_O = None if self.bias is None else self.bias.stored[rows]
         return self.weight.base_rows(rows), bias_O
 
 
@@ -139,7 +139,7 @@ class LoraLinear(Linear):
 
     def adapter(self, part: str) -> tuple[Tensor, Tensor]:
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
-        return self.A.source[self.rank_slices[part]], self.B[part].data
+        return self.A.stored[self.rank_slices[part]], self.B[part].data
 
     def sB_of(self, part: str) -> Tensor:
         """Return a view of a part's block of s B in the weight."""
