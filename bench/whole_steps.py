@@ -131,7 +131,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
         most = torch.cuda.max_memory_allocated()
         tokens = max(len(batch.ids_T) for batch in trainer.learner.make_batches(groups))
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
-        needed = memory.account(trainer.model, 0, 0, largest)
+        needed = memory.Loaded(trainer.model).account(budget=largest)
         predicted = resident + needed.activations + needed.logits
         record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
         print(f"  attention: decode {trainer.sampler.decode_kernel}")

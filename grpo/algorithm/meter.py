@@ -61,7 +61,8 @@ class TokenMeter:
 
         A step without scored tokens has the loss 0, and no means.
         """
-        total = TokenMeter(*ranks.sum(list(self.sums().values())), largest_diff=ranks.max(self.largest_diff))
+        total = TokenMeter(*ranks.sum(list(self.sums().values())))
+        total.largest_diff = ranks.max(self.largest_diff)
         if not total.num_tokens:
             return {"loss": 0.0}
         clipped_low = total.clipped_low / total.num_tokens

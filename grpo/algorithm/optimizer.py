@@ -3,8 +3,8 @@
 Replaces `torch.optim.AdamW` and `clip_grad_norm_` of minimal.py: one update and one norm for all parameters.
 
 All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
-replicas. Each of R replicas sums and updates 1 / R of the tensor, keeps AdamW's moments of that part alone, and gets
-the other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
+replicas. Each replica sums and updates a part of the tensor, keeps AdamW's moments of that part alone, and gets the
+other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
 """
 
 import math

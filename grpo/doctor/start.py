@@ -415,8 +415,7 @@ def sketch_reference(case: Case) -> Decoder | None:
 
 def kept(case: Case) -> memory.Account:
     """Count what model and optimizer take in each process, once they are loaded."""
-    num_replicas, nothing = replicas_of(case.config), memory.Budget(0, "none", 0)
-    return memory.account(share_of(case), 0, 0, nothing, sketch_reference(case), num_replicas)
+    return memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config)).account()
 
 
 def model(case: Case) -> str:

@@ -12,7 +12,7 @@ from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.peers import Peers
-from grpo.tools.protocol import Protocol
+from grpo.tools.protocol import ToolProtocol
 from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
 from knowledge.world import NOTHING_FOUND
@@ -36,7 +36,7 @@ def build_tools(
     if not config.tools:
         return None
     functions = find_tools(config.tools, vars(config), objects)
-    protocol = Protocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
+    protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
     return Tools(functions, protocol, config.tool_timeout_s, peers)
 
 

@@ -136,7 +136,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     visible, tokens = visible_in(layout), layout.num_tokens
     q, k, v = (torch.randn(tokens, heads, 8, generator=generator).to(dtype).requires_grad_() for heads in (4, 2, 2))
     upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
-    for out in (PackedAttention(layout, dtype, "cpu")(0, q, k, v), attention(q, k, v, visible)):
+    for out in (PackedAttention(layout, dtype, "cpu").attend(q, k, v), attention(q, k, v, visible)):
         gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream.to(out.dtype))))
     bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
     for ours, slow in zip(*gradients, strict=True):

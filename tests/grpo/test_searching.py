@@ -23,7 +23,7 @@ from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
 from grpo.tools.functions import find_tools
-from grpo.tools.protocol import Protocol
+from grpo.tools.protocol import ToolProtocol
 from knowledge.world import LIBRARY, NOTHING_FOUND, make_world
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
@@ -147,7 +147,7 @@ def test_the_search_finds_a_title_or_else_words(tmp_path):
 
 def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 1, 100)
+    protocol = ToolProtocol(["search"], encoder, 1, 100)
     text = "<think><search>a b</search><result>it is c</result>So c.</think><search>x</search> <result>no</result>"
     rows = [{"prompt": "q", "completion": text}]
     (group,) = make_examples(rows, Path("d"), encoder, None, 200, RowCount("d"), protocol)

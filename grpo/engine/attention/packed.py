@@ -59,12 +59,13 @@ class PackedAttention:
                 number += 1
         return places
 
-    def __call__(
-        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
-    ) -> Tensor:
-        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
-        q_PSHE, q_NSHE = self._pad(rotate(q_THE, cos_sin))
-        k_PSKE, k_NSKE = self._pad(rotate(k_TKE, cos_sin))
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
+        return self.attend(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE)
+
+    def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        """Attend with queries and keys that are rotated already."""
+        q_PSHE, q_NSHE = self._pad(q_THE)
+        k_PSKE, k_NSKE = self._pad(k_TKE)
         v_PSKE, v_NSKE = self._pad(v_TKE)
         out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:

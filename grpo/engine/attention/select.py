@@ -148,7 +148,7 @@ def choose_packed(
 
     def run(name: str, kind: torch.dtype) -> Tensor:
         q_THE, k_TKE, v_TKE, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
-        out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, q_THE, k_TKE, v_TKE)
+        out = PACKED[name](TRIAL_LAYOUT, kind, device).attend(q_THE, k_TKE, v_TKE)
         grads = torch.autograd.grad(out, (q_THE, k_TKE, v_TKE), dout)
         results = [x.detach().flatten() for x in (out, *grads)]
         return torch.cat(results)

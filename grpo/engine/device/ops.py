@@ -100,10 +100,8 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
     return F.silu(gate_TF) * up_TF
 
 
-def rotate(x_THE: Tensor, cos_sin: CosSin | None) -> Tensor:
-    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `cos_sin`, return x."""
-    if cos_sin is None:
-        return x_THE
+def rotate(x_THE: Tensor, cos_sin: CosSin) -> Tensor:
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864)."""
     cos_T1E, sin_T1E = cos_sin
     if uses_kernels(x_THE):
         from grpo.kernels import rotary as kernel
