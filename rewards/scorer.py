@@ -56,7 +56,8 @@ class Scorer:
         if self.peers.rank:  # the first one grades
             return
         completion, prompt = group.completions[index], group.prompt
-        row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        own = {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        row = prompt.columns | own
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 text = own_words(completion.text, completion.calls)  # never what a tool has said
@@ -137,8 +138,8 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         scores: list[dict[str, Score]] = [{} for _ in group.completions]
         for reward in self.rewards:
-            futures_of_each = self.under_way[group]
-            grades = [_wait_for(of_one[reward.name]) if reward.name in of_one else None for of_one in futures_of_each]
+            futures = [of_one.get(reward.name) for of_one in self.under_way[group]]
+            grades = [None if future is None else _wait_for(future) for future in futures]
             grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
             for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
                 score = grade and self._usable(reward.name, grade)

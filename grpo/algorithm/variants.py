@@ -66,14 +66,20 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     """
     paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
     columns = [column for _, column in paid]
-    is_scored = [None not in row for row in zip(*columns, strict=True)]
+    of_each = zip(*columns, strict=True)  # completion
+    is_scored = [None not in own for own in of_each]
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
-        known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
+        known = _only(column, is_scored)
         normalized = group_advantages(known, "group")  # Eq. 12
         for place, value in enumerate(normalized):
             sums[place] += weight * value  # Eq. 12
-    return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
+    return _only(sums, is_scored)
+
+
+def _only(values: Sequence[float | None], is_scored: Sequence[bool]) -> list[float | None]:
+    """Replace the values of completions that are not scored by None."""
+    return [value if scored else None for value, scored in zip(values, is_scored, strict=True)]
 
 
 # --- A target for the share of completions that decline --------------------------------------------------------------

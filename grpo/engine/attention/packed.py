@@ -72,14 +72,17 @@ class PackedAttention:
             k_NXKE = self._after_prompts(k_PSKE, k_NSKE)
             v_NXKE = self._after_prompts(v_PSKE, v_NSKE)
             out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
-            out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
+            of_prompts = out.flatten(0, 1)
+            of_completions = out_NSHE.flatten(0, 1)
+            out = torch.cat([of_prompts, of_completions])
         padded = out.reshape(self.num_places, *q_THE.shape[1:])
         return _Unpad.apply(padded, self.place_T)
 
     def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
         features = x_T.shape[1:]
-        padded = x_T.new_zeros(self.num_places, *features).index_copy(0, self.place_T, x_T)
+        empty = x_T.new_zeros(self.num_places, *features)
+        padded = empty.index_copy(0, self.place_T, x_T)
         prompts, completions = padded.split([self.prompt_places, self.completion_places])
         x_PS = prompts.view(self.num_prompts, self.prompt_width, *features)
         x_NS = completions.view(self.num_completions, self.completion_width, *features)
