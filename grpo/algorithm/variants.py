@@ -66,8 +66,8 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     """
     paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
     columns = [column for _, column in paid]
-    of_each = zip(*columns, strict=True)  # completion
-    is_scored = [None not in own for own in of_each]
+    of_completions = zip(*columns, strict=True)
+    is_scored = [None not in of_rewards for of_rewards in of_completions]
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
         known = _only(column, is_scored)

@@ -237,8 +237,9 @@ def adapter_gradients(
     if dx_TI is not None and seed is None:
         dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
     elif dx_TI is not None:
-        through_A_TI = linear(dh_TR, A_RI.T)
-        dx_TI = dx_TI + module.dropped(through_A_TI, seed)
+        change_TI = linear(dh_TR, A_RI.T)
+        change_TI = module.dropped(change_TI, seed)
+        dx_TI = dx_TI + change_TI
     return dx_TI, dA_RI.to(exact), None, None, *dB
 
 
