@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from grpo.algorithm.schema import Call, Completion
 from grpo.data.prompts import ChatEncoder
-from grpo.engine.device.draw import NO_CUT
 from rewards.own_words import RESULT
 
 OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"
@@ -113,7 +112,7 @@ class ToolProtocol:
         end = start + len(given)
         completion.ids += given
         completion.logps += [0.0] * len(given)
-        completion.cuts += [NO_CUT] * len(given)
+        completion.cuts += [float("-inf")] * len(given)
         said = self.encoder.decode(given)
         said = said.removeprefix(OPEN).removesuffix(CLOSE)
         text = self.encoder.decode(completion.ids)
