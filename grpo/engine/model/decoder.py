@@ -218,8 +218,7 @@ class Decoder(nn.Module):
     def refresh(self) -> None:
         """Update the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            is_trained = isinstance(module, MasterWeight) and module.master is not None
-            if is_trained or isinstance(module, LoraLinear):
+            if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
                 module.refresh()
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
