@@ -78,7 +78,7 @@ def footing(rows: Iterable[Mapping]) -> str:
         when = f"{row['bench']} on {row['date']} (commit {machine['commit']})"
         measured.setdefault(f"{hardware}, {software}", []).append(when)
     lines = [f"Measured on {on}: {', '.join(dict.fromkeys(when))}." for on, when in measured.items()]
-    return "\n\n".join(textwrap.fill(line, 140, break_on_hyphens=False) for line in lines)
+    return "\n\n".join(textwrap.fill(line, 120, break_on_hyphens=False) for line in lines)
 
 
 def losses(measured: Iterable[Measured]) -> list[str]:
