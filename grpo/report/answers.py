@@ -6,11 +6,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from grpo.base.errors import UserError
-from grpo.evaluation.compare import Comparison, compare, measure_answers
+from grpo.evaluation.compare import RATES, Comparison, compare, measure_answers
 from grpo.run.diagnosis.record import Answer, Record
 
 NUM_CHANGES = 6  # in each direction
-HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}
+HEADLINE = {
+    "accuracy": "right",
+    "incorrect": "wrong",
+    "not_attempted": "declined",
+    "supported_facts": "supported facts per answer",
+    "refuted_facts": "refuted ones",
+    "reward": "mean reward",
+}
 
 
 def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
@@ -59,7 +66,7 @@ def headline(compared: Comparison) -> str:
     for name, words in HEADLINE.items():
         of = compared.measures.get(name)
         if of and (of.a or of.b) and not (name == "reward" and texts):
-            form = ".2f" if name == "reward" else ".1%"
+            form = ".1%" if name in RATES else ".2f"
             chance = "p < 0.001" if of.p < 0.001 else f"p = {of.p:.2g}"
             texts.append(f"{words} {of.a:{form}} → {of.b:{form}} ({chance})")
     return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
