@@ -33,10 +33,10 @@ def peaks(options: Namespace) -> Peaks:
     kind = "smoke" if options.smoke else device
     found = {}
     for dtype in ("float32", "bfloat16"):
-        is_slow = slow_dtype(getattr(torch, dtype), torch.device(device))
+        build = models.build_of(options, dtype=dtype)
+        is_slow = slow_dtype(build.dtype, torch.device(device))
         if options.dtype == "float32" and is_slow:
             continue  # it would take minutes
-        build = models.build_of(options, dtype=dtype)
         found[f"{dtype}_tflops"] = product_tflops(SQUARE[kind], build)
     found["copy_gb_per_s"] = copy_gb_per_s(COPY_BYTES[kind], device)
     texts = [f"{name} {value:.4g}" for name, value in found.items()]
@@ -63,13 +63,15 @@ def copy_gb_per_s(num_bytes: int, device: str) -> float:
 
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
+    matrix = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
+    return matrix.normal_()
 
 
 def median_seconds(run: Side, device: str) -> float:
     """Return the median time of a run, after one that does not count."""
     run()
-    return statistics.median(once(run, device) for _ in range(REPEATS))
+    seconds = [once(run, device) for _ in range(REPEATS)]
+    return statistics.median(seconds)
 
 
 def num_weights(config: ModelConfig) -> tuple[int, int]:
