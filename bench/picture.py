@@ -12,7 +12,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from bench.record import RESULTS, plain_parser, read_rows
+from bench.record import RESULTS, SEEDS, plain_parser, read_rows
 
 GREEN, RED, GREY = "#3a8f5c", "#c4513d", "#c9ccd1"
 ANSWERED = 0.5
@@ -20,14 +20,14 @@ ANSWERED = 0.5
 
 def facts(arm: str) -> tuple[float, float]:
     """Return the shares of all questions that are answered right and wrong, if half of them are answered."""
-    rows = read_rows(RESULTS / "smollm2")
+    rows = read_rows(RESULTS / "smollm2", SEEDS)
     wrong = ANSWERED * fmean(row["arms"][arm]["risk"]["50%"] for row in rows)
     return ANSWERED - wrong, wrong
 
 
 def sums(model: str) -> float:
     """Return the share of right greedy answers."""
-    rows = read_rows(RESULTS / "sums")
+    rows = read_rows(RESULTS / "sums", SEEDS)
     return next(row["right"] for row in rows if row["model"] == model and row["way"] == "greedy")
 
 

@@ -43,7 +43,7 @@ from bench.measures import (
     risk_at,
     with_intervals,
 )
-from bench.record import ROOT, experiment_parser, markdown_table, read_rows
+from bench.record import ROOT, SEEDS, experiment_parser, markdown_table, read_rows
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
@@ -104,7 +104,7 @@ def table_row(name: str, values: Mapping) -> list[str]:
 
 def table_of_seeds(folder: Path) -> str:
     """Make the table of all stored seeds: the mean of each measure, with its interval over the seeds."""
-    rows = read_rows(folder)
+    rows = read_rows(folder, SEEDS)
     lines = []
     for arm in rows[0]["arms"]:
         seeds = [row["arms"][arm] for row in rows]
