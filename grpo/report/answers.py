@@ -23,12 +23,14 @@ HEADLINE = {
 def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
     """Return the best, the median and the worst completion of a step, by reward, and one that could not be scored."""
     answers = record.answers(step)
-    scored = sorted((a for a in answers if a.reward is not None), key=lambda answer: answer.reward, reverse=True)
+    scored = [answer for answer in answers if answer.reward is not None]
+    unscored = [answer for answer in answers if answer.reward is None]
+    scored.sort(key=lambda answer: answer.reward, reverse=True)
     shown = {
         "The best": scored[:1],
         "The median": scored[len(scored) // 2 :][:1],
         "The worst": scored[-1:],
-        "One that could not be scored": [answer for answer in answers if answer.reward is None][:1],
+        "One that could not be scored": unscored[:1],
     }
     return [(label, answer) for label, found in shown.items() for answer in found]
 
@@ -74,9 +76,15 @@ def headline(compared: Comparison) -> str:
 
 def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:
     """Return the questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
-    scored = [change for change in changes if None not in (change.first.reward, change.last.reward)]
-    outcomes = [(change.first.outcome, change.last.outcome) for change in scored]
-    flipped = Counter(f"{before} → {after}" for before, after in outcomes if before and after and before != after)
+    scored = []
+    flipped: Counter[str] = Counter()
+    for change in changes:
+        if None in (change.first.reward, change.last.reward):
+            continue
+        scored.append(change)
+        before, after = change.first.outcome, change.last.outcome
+        if before and after and before != after:
+            flipped[f"{before} → {after}"] += 1
     scored.sort(key=lambda change: change.gain)
     lost = [change for change in scored[:NUM_CHANGES] if change.gain < 0]
     won = [change for change in reversed(scored[-NUM_CHANGES:]) if change.gain > 0]
