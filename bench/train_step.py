@@ -70,7 +70,7 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     set_loss_weights(groups, count_trained(groups, config, alone), config)
     longest_prompt = max(len(group.prompt.ids) for group in groups)
     longest = longest_prompt + max(completion_lengths(groups))
-    budget = memory.choose_budget(model, longest, memory.free_bytes(device))
+    budget = memory.choose_budget(model, config, longest, memory.free_bytes(device))
     model.recompute = budget.recompute
     batches = []
     for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):

@@ -175,7 +175,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
         batches = trainer.learner.make_batches(ours.groups[-1])
         tokens = max(len(batch.ids_T) for batch in batches)
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
-        needed = memory.account(trainer.model, 0, 0, largest)
+        needed = memory.Loaded(trainer.model).account(budget=largest)
         predicted = resident + needed.activations + needed.logits
         record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
         print(f"  attention: decode {trainer.sampler.decode_kernel}")

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 
 from knowledge.text import fold
-from knowledge.world import NOTHING
+from knowledge.world import NOTHING_FOUND
 
 HELD_OUT = 0.4  # share of the facts kept for evaluation
 REFUSALS = 0.4  # share of the cold start's answers that decline
@@ -237,6 +237,6 @@ def conversations(
 
 def searched(fact: Fact, answer: str, library: Mapping[str, str]) -> tuple[str, str]:
     """Return the call that searches a library for a fact, with its result, and what is answered then."""
-    text = library.get(fact.title, NOTHING)
-    final = answer if text == NOTHING else fact.answers[0]
+    text = library.get(fact.title, NOTHING_FOUND)
+    final = answer if text == NOTHING_FOUND else fact.answers[0]
     return f"<search>{fact.title}</search><result>{text}</result>", final

@@ -43,7 +43,7 @@ LOSS = "the loss is on all tokens of every answer, without noise or further term
 DATA = "data is read before the first step, by the columns in grpo/README.md; a configuration is owner/name:config"
 MODEL = "the checkpoint's config.json and chat template decide, and a scheduler has no settings"
 
-NOTHING = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
+NEUTRAL = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tool:
 
     aliases: our key -> its other names. switches: name -> value -> the key of ours that it sets, and to what; other
     values mean nothing. unused: what happens instead -> names that cannot change the result. refused: why -> names that
-    would change it. harmless: the values of such a name that change nothing, if they are not those of NOTHING.
+    would change it. harmless: the values of such a name that change nothing, if they are not those of NEUTRAL.
     defaults: what its files mean by leaving our key out. words: names that no other tool has.
     """
 

@@ -30,7 +30,7 @@ from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
-from grpo.data.objects import NOTHING, Objects
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.registry import find_sources
@@ -77,7 +77,7 @@ class Case:
     config: AnyConfig
     memory_gb: float | None = None
     is_restart: bool = False
-    objects: Objects = NOTHING
+    objects: Objects = NO_OBJECTS
     start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
@@ -155,7 +155,7 @@ def need(value: Value | None, what: str) -> Value:
     return value
 
 
-def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NOTHING) -> None:
+def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NO_OBJECTS) -> None:
     """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
     case, faults = Case(config, is_restart=is_restart, objects=objects), []
     for name, check in start_checks(case):
@@ -423,8 +423,7 @@ def sketch_reference(case: Case) -> Decoder | None:
 
 def kept(case: Case) -> memory.Account:
     """Count what model and optimizer take in each process, once they are loaded."""
-    num_replicas, nothing = replicas_of(case.config), memory.Budget(0, "none", 0)
-    return memory.account(share_of(case), 0, 0, nothing, sketch_reference(case), num_replicas)
+    return memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config)).account()
 
 
 def model(case: Case) -> str:

@@ -20,7 +20,7 @@ from grpo.engine.device.ops import draw_tokens, exact_logits
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
-from grpo.tools.protocol import Protocol, as_data, call_pattern
+from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
 from grpo.tools.tools import Tools
 
 LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
@@ -54,7 +54,7 @@ def make_tools(encoder):
     made = []
 
     def make(functions=FUNCTIONS, timeout_s=60.0, max_calls=MAX_CALLS, max_tokens=MAX_RESULT, peers=None):
-        made.append(Tools(functions, Protocol(list(functions), encoder, max_calls, max_tokens), timeout_s, peers))
+        made.append(Tools(functions, ToolProtocol(list(functions), encoder, max_calls, max_tokens), timeout_s, peers))
         return made[-1]
 
     yield make
@@ -234,7 +234,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_a_result_is_data(encoder, text):
     """It closes no block, opens none, holds no control token, and lies on one line; words stay as they are."""
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     block = protocol.block(f"two words {text}", 50)
     ends = len(protocol.open_ids), -len(protocol.close_ids)
     opening, body, closing = block[: ends[0]], block[slice(*ends)], block[ends[1] :]
@@ -248,14 +248,14 @@ def test_a_result_is_data(encoder, text):
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_a_result_is_data_for_a_tokenizer_of_bytes(chat_checkpoint, text):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     said = encoder.decode(protocol.block(text, 50)).removeprefix("<result>").removesuffix("</result>")
     assert not {"<", ">", "\n"} & set(said) and said == as_data(text)
 
 
 def test_a_result_is_cut_between_characters(chat_checkpoint):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     for room in range(20):
         said = encoder.decode(protocol.block("ab😀é漢字", room)[len(protocol.open_ids) :])
         assert "ab😀é漢字".startswith(said.removesuffix("</result>"))
