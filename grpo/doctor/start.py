@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -256,7 +257,8 @@ def output(case: Case) -> str:
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
-    return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+    disk = shutil.disk_usage(existing)
+    return f"{path}: {disk.free / 1e9:.1f} GB free" if disk.total else f"{path}: its file system tells no size"
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
@@ -265,6 +267,12 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
         raise UserError(f"cannot use {what}", why, fix, STORAGE)
+    if not shutil.disk_usage(existing).total:  # it may hold no files at all, as /proc
+        try:
+            TemporaryDirectory(dir=existing).cleanup()
+        except OSError as error:
+            why = f"no folder can be made in {existing}, whose file system is on no disk"
+            raise UserError(f"cannot use {what}", why, fix, STORAGE) from error
     return existing
 
 
