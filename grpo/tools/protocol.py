@@ -64,12 +64,13 @@ class Protocol:
             return None
         ends_before = lambda count: self.call.search(decode(own[:count])) is not None  # noqa: E731
         count = bisect_left(range(len(own)), True, key=ends_before)
-        found = self.call.search(decode(own[:count]))
-        length = start + count
+        said = decode(own[:count])
+        found, length = self.call.search(said), start + count
         room = limit - length - len(self.open_ids) - len(self.close_ids) - 1  # for a token after the result
         if room < 0:
             return None
-        place = len(decode(completion.ids[:start])) + found.start()
+        # From the end: some tokenizers drop a space from the start of what they decode.
+        place = len(decode(completion.ids[:length])) - len(said[found.start() :])
         return Request(found[1], found[2].strip(), length, place, min(room, self.max_tokens))
 
     def block(self, result: str, room: int) -> list[int]:

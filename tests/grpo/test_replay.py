@@ -67,6 +67,21 @@ def test_tools_say_what_they_said(tmp_path):
         assert {token.place for token in seen.tokens} <= set(seen.completion.drawn)
 
 
+def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):
+    """A tool whose file is gone, and a reward whose file was edited: completions/ holds what they said."""
+    model = write_tool_checkpoint(tmp_path / "tools")
+    monkeypatch.chdir(tmp_path)
+    file, edited = tmp_path / "mine.py", tmp_path / "length.py"
+    file.write_text("def search(query):\n    return 'b'\n")
+    edited.write_text("def length(completions, **columns):\n    return [float(len(text)) for text in completions]\n")
+    keys = {"tools": [f"{file}:search"], "reward_funcs": [f"{edited}:length"], "max_completion_length": 50}
+    run(tmp_path, model, **LOGGED | keys)
+    file.unlink()
+    edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
+    found = replay(tmp_path / "run", 4)
+    assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
+
+
 def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):
     keys = LOGGED | {"reward_funcs": ["reward_functions:stops_the_run"], "save_steps": 0, "max_steps": 5}
     monkeypatch.setenv("STOP_AFTER_GROUPS", "11")  # within step 3
@@ -242,7 +257,8 @@ def test_what_cannot_be_made_again_is_refused(tmp_path, chat_checkpoint):
     for step in (0, 5):
         refused(lambda: replay(folder, step), f"no step {step}", exit_code=2)  # noqa: B023
     refused(lambda: replay(folder, 4, row=999), "row 999", exit_code=2)
-    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), "another configuration", exit_code=2)
+    what = f"{folder / 'checkpoint-2'} was made with another configuration"
+    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), what, exit_code=2)
     refused(lambda: replay(tmp_path, 1), "holds no run", exit_code=2)
     (folder / "config.resolved.yaml").write_text("output_dir: x\n")
     refused(lambda: replay(folder, 1), "no run of stage 2", exit_code=2)
