@@ -235,7 +235,7 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     text = encoder.decode(completion.ids)
     for call in completion.calls:
         assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
-    assert own_words(text, completion.calls, "").split() == ["so", "and"]
+    assert own_words(text, completion.calls).split() == ["so", "and"]
 
 
 # --- hostile texts, slow and broken tools ----------------------------------------------------------------------------
