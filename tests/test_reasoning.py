@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from bench.reasoning import Answer, Arm, Recalled, ask, draw, kept_of, known_by_kind, measures, repeated, tables
+from bench.rejection import conversations, supported
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.almanac import prompt_text
@@ -95,6 +96,21 @@ def test_an_answer_is_read_from_what_an_evaluation_writes():
     assert (read.sentences, read.repeats) == (4, 1)
     nothing = Answer.of_record(record | {"completion": "<think></think><answer>Lima</answer>", "facts": {}})
     assert nothing.facts == () and nothing.sentences == 0
+
+
+def test_fine_tuning_sees_each_supported_fact_once_and_no_answer_without_one():
+    facts = [("The capital of Chad is N'Djamena", S), ("The code of Chad is CH", R), ("It is hot", U)]
+    facts += [("The continent of Chad is Africa", S), facts[0]]
+    said = " ".join(f"{fact}." for fact, _ in facts)
+    record = {"question": "Well?", "completion": f"<think>{said}</think><answer>Chad</answer>"}
+    record["facts"] = {"factuality": [{"fact": fact, "verdict": verdict} for fact, verdict in facts]}
+    kept = "<think>The capital of Chad is N'Djamena. The continent of Chad is Africa.</think><answer>Chad</answer>"
+    assert supported(record) == kept
+    cut = record | {"completion": f"<think>{said}"}
+    false = record | {"facts": {"factuality": [{"fact": "The code of Chad is CH", "verdict": R}]}}
+    assert supported(cut) is None and supported(false) is None and supported(record | {"facts": {}}) is None
+    (row,) = conversations([cut, record, false])
+    assert [message["content"] for message in row["messages"]] == ["Well?", kept]
 
 
 def test_the_worst_kinds_are_told_by_what_the_cold_start_was_made_of(tmp_path):

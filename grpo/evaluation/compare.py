@@ -18,6 +18,7 @@ import numpy as np
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.files import read_records
+from grpo.evaluation.measures import CHECKED
 from grpo.run.diagnosis.reader import clean, is_number
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
@@ -152,14 +153,24 @@ def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
 
 
 def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the measures of an answer: whether it is right, wrong, declined; its reward, and each of several."""
+    """Yield the measures of an answer: whether it is right, wrong, declined; its facts; its reward, each of several."""
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
+    yield from _facts(answer.get("details"))
     rewards = answer.get("rewards")
     named = {f"rewards/{name}": value for name, value in rewards.items()} if isinstance(rewards, dict) else {}
     for name, value in {"reward": answer.get("reward"), **(named if len(named) > 1 else {})}.items():
         if is_number(value):
             yield name, value
+
+
+def _facts(details: object) -> Iterator[tuple[str, float]]:
+    """Yield how many facts of an answer are supported and refuted, by the first reward that has checked them."""
+    of_rewards = details.values() if isinstance(details, dict) else ()
+    for counts in of_rewards:
+        if isinstance(counts, dict) and all(is_number(counts.get(name)) for name in CHECKED):
+            yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
+            return
 
 
 def comparison_text(found: Comparison, a: str, b: str) -> str:

@@ -25,7 +25,7 @@ from rewards.scorer import Scorer
 Measurement = Mapping[str, Summary]  # "" (all questions) or a value of eval_group_field -> its summary
 LOGGED = (  # as eval/*
     *("accuracy", "incorrect", "not_attempted", "incorrect_given_attempted", "supported_frac", "reward"),
-    *("mean_length", "unscored_frac", "searched_frac"),
+    *("mean_length", "unscored_frac", "searched_frac", "supported_facts", "refuted_facts"),
 )
 
 

@@ -25,6 +25,7 @@ from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from grpo.evaluation.confidence import calibration
 from grpo.evaluation.searching import searching
 
+CHECKED = ("supported", "refuted")  # counts of facts
 Z95 = 1.959964  # quantile of the normal distribution for a 95 % interval
 Summary = Mapping[str, float | None]
 
@@ -32,9 +33,10 @@ Summary = Mapping[str, float | None]
 def summary(groups: Sequence[Group]) -> dict[str, float | None]:
     """Summarise graded answers: the rates above, how many could be scored, supported facts, reward, length.
 
-    unscored_frac: share of the answers whose outcome no reward knows; supported_frac: share of supported facts among
-    those that a reward has checked (KnowRL's reward checks the facts of wrong answers only); clipped_ratio: share of
-    the answers that were cut at max_completion_length.
+    unscored_frac: share of the answers whose outcome no reward knows. supported_frac: share of supported facts among
+    those that a reward has checked; supported_facts and refuted_facts: how many there are per answer whose facts were
+    checked (KnowRL's reward checks those of wrong answers only). clipped_ratio: share of the answers that were cut at
+    max_completion_length.
     """
     completions = completions_of(groups)
     outcomes = [_known_outcomes(group) for group in groups]
@@ -157,13 +159,15 @@ def _pass_at_k(known: Sequence[Sequence[Outcome]]) -> dict[str, float]:
 
 
 def _supported_facts(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the share of supported facts among all facts; nothing if no reward checked facts.
+    """Return the share of supported facts among all facts, and the numbers per answer; {} if no reward checked facts.
 
     The facts of an answer count once, even if several rewards have checked them.
     """
     checked = []
     for completion in completions_of(groups):
         checked += [score.details for score in completion.scores.values() if "facts" in score.details][:1]
-    num_facts = sum(details["facts"] for details in checked)
-    num_supported = sum(details["supported"] for details in checked)
-    return {"supported_frac": num_supported / max(num_facts, 1)} if checked else {}
+    if not checked:
+        return {}
+    facts, supported, refuted = (sum(details[name] for details in checked) for name in ("facts", *CHECKED))
+    per_answer = {"supported_facts": supported / len(checked), "refuted_facts": refuted / len(checked)}
+    return {"supported_frac": supported / max(facts, 1), **per_answer}

@@ -9,13 +9,18 @@ ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown 
 SHOWN = (
     *("accuracy", *ABSTENTION, "truthfulness"),
     *("calls_per_question", "searched_frac", "accuracy_searched", "accuracy_unsearched", "auroc_searching"),
-    *("supported_frac", "ece", "brier", "aurc", "reward", "mean_length"),
+    *("supported_frac", "supported_facts", "refuted_facts", "ece", "brier", "aurc", "reward", "mean_length"),
 )
-SHOWN_OF_PART = ("accuracy", "incorrect", "not_attempted", "searched_frac", "supported_frac")
+SHOWN_OF_PART = (
+    *("accuracy", "incorrect", "not_attempted", "searched_frac"),
+    *("supported_frac", "supported_facts", "refuted_facts"),
+)
 ONE_MODEL = ("f_score", "omniscience_index")  # shown only in the table of one evaluation
 DECIMALS = {
     "omniscience_index": 1,
     "calls_per_question": 2,
+    "supported_facts": 2,
+    "refuted_facts": 2,
     "auroc_searching": 3,
     "mean_length": 1,
     "reward": 2,

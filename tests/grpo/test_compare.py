@@ -65,6 +65,17 @@ def test_each_of_several_rewards_is_a_row():
     assert list(collect([{**record, "rewards": {"mine": 3.0}}], "x"))[3:] == ["reward"]
 
 
+def test_the_facts_of_an_answer_are_rows_by_the_first_reward_that_checked_them():
+    counts = {"facts": 5, "supported": 3, "refuted": 1}
+    record = {"row": 0, "question": "q", "outcome": "wrong"}
+    record["details"] = {"mine": {"supported": "3"}, "factuality": counts, "knowrl": counts | {"supported": 0}}
+    measured = collect([record, record | {"details": None}], "x")
+    assert {name: list(of.values()) for name, of in measured.items() if "facts" in name} == {
+        "supported_facts": [[3.0]],
+        "refuted_facts": [[1.0]],
+    }
+
+
 def test_changes_of_common_and_of_rare_sizes_are_exchanged_alike():
     """The slow twin draws a sign for every change."""
     rng = np.random.default_rng(5)

@@ -138,19 +138,22 @@ def test_the_facts_of_an_answer_count_once():
     """KnowRL's reward has checked the wrong answer, and factuality, which is logged beside it, both."""
     wrong, right = question("wrong"), question("correct")
     wrong.completions[0].scores |= {
-        name: Score(0.0, details={"facts": 4, "supported": 0}) for name in ("knowrl", "factuality")
+        name: Score(0.0, details={"facts": 4, "supported": 0, "refuted": 3}) for name in ("knowrl", "factuality")
     }
-    right.completions[0].scores["factuality"] = Score(1.0, details={"facts": 4, "supported": 4})
-    assert summary([wrong, right])["supported_frac"] == pytest.approx(1 / 2)
+    right.completions[0].scores["factuality"] = Score(1.0, details={"facts": 4, "supported": 4, "refuted": 0})
+    found = summary([wrong, right])
+    assert [found[name] for name in ("supported_frac", "supported_facts", "refuted_facts")] == [1 / 2, 2, 1.5]
 
 
 def test_supported_facts_of_all_facts():
     """2 of 3, and 0 of 1: one half of all facts, where the mean of the two shares is a third."""
     groups = [
-        question("correct", details={"facts": 3, "supported": 2}),
-        question("wrong", details={"facts": 1, "supported": 0}),
-        question("refused", details={"facts": 0, "supported": 0}),
+        question("correct", details={"facts": 3, "supported": 2, "refuted": 0}),
+        question("wrong", details={"facts": 1, "supported": 0, "refuted": 1}),
+        question("refused", details={"facts": 0, "supported": 0, "refuted": 0}),
         question("correct", details={"other": 1}),
     ]
-    assert summary(groups)["supported_frac"] == pytest.approx(2 / 4)
+    found = summary(groups)
+    assert found["supported_frac"] == pytest.approx(2 / 4)
+    assert (found["supported_facts"], found["refuted_facts"]) == pytest.approx((2 / 3, 1 / 3))  # of three checked
     assert summary(groups[2:3])["supported_frac"] == 0.0

@@ -75,6 +75,8 @@ GLOSSARY = {
     "eval/searched_frac": "share of held-out answers that call a tool",
     "eval/supported_frac": "share of the facts stated in held-out answers that the knowledge base supports; "
     "over all answers with the reward factuality (see eval_reward_funcs), over wrong ones alone without it",
+    "eval/supported_facts": "facts per held-out answer that the knowledge base supports; of the same answers",
+    "eval/refuted_facts": "facts per held-out answer that it contradicts; of the same answers",
     "kb/lookups_exact": "titles of this step that the knowledge base has",
     "kb/lookups_parts": "titles found by their parts between semicolons",
     "kb/lookups_search": "titles not found, for which full-text search guessed documents",
