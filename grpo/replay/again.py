@@ -132,7 +132,8 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     """Make a step (from 1) of a run again; look at the tokens of a row (as numbered in completions/).
 
     row: by default that with the largest share. overrides: keys to change, such as device=cpu.
-    UserError (exit 2) if the run has no such step, or the step no such row, and if the run's inputs have changed.
+    UserError (exit 2) if the run has no such step, or the step no such row, and if an input has changed that is not in
+    ANSWERED.
     """
     record = read_record(path)
     folder = next((one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one)), None)
