@@ -136,7 +136,7 @@ class Tried:
         return sorted(merged, key=lambda one: not one.is_paid)
 
     def learn(self, honest: Mapping[str, Score], elsewhere: float | None, num_texts: int) -> Bars | None:
-        """Note what honest texts about a row earn; return None if its `num_texts` attacks have nothing to stay below."""
+        """Note what honest texts about a row earn; return None if its `num_texts` attacks have no bar."""
         values = {kind: score.value for kind, score in honest.items()}
         if values["right"] is None or values["wrong"] is None:
             score = honest["right" if values["right"] is None else "wrong"]
