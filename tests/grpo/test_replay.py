@@ -32,9 +32,9 @@ KINDS = {
 }
 
 
-def is_equal(found) -> bool:
-    """Whether all that the run has recorded of the step was made again."""
-    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= 5
+def is_equal(found, fewest: int = 5) -> bool:
+    """Whether all that the run has recorded of the step was made again. fewest: metrics that were compared."""
+    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= fewest
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,6 +151,19 @@ def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path
     assert sum(seen.norm for seen in found.look.answers) > 1.5 * found.look.norm
     assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
     assert min(token.share for token in tokens) < 0  # it pulls against the others
+
+
+def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
+    """Without a reference there is no KL; and a step without a signal trains nothing."""
+    reward_functions.first_batch_only.calls = 0
+    keys = LOGGED | {"beta": 0.0, "max_steps": 2, "reward_funcs": ["reward_functions:first_batch_only"]}
+    run(tmp_path, chat_checkpoint, **keys)
+    found, silent = (replay(tmp_path / "run", step) for step in (1, 2))
+    lines = [*lines_of(silent)]
+    assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("     token") for line in lines)
+    assert silent.look.norm == 0 and is_equal(silent, 4)
+    assert all(token.kl is None for _, seen in found.shown for token in seen.tokens)
+    assert any(" –" in line and "0.0e+00" not in line for line in lines_of(found) if line.startswith("   1 "))
 
 
 def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
