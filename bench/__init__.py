@@ -24,7 +24,9 @@ Read first what they share:
     ceilings       what the hardware reaches at best
     ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
-    declining      ask a model which facts it declines; AUROC, and the risk at a coverage
+    asking         how a model goes on after a start, and how probable an ending is
+    measures       measures with intervals, AUROC, and the risk at a coverage
+    declining      ask a model which facts it declines
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
 gpu_checks.sh into a page that says what they mean; picture draws README's.

@@ -29,45 +29,61 @@ COPY_BYTES = {"smoke": 1 << 20, "cpu": 1 << 28, "cuda": 1 << 32}  # far more tha
 @torch.inference_mode()
 def peaks(options: Namespace) -> Peaks:
     """Measure TFLOP/s of a large square product in both dtypes, and GB/s of a copy (bytes read and written)."""
-    kind = "smoke" if options.smoke else options.device
-    size, found = SQUARE[kind], {}
+    device = options.device
+    kind = "smoke" if options.smoke else device
+    found = {}
     for dtype in ("float32", "bfloat16"):
-        if options.dtype == "float32" and slow_dtype(getattr(torch, dtype), torch.device(options.device)):
-            continue  # it would take minutes
         build = models.build_of(options, dtype=dtype)
-        hidden = random_matrix(size, size, build)
-        weight = prepack(random_matrix(size, size, build))
-        seconds = median_seconds(partial(linear, hidden, weight), options.device)
-        flops = 2 * size**3
-        found[f"{dtype}_tflops"] = flops / seconds / 1e12
-    source = torch.rand(COPY_BYTES[kind] // 4, device=options.device)  # zeros would be compressed
-    target = torch.empty_like(source)
-    seconds = median_seconds(partial(target.copy_, source), options.device)
-    found["copy_gb_per_s"] = 2 * source.nbytes / seconds / 1e9
+        is_slow = slow_dtype(build.dtype, torch.device(device))
+        if options.dtype == "float32" and is_slow:
+            continue  # it would take minutes
+        found[f"{dtype}_tflops"] = product_tflops(SQUARE[kind], build)
+    found["copy_gb_per_s"] = copy_gb_per_s(COPY_BYTES[kind], device)
     texts = [f"{name} {value:.4g}" for name, value in found.items()]
     print("ceilings:", ", ".join(texts), flush=True)
     return found
 
 
+def product_tflops(size: int, build: Build) -> float:
+    """Measure TFLOP/s of a square product of so many rows and columns."""
+    hidden = random_matrix(size, size, build)
+    weight = prepack(random_matrix(size, size, build))
+    seconds = median_seconds(partial(linear, hidden, weight), build.device)
+    flops = 2 * size**3
+    return flops / seconds / 1e12
+
+
+def copy_gb_per_s(num_bytes: int, device: str) -> float:
+    """Measure GB/s of a copy of so many bytes, each of which is read and written."""
+    source = torch.rand(num_bytes // 4, device=device)  # zeros would be compressed
+    target = torch.empty_like(source)
+    seconds = median_seconds(partial(target.copy_, source), device)
+    return 2 * source.nbytes / seconds / 1e9
+
+
 def random_matrix(rows: int, columns: int, build: Build) -> torch.Tensor:
     """Make a matrix of random numbers."""
-    return torch.empty(rows, columns, dtype=build.dtype, device=build.device).normal_()
+    matrix = torch.empty(rows, columns, dtype=build.dtype, device=build.device)
+    return matrix.normal_()
 
 
 def median_seconds(run: Side, device: str) -> float:
     """Return the median time of a run, after one that does not count."""
     run()
-    return statistics.median(once(run, device) for _ in range(REPEATS))
+    seconds = [once(run, device) for _ in range(REPEATS)]
+    return statistics.median(seconds)
 
 
 def num_weights(config: ModelConfig) -> tuple[int, int]:
     """Count the weights of the matrix products of all layers, and those of the head. Adapters are not counted."""
-    width, head_dim = config.hidden_size, config.head_dim
+    width = config.hidden_size
+    head_dim = config.head_dim
     q_and_o = 2 * width * head_dim * config.num_heads
     k_and_v = 2 * width * head_dim * config.num_kv_heads
     mlp = 3 * width * config.intermediate_size
-    layer = q_and_o + k_and_v + mlp
-    return config.num_layers * layer, width * config.vocab_size
+    layers = config.num_layers * (q_and_o + k_and_v + mlp)
+    head = width * config.vocab_size
+    return layers, head
 
 
 def forward_flops(config: ModelConfig, rows: int, head_rows: int) -> int:
@@ -89,10 +105,11 @@ def floor_seconds(flops: int, dtype: torch.dtype, peak: Peaks, num_bytes: int = 
 
 def decode_floor(model: Decoder, rows: int, kv_tokens: int, peak: Peaks) -> float:
     """Return the least time of one decode step. kv_tokens: behind all rows together."""
-    config, dtype = model.config, model.build.dtype
-    weight_bytes = sum(num_weights(config)) * dtype.itemsize
+    dtype = model.build.dtype
+    layers, head = num_weights(model.config)
+    weight_bytes = (layers + head) * dtype.itemsize
     kv_bytes = kv_tokens * kv_bytes_per_token(model)
-    flops = forward_flops(config, rows, rows)
+    flops = forward_flops(model.config, rows, rows)
     return floor_seconds(flops, dtype, peak, weight_bytes + kv_bytes)
 
 

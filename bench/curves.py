@@ -56,8 +56,9 @@ def their_curve(config: TrainConfig, folder: Path) -> Curve:
 def curve(steps: Sequence[Mapping], seconds: list[float], config: TrainConfig) -> Curve:
     """Make a curve of what either side logs of its steps, under the same names."""
     batch = config.per_device_train_batch_size
+    rewards = [step["reward"] for step in steps]
     tokens = [batch * step["completions/mean_length"] for step in steps]
-    return {"reward": [step["reward"] for step in steps], "seconds": seconds, "tokens": tokens}
+    return {"reward": rewards, "seconds": seconds, "tokens": tokens}
 
 
 def given(config: TrainConfig) -> tuple[Any, list[dict[str, str]]]:
@@ -103,17 +104,25 @@ def config_of(run: Path, steps: int, folder: Path, keys: Sequence[str] = ()) -> 
 
 def table(rows: Sequence[Mapping]) -> str:
     """Make the Markdown table: a line for each side and seed."""
+    starts = range(0, len(rows[0]["reward"]), TOGETHER)
     lines = []
     for row in rows:
-        rewards, means = row["reward"], []
-        for start in range(0, len(rewards), TOGETHER):
-            means.append(statistics.fmean(rewards[start : start + TOGETHER]))
-        seconds = f"{statistics.median(row['seconds']):.1f}"
-        rates = [tokens / spent for tokens, spent in zip(row["tokens"], row["seconds"], strict=True)]
-        about = [row["side"], str(row["seed"]), seconds, rate(statistics.median(rates))]
-        lines.append([*about, *(f"{mean:+.2f}" for mean in means)])
-    steps = [f"from step {start + 1}" for start in range(0, len(rows[0]["reward"]), TOGETHER)]
+        seconds = statistics.median(row["seconds"])
+        line = [row["side"], str(row["seed"]), f"{seconds:.1f}", rate(tokens_per_second(row))]
+        for start in starts:
+            mean = statistics.fmean(row["reward"][start : start + TOGETHER])
+            line.append(f"{mean:+.2f}")
+        lines.append(line)
+    steps = [f"from step {start + 1}" for start in starts]
     return markdown_table(["side", "seed", "seconds a step", "tokens/s", *steps], lines)
+
+
+def tokens_per_second(row: Mapping) -> float:
+    """Return the median of the rates of all steps."""
+    rates = []
+    for tokens, seconds in zip(row["tokens"], row["seconds"], strict=True):
+        rates.append(tokens / seconds)
+    return statistics.median(rates)
 
 
 def main(argv: list[str] | None = None) -> list[dict]:

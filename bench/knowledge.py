@@ -23,6 +23,8 @@ from knowledge.build import build
 from knowledge.store import tokens
 from knowledge.store.base import KnowledgeBase
 
+ONSETS = (*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr")
+VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
 NUM_WORDS = 300_000
 FREQUENT_WORDS = 8000
 SENTENCES = 10  # of a document
@@ -41,14 +43,16 @@ Search = Callable[[str], set[str]]  # for titles
 
 def vocabulary(rng: np.random.Generator) -> np.ndarray:
     """Return the stop words, then made-up words, short ones first."""
-    onsets = [*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr"]
-    syllables = [onset + vowel for onset in onsets for vowel in ("a", "e", "i", "o", "u", "ai", "ea", "ou")]
+    syllables = [onset + vowel for onset in ONSETS for vowel in VOWELS]
     made = set()
     while len(made) < NUM_WORDS:
-        parts = rng.integers(len(syllables), size=rng.integers(2, 5))
+        number = rng.integers(2, 5)
+        parts = rng.integers(len(syllables), size=number)
         made.add("".join(syllables[part] for part in parts))
-    made_up = sorted(made - tokens.STOP_WORDS, key=lambda word: (len(word), word))
-    return np.array(sorted(tokens.STOP_WORDS) + made_up, dtype=object)
+    stop_words = sorted(tokens.STOP_WORDS)
+    made_up = sorted(made.difference(stop_words))
+    made_up.sort(key=len)
+    return np.array(stop_words + made_up, dtype=object)
 
 
 def documents(number: int) -> list[Document]:
@@ -60,7 +64,8 @@ def documents(number: int) -> list[Document]:
     cumulative = np.cumsum(frequency / frequency.sum())
     found = []
     for place in range(number):
-        drawn = words[np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))]
+        places = np.searchsorted(cumulative, rng.random((SENTENCES, WORDS)))
+        drawn = words[places]
         text = ". ".join(" ".join(sentence) for sentence in drawn)
         found.append((f"{words[rng.integers(1000, len(words))].title()} {place}", f"{text}."))
     return found
@@ -86,10 +91,15 @@ def peer_search(rows: Sequence[Document], split: Callable[[str], list[str]]) -> 
     index = BM25Okapi([split(f"{title} {text}") for title, text in rows])
 
     def search(words: str) -> set[str]:
-        best = np.argpartition(index.get_scores(split(words)), -K)[-K:]
+        scores = index.get_scores(split(words))
+        best = np.argpartition(scores, -K)[-K:]
         return {rows[place][0] for place in best}
 
     return search
+
+
+def lower_case_words(text: str) -> list[str]:
+    return text.lower().split()
 
 
 def search_all(search: Search, queries: Iterable[str]) -> None:
@@ -106,14 +116,15 @@ def measure(number: int, folder: Path, record: Record) -> None:
     for place in rng.choice(number, NUM_QUERIES, replace=False):
         title, text = rows[place]
         begin = int(rng.integers(SENTENCES * WORDS - QUERY_WORDS))
-        queries[" ".join(text.split()[begin : begin + QUERY_WORDS])] = title
-    splits = {"lower-case words, as KnowRL": lambda text: text.lower().split(), "our tokens": tokens.tokens}
+        words = text.split()[begin : begin + QUERY_WORDS]
+        queries[" ".join(words)] = title
+    splits = {"lower-case words, as KnowRL": lower_case_words, "our tokens": tokens.tokens}
     with build_here(rows, folder) as base:
-        for words, split in splits.items():
+        for kind, split in splits.items():
             searches: dict[str, Search] = {"ours": partial(search_ours, base)}
             if record.options.peer != "none":
                 searches["rank_bm25"] = peer_search(rows, split)
-            name = f"search, {number} documents, {words}"
+            name = f"search, {number} documents, {kind}"
             for side, search in searches.items():
                 recall = statistics.mean(title in search(text) for text, title in queries.items())
                 record.check({f"{name}: {side} recall@5": recall})

@@ -105,11 +105,11 @@ def temporary_folder(name: str) -> Iterator[Path]:
 @torch.no_grad()
 def end_after(model: Decoder, mean_length: float | None) -> None:
     """Make the end token end a completion after about `mean_length` tokens; None: never."""
-    model.embedding.source[:, 0] = CONSTANT
+    model.embedding.stored[:, 0] = CONSTANT
     for block in model.blocks:
         block.attention.o.base("o_proj")[0][0] = 0.0
         block.mlp.down.base("down_proj")[0][0] = 0.0
-    head_VD = (model.untied_head or model.embedding).source
+    head_VD = (model.untied_head or model.embedding).stored
     head_VD[END_ID] = 0.0
     head_VD[END_ID, 0] = NEVER
     if not mean_length:

@@ -7,33 +7,27 @@ left    capitals, element symbols and cities: right and wrong answers, if the mo
 right   sums of five numbers: the share of greedy answers that are right, one seed
 """
 
-import json
 from pathlib import Path
 from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from bench.record import plain_parser
+from bench.record import RESULTS, SEEDS, plain_parser, read_rows
 
-RESULTS = Path(__file__).parent / "results"
 GREEN, RED, GREY = "#3a8f5c", "#c4513d", "#c9ccd1"
 ANSWERED = 0.5
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def facts(arm: str) -> tuple[float, float]:
     """Return the shares of all questions that are answered right and wrong, if half of them are answered."""
-    rows = [row for path in sorted((RESULTS / "smollm2").glob("seed-*.jsonl")) for row in read(path)]
+    rows = read_rows(RESULTS / "smollm2", SEEDS)
     wrong = ANSWERED * fmean(row["arms"][arm]["risk"]["50%"] for row in rows)
     return ANSWERED - wrong, wrong
 
 
 def sums(model: str) -> float:
     """Return the share of right greedy answers."""
-    rows = read(RESULTS / "sums" / "seed-42.jsonl")
+    rows = read_rows(RESULTS / "sums", SEEDS)
     return next(row["right"] for row in rows if row["model"] == model and row["way"] == "greedy")
 
 

@@ -28,22 +28,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from bench.declining import (
-    answered,
-    auroc,
-    auroc_within,
-    completion_logprobs,
-    declining,
-    encode,
-    examine,
+from bench.asking import MAX_SEQUENCES, completion_logprobs, encode, given
+from bench.declining import answered, declining, examine
+from bench.measures import (
+    Measure,
+    Row,
+    area,
+    area_within,
+    column,
+    less,
+    mean_of,
     mean_risk,
     over_seeds,
     risk_at,
+    with_intervals,
 )
-from bench.record import ROOT, experiment_parser, markdown_table
-from grpo.algorithm.schema import Completion, Group, Prompt
+from bench.record import ROOT, SEEDS, experiment_parser, markdown_table, read_rows
+from grpo.algorithm.schema import Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig, TrainConfig
@@ -55,7 +56,6 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
-from grpo.evaluation.compare import interval
 from grpo.report.plot import line_plot
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right
@@ -65,8 +65,6 @@ COVERAGES = (0.25, 0.5, 0.75)
 # Trained on all tokens of its answers, it learns the recalled names by heart, and reaches 0.59 instead of 0.79.
 R_TUNING = ("credit=answer", "learning_rate=3.0e-4", "lr_scheduler_type=constant_with_warmup")
 SFT_CONFIG = ROOT / "configs" / "smollm2_sft.yaml"
-MAX_SEQUENCES = 64  # decoded together
-Row = Mapping[str, object]
 Ask = Callable[[Policy, Sequence[Prompt], TrainConfig], list[dict]]
 
 
@@ -75,48 +73,48 @@ Ask = Callable[[Policy, Sequence[Prompt], TrainConfig], list[dict]]
 
 def measures(rows: Sequence[Row], cold: Sequence[Row]) -> dict[str, object]:
     """Return the measures of one arm. cold: the rows of the cold start."""
-    (scores, right), (cold_scores, cold_right) = declining(rows), declining(cold)
-    kinds = np.array([row["familiarity"] for row in rows])
-
-    def area(chosen: np.ndarray) -> float:
-        return auroc(scores[chosen], ~right[chosen])
-
-    def cold_area(chosen: np.ndarray) -> float:
-        return auroc(cold_scores[chosen], ~cold_right[chosen])
-
-    found = {
-        "forced": lambda chosen: right[chosen].mean(),
-        "auroc": area,
-        "gain": lambda chosen: area(chosen) - cold_area(chosen),
-        "within_kinds": lambda chosen: auroc_within(scores[chosen], ~right[chosen], kinds[chosen]),
+    scores, right = declining(rows)
+    cold_scores, cold_right = declining(cold)
+    order = area(scores, ~right)
+    found: dict[str, Measure] = {
+        "forced": mean_of(right),
+        "auroc": order,
+        "gain": less(order, area(cold_scores, ~cold_right)),
+        "within_kinds": area_within(scores, ~right, column(rows, "familiarity")),
         "mean_risk": lambda chosen: mean_risk(scores[chosen], right[chosen]),
     }
     result: dict[str, object] = {"declined": float(1 - answered(scores).mean())}
-    for name, measure in found.items():
-        result[name] = float(measure(np.arange(len(rows))))
-        result[f"{name}_interval"] = interval(measure, len(rows))
+    for name, (value, *ends) in with_intervals(found, len(rows)).items():
+        result[name] = value
+        result[f"{name}_interval"] = ends
     result["risk"] = {f"{coverage:.0%}": risk_at(scores, right, coverage) for coverage in COVERAGES}
     return result
 
 
 def table_row(name: str, values: Mapping) -> list[str]:
     """Return the line of an arm in the table."""
-    cells = [name, "" if values["declined"] is None else f"{values['declined']:.0%}"]
+    declined = values["declined"]
+    cells = [name, "" if declined is None else f"{declined:.0%}"]
     for key in WITH_INTERVAL:
         low, high = values[f"{key}_interval"]
         cells.append(f"{values[key]:.2f} [{low:.2f}, {high:.2f}]")
-    return cells + [f"{risk:.0%}" for risk in values["risk"].values()]
+    risks = [f"{risk:.0%}" for risk in values["risk"].values()]
+    return cells + risks
 
 
 def table_of_seeds(folder: Path) -> str:
     """Make the table of all stored seeds: the mean of each measure, with its interval over the seeds."""
-    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("seed-*.jsonl"))]
+    rows = read_rows(folder, SEEDS)
     lines = []
     for arm in rows[0]["arms"]:
-        of_seeds = [row["arms"][arm] for row in rows]
-        columns = [[values[name] for values in of_seeds] for name in ("declined", *WITH_INTERVAL)]
-        columns += zip(*(values["risk"].values() for values in of_seeds), strict=True)
-        lines.append([arm, *("" if None in column else over_seeds(column) for column in columns)])
+        seeds = [row["arms"][arm] for row in rows]
+        columns = []
+        for name in ("declined", *WITH_INTERVAL):
+            columns.append([values[name] for values in seeds])
+        for coverage in seeds[0]["risk"]:
+            columns.append([values["risk"][coverage] for values in seeds])
+        cells = ["" if None in column else over_seeds(column) for column in columns]
+        lines.append([arm, *cells])
     return f"{len(rows)} seeds\n" + markdown_table(COLUMNS, lines)
 
 
@@ -167,34 +165,51 @@ class Exam:
 
 def ask(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
     """Ask a model that answers in the form of the cold start."""
-    sampler, limit = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES), config.max_completion_length
-    answers = generate_groups(policy, sampler, prompts, 1, SamplingParams(limit, temperature=0.0), config.seed)
+    sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
+    limit = config.max_completion_length
+    greedy = SamplingParams(limit, temperature=0.0)
+    answers = generate_groups(policy, sampler, prompts, 1, greedy, config.seed)
     return examine(policy, sampler, answers, limit)
 
 
 def ask_untrained(policy: Policy, prompts: Sequence[Prompt], config: TrainConfig) -> list[dict]:
     """Ask the model before any training. `declines` is the log-prob of declining right after the prompt."""
     facts = [Fact.of_row(prompt.columns) for prompt in prompts]
-    refusal = Completion.given(list(encode(policy, f"{REFUSAL}.")), "stop", loss_weight=1.0)
-    declines = completion_logprobs(policy, [Group(prompt, [refusal]) for prompt in prompts])
+    refusal = encode(policy, f"{REFUSAL}.")
+    declines = completion_logprobs(policy, [given(prompt.ids, refusal) for prompt in prompts])
     rows = []
     for fact, said, logps in zip(facts, own_answers(config, facts), declines, strict=True):
-        row = {"title": fact.title, "familiarity": fact.familiarity, "said": said}
-        rows.append(row | {"right": is_right(said, fact.answers), "declines": float(logps.sum())})
+        row = {
+            "title": fact.title,
+            "familiarity": fact.familiarity,
+            "said": said,
+            "right": is_right(said, fact.answers),
+            "declines": float(logps.sum()),
+        }
+        rows.append(row)
     return rows
 
 
 def supervised(cold_start: Path, questions: Path) -> list[dict]:
     """Return the rows of a cold start with its refusals moved to where what is recalled is wrong."""
-    facts, said = [Fact.of_row(row) for row in read_records(questions)], []
+    facts = [Fact.of_row(row) for row in read_records(questions)]
+    said = []
     for fact, row in zip(facts, read_records(cold_start), strict=True):
         sentence = re.escape(fact.sentence("\0")).replace("\0", "(.*)")
-        said.append(re.search(f"<think>{sentence}</think>", row["messages"][1]["content"])[1])
+        text = row["messages"][1]["content"]
+        said.append(re.search(f"<think>{sentence}</think>", text)[1])
     rows = []
-    for question, answer in cold_start_rows(facts, said, lambda fact, answer: not is_right(answer, fact.answers)):
+    for question, answer in cold_start_rows(facts, said, is_wrong):
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         rows.append({"messages": messages})
     return rows
+
+
+def is_wrong(fact: Fact, answer: str) -> bool:
+    return not is_right(answer, fact.answers)
+
+
+# --- The command ----------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> dict:
@@ -218,15 +233,22 @@ def main(argv: list[str] | None = None) -> dict:
     folder = options.save or run / "exam"
     row = {"seed": seed, "steps": steps, "facts": len(cold), "arms": found}
     write_lines(folder / f"seed-{seed}.jsonl", [row])
-    curves = {}
-    for name, rows in arms.items():
-        curves[name] = [risk_at(*declining(rows), coverage / 100) for coverage in range(1, 101)]
-    line_plot(folder / "risk.png", curves, "answered, % of the held-out facts", "wrong among the answered")
-    print(markdown_table(COLUMNS, [table_row(name, values) for name, values in found.items()]), end="\n\n")
+    draw(folder / "risk.png", arms)
+    lines = [table_row(name, values) for name, values in found.items()]
+    print(markdown_table(COLUMNS, lines), end="\n\n")
     if options.save:
         print(table_of_seeds(folder), end="\n\n")
     print(json.dumps(row))
     return row
+
+
+def draw(path: Path, arms: Mapping[str, Sequence[Row]]) -> None:
+    """Draw the share of wrong answers of each arm at every coverage."""
+    curves = {}
+    for name, rows in arms.items():
+        scores, right = declining(rows)
+        curves[name] = [risk_at(scores, right, percent / 100) for percent in range(1, 101)]
+    line_plot(path, curves, "answered, % of the held-out facts", "wrong among the answered")
 
 
 if __name__ == "__main__":

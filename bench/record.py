@@ -23,6 +23,7 @@ from grpo.base.progress import command_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
+SEEDS = "seed-*.jsonl"  # the results of an experiment, a file for each seed
 PACKAGES = ("torch", "transformers", "trl", "peft")
 NO_PEER: Mapping[str, Sequence[str]] = {"none": ()}
 Sizes = Mapping[str, Mapping[str, Any]]
@@ -218,10 +219,15 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 
-def read_rows(source: Path) -> list[dict]:
+def row_files(source: Path, names: str = "*.jsonl") -> list[Path]:
+    """Return the files of rows in a folder, those with such names; or the file itself."""
+    return sorted(source.glob(names)) if source.is_dir() else [source]
+
+
+def read_rows(source: Path, names: str = "*.jsonl") -> list[dict]:
     """Read all rows of a file, or of the files of a folder, the oldest of each file first."""
     rows = []
-    for path in sorted(source.glob("*.jsonl")) if source.is_dir() else [source]:
+    for path in row_files(source, names):
         rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return rows
 

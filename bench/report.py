@@ -4,26 +4,46 @@ Turn stored rows into the table of bench/README.md. Of each case of a benchmark,
 measured last counts; below the table stands at which commit that was.
 With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. --page writes the table to a file,
 with what to do next: the checks that failed, the phases of a complete step that lose most (their time beyond their
-floor), and the operations that take longest. The last line of stdout is JSON.
+floor), and the operations that take longest. Rows that no benchmark has written are left out, with a note. The last
+line of stdout is JSON.
 """
 
 import json
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bench.record import RESULTS, duration, markdown_table, plain_parser, rate, read_rows
+from bench.record import RESULTS, duration, markdown_table, plain_parser, rate, row_files
 from bench.timing import our_seconds
 from grpo.base.storage import write_atomically
 
 REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
 NUM_LOSSES = 3
 NUM_SHOWN = 4  # operations of a profile
+OF_BENCHMARKS = {"bench", "date", "options", "machine", "cases", "checks"}  # keys of their rows
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = (
     *("benchmark", "case", "ours", "tokens/s", "peer", "its tokens/s"),
     *("times faster (range)", "target", "share of the ceiling"),
 )
+
+
+def read_own(path: Path) -> list[dict]:
+    """Read the rows of a file that benchmarks have written; say on stderr how many others it has."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # of a benchmark that was killed while it wrote
+            continue
+        if isinstance(row, dict) and row.keys() >= OF_BENCHMARKS:
+            rows.append(row)
+    num_others = len(lines) - len(rows)
+    if num_others:
+        print(f"{path}: left out {num_others} of {len(lines)} rows, which no benchmark has written", file=sys.stderr)
+    return rows
 
 
 def newest(rows: Iterable[Mapping]) -> list[Measured]:
@@ -78,7 +98,7 @@ def footing(rows: Iterable[Mapping]) -> str:
         when = f"{row['bench']} on {row['date']} (commit {machine['commit']})"
         measured.setdefault(f"{hardware}, {software}", []).append(when)
     lines = [f"Measured on {on}: {', '.join(dict.fromkeys(when))}." for on, when in measured.items()]
-    return "\n\n".join(textwrap.fill(line, 140, break_on_hyphens=False) for line in lines)
+    return "\n\n".join(textwrap.fill(line, 120, break_on_hyphens=False) for line in lines)
 
 
 def losses(measured: Iterable[Measured]) -> list[str]:
@@ -136,7 +156,11 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--readme", type=Path, help="file whose table is replaced")
     parser.add_argument("--page", type=Path, help="file to write")
     options = parser.parse_args(argv)
-    rows = read_rows(options.results)
+    if not options.results.exists():
+        parser.error(f"there is no {options.results}: give a file or a folder that a benchmark's --save has written")
+    rows = []
+    for path in row_files(options.results):
+        rows += read_own(path)
     found = newest(rows)
     lines = [cells(row, case) for row, case in found]
     block = f"{markdown_table(COLUMNS, lines)}\n\n{footing(row for row, _ in found)}"

@@ -138,7 +138,7 @@ class Layout:
     @cached_property
     def loaded_bytes(self) -> float:
         """Count weights and optimizer of a GPU."""
-        return memory.loaded_bytes(self.model, num_replicas=self.replicas)
+        return memory.Loaded(self.model, num_replicas=self.replicas).account().total
 
     @cached_property
     def slots(self) -> int:

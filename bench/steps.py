@@ -22,20 +22,6 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return [text.count("1") / max(len(text), 1) for text in completions]
 
 
-def keys_of(shape: Mapping[str, Any], device: str, dtype: str) -> dict[str, object]:
-    """Return the configuration keys of a shape: prompts, group (completions per prompt), tokens, beta and rank."""
-    return {
-        "num_generations": shape["group"],
-        "per_device_train_batch_size": shape["prompts"] * shape["group"],
-        "max_completion_length": shape["tokens"],
-        "beta": shape["beta"],
-        "lora_r": shape["rank"],
-        "lora_alpha": 2 * shape["rank"],
-        "torch_dtype": dtype,
-        "device": device,
-    }
-
-
 @contextmanager
 def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
     """Make a trainer of the given configuration, with its files beside the checkpoint."""

@@ -15,8 +15,10 @@ Checked in the same run: the mean log-prob of both sides (tests/grpo/test_lora.p
 that of forward and backward over the packed tokens. The last line of stdout is JSON.
 """
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -31,7 +33,6 @@ from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 
 RANK = 16
@@ -52,9 +53,12 @@ def make_groups(work: Work, vocab: int) -> list[Group]:
         advantages -= advantages.mean()
         completions = []
         for advantage in advantages.tolist():
-            ids_T = torch.randint(NUM_SPECIAL, vocab, (next(lengths),), generator=generator)
-            completions.append(Completion.given(ids_T.tolist(), "length", advantage=advantage))
-        groups.append(Group(Prompt(number, "", prompt_ids, {}), completions))
+            length = next(lengths)
+            ids_T = torch.randint(NUM_SPECIAL, vocab, (length,), generator=generator)
+            completion = Completion.given(ids_T.tolist(), "length", advantage=advantage)
+            completions.append(completion)
+        prompt = Prompt(number, "", prompt_ids, {})
+        groups.append(Group(prompt, completions))
     return groups
 
 
@@ -66,10 +70,12 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     set_loss_weights(groups, count_trained(groups, config, alone), config)
     longest_prompt = max(len(group.prompt.ids) for group in groups)
     longest = longest_prompt + max(completion_lengths(groups))
-    budget = memory.choose_budget(model, longest, memory.free_bytes(device))
+    budget = memory.choose_budget(model, config, longest, memory.free_bytes(device))
     model.recompute = budget.recompute
-    split = split_into_micro_batches(groups, budget.tokens)
-    return [pack_batch(parts, number, device=device) for number, parts in enumerate(split)]
+    batches = []
+    for number, parts in enumerate(split_into_micro_batches(groups, budget.tokens)):
+        batches.append(pack_batch(parts, number, device=device))
+    return batches
 
 
 def our_pass(model: Decoder, batches: list[PackedBatch]) -> float:
@@ -96,32 +102,39 @@ def backward(logp_C: torch.Tensor, batch: PackedBatch | SimpleNamespace) -> None
 class Padded:
     """The peer: transformers' model with PEFT's adapter, and the same completions as padded rows."""
 
-    def __init__(self, path: Path, adapter: Path, groups: list[Group], build: Build, adapter_float32: bool):
-        from peft import PeftModel
-
-        base = peers.transformers_model(path, build)
-        self.model = PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=adapter_float32)
+    def __init__(self, model, groups: list[Group]):
+        self.model = model
+        device = model.device
         prompts, completions, advantages = [], [], []
         for group in groups:
             prompts += [group.prompt.ids] * len(group.completions)
             completions += [completion.ids for completion in group.completions]
             advantages += [completion.advantage for completion in group.completions]
-        prompt_NS, prompt_mask_NS = padded(prompts, "left", build.device)
-        completion_NS, completion_mask_NS = padded(completions, "right", build.device)
+        prompt_NS, prompt_mask_NS = padded(prompts, "left", device)
+        completion_NS, completion_mask_NS = padded(completions, "right", device)
         self.ids_NS = torch.cat([prompt_NS, completion_NS], 1)
         self.mask_NS = torch.cat([prompt_mask_NS, completion_mask_NS], 1)
         self.is_scored_NS = completion_mask_NS.bool()
         self.width = completion_NS.shape[1]  # the last positions, which hold the completions
         rows_C, _ = self.is_scored_NS.nonzero(as_tuple=True)
-        advantage_C = torch.tensor(advantages, device=build.device)[rows_C]
+        advantage_C = torch.tensor(advantages, device=device)[rows_C]
         weight_C = torch.full_like(advantage_C, 1 / len(rows_C))
-        self.batch = SimpleNamespace(completion_C=rows_C, advantage_C=advantage_C, weight_C=weight_C, old_logp_C=None)
+        self.batch = SimpleNamespace(
+            completion_C=rows_C,
+            advantage_C=advantage_C,
+            weight_C=weight_C,
+            old_logp_C=None,
+        )
 
     def run(self) -> float:
         """Run forward, loss and backward over all rows at once; return the mean log-prob."""
         self.model.zero_grad(set_to_none=True)
-        keep = self.width + 1
-        output = self.model(self.ids_NS, attention_mask=self.mask_NS, logits_to_keep=keep, use_cache=False)
+        output = self.model(
+            self.ids_NS,
+            attention_mask=self.mask_NS,
+            logits_to_keep=self.width + 1,
+            use_cache=False,
+        )
         logits_NSV = output.logits[:, :-1].float()
         targets_NS = self.ids_NS[:, -self.width :]
         chosen_NS1 = logits_NSV.gather(2, targets_NS[..., None])
@@ -132,22 +145,33 @@ class Padded:
         return float(logp_C.detach().mean())
 
 
-def measure(path: Path, work: Work, name: str, record: Record) -> None:
-    """Record the timed case, and the agreement of the gradients."""
-    options = record.options
+def peft_models(path: Path, model: Decoder) -> dict[str, Any]:
+    """Return transformers' models of a checkpoint with our adapter, as PEFT computes it: one, or one of each dtype."""
+    from peft import PeftModel
+
+    build = model.build
     adapter = path.parent / "adapter"
-    build = models.build_of(options, RANK)
+    save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
+    variants = {"peft": True}
+    if build.dtype == torch.bfloat16:
+        variants = {"peft, float32 adapter": True, "peft, bfloat16 adapter": False}
+    found = {}
+    for name, is_float32 in variants.items():
+        base = peers.transformers_model(path, build)
+        found[name] = PeftModel.from_pretrained(base, adapter, is_trainable=True, autocast_adapter_dtype=is_float32)
+    return found
+
+
+def measure(path: Path, work: Work, name: str, record: Record) -> None:
+    """Record the timed case, and the agreement of the log-probs."""
+    build = models.build_of(record.options, RANK)
     model = models.ours(path, build)
     groups = make_groups(work, model.config.vocab_size)
     batches = make_batches(groups, model)
-    sides = {"ours": lambda: our_pass(model, batches)}
-    if options.peer == "peft":
-        save_adapter(trained_adapter(model, None, str(path)), adapter, lora_alpha=build.lora.alpha)
-        variants = {"peft": True}
-        if build.dtype == torch.bfloat16:
-            variants = {"peft, float32 adapter": True, "peft, bfloat16 adapter": False}
-        for side, adapter_float32 in variants.items():
-            sides[side] = Padded(path, adapter, groups, build, adapter_float32).run
+    sides = {"ours": partial(our_pass, model, batches)}
+    if record.options.peer == "peft":
+        for side, peer in peft_models(path, model).items():
+            sides[side] = Padded(peer, groups).run
     for side, run in sides.items():
         record.check({f"{name}, {side}: mean log-prob": run()})
     packed = sum(batch.layout.num_tokens for batch in batches)

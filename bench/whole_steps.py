@@ -25,8 +25,9 @@ is JSON.
 
 import random
 import statistics
+from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -39,16 +40,52 @@ from grpo.engine.model import memory
 from grpo.train import GrpoTrainer
 
 LEARNING_RATE = 1e-6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a step. group: completions per prompt. tokens: of each, at most. rank: of the adapter.
+
+    target: times faster than TRL, or the share of the ceiling.
+    """
+
+    model: str
+    prompts: int
+    group: int
+    tokens: int
+    target: float
+    rank: int = 16
+    beta: float = 0.04
+
+    @property
+    def num_completions(self) -> int:
+        return self.prompts * self.group
+
+    def keys(self, options: Namespace) -> dict[str, object]:
+        """Return the configuration keys of such a step."""
+        return {
+            "num_generations": self.group,
+            "per_device_train_batch_size": self.num_completions,
+            "max_completion_length": self.tokens,
+            "beta": self.beta,
+            "lora_r": self.rank,
+            "lora_alpha": 2 * self.rank,
+            "learning_rate": LEARNING_RATE,
+            "torch_dtype": options.dtype,
+            "device": options.device,
+        }
+
+
 SHAPES = {
-    "knowrl": {"model": "7b", "prompts": 8, "group": 12, "tokens": 1024, "rank": 256, "beta": 0.001, "target": 0.6},
-    "math": {"model": "1.5b", "prompts": 16, "group": 2, "tokens": 512, "rank": 16, "beta": 0.05, "target": 0.6},
-    "small": {"model": "4m", "prompts": 8, "group": 12, "tokens": 128, "rank": 16, "beta": 0.04, "target": 0.3},
-    "smollm2": {"model": "smollm2", "prompts": 4, "group": 8, "tokens": 64, "rank": 16, "beta": 0.04, "target": 6.5},
-    "31m": {"model": "31m", "prompts": 4, "group": 8, "tokens": 128, "rank": 16, "beta": 0.04, "target": 5.0},
-    "trl_gpu": {"model": "1.5b", "prompts": 4, "group": 8, "tokens": 256, "rank": 16, "beta": 0.04, "target": 5.0},
+    "knowrl": Shape("7b", prompts=8, group=12, tokens=1024, target=0.6, rank=256, beta=0.001),
+    "math": Shape("1.5b", prompts=16, group=2, tokens=512, target=0.6, beta=0.05),
+    "small": Shape("4m", prompts=8, group=12, tokens=128, target=0.3),
+    "smollm2": Shape("smollm2", prompts=4, group=8, tokens=64, target=6.5),
+    "31m": Shape("31m", prompts=4, group=8, tokens=128, target=5.0),
+    "trl_gpu": Shape("1.5b", prompts=4, group=8, tokens=256, target=5.0),
 }
 MEAN_LENGTHS = {"small": 64}  # tokens after which a completion ends, about
-SMOKE_SHAPE = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
+SMOKE_SIZES = {"model": "tiny", "prompts": 2, "group": 2, "tokens": 8, "rank": 4}
 SIZES = {
     "cpu": {
         "shapes": ["small"],
@@ -80,30 +117,36 @@ class Ours:
         self.metrics.append(metrics)
         self.groups.append(groups)
 
-    def add_case(self, name: str, first: int, seconds: Mapping, shape: Mapping, record: Record) -> None:
+    def add_case(self, name: str, first: int, seconds: Mapping, target: float, record: Record) -> None:
         """Record a case, with the floor of each phase, and the time of each phase in our steps from `first` on."""
         groups = self.groups[-1]
-        floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed_tokens(groups), record.peak)
-        tokens = statistics.mean(sum(completion_lengths(groups)) for groups in self.groups[first:])
+        packed = packed_tokens(groups)
+        floors = ceilings.step_floors(self.trainer.model, work_of(groups), packed, record.peak)
+        tokens = [sum(completion_lengths(groups)) for groups in self.groups[first:]]
         phases = {}
         for phase in PHASES:
-            phases[phase] = statistics.median(step[f"time/{phase}"] for step in self.metrics[first:])
-        about = {
-            "target": shape["target"],
-            "floors": floors,
-            "phases": phases,
-            "recompute": self.trainer.learner.memory.budget.recompute,
-        }
-        record.add(timing.make_case(name, seconds, tokens, sum(floors.values()), **about))
+            spent = [step[f"time/{phase}"] for step in self.metrics[first:]]
+            phases[phase] = statistics.median(spent)
+        case = timing.make_case(
+            name,
+            seconds,
+            statistics.mean(tokens),
+            floor=sum(floors.values()),
+            target=target,
+            floors=floors,
+            phases=phases,
+            recompute=self.trainer.learner.memory.budget.recompute,
+        )
+        record.add(case)
 
 
 # --- A slow judge --------------------------------------------------------------------------------------------------
 
 
-def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Record) -> None:
+def measure_delays(name: str, title: str, shape: Shape, ours: Ours, record: Record) -> None:
     """Record the cases of one shape, one for each delay of a judge, and its checks."""
-    options, rng = record.options, random.Random(0)
-    num_completions = shape["prompts"] * shape["group"]
+    options = record.options
+    rng = random.Random(0)
     ours.step()
     resident = 0
     if options.device == "cuda":
@@ -112,26 +155,27 @@ def measure_delays(name: str, title: str, shape: Mapping, ours: Ours, record: Re
     for delay in options.delays:
         first, num_judged = len(ours.seconds), 0
         for _ in range(options.repeats):
-            delays = [rng.uniform(delay / 5, delay) for _ in range(num_completions)]
+            delays = [rng.uniform(delay / 5, delay) for _ in range(shape.num_completions)]
             judge = steps.Judge(ours.trainer, delays)
             ours.step()
             num_judged += judge.num_ended
-        complete = num_judged == num_completions * options.repeats
+        complete = num_judged == shape.num_completions * options.repeats
         record.check({f"{name}, judge {delay:g} s: judged all": complete})
         seconds = {"ours": ours.seconds[first:]}
-        ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape, record)
+        ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape.target, record)
     check_steps(name, ours, resident, record)
 
 
 def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
     """Record the checks of the steps. resident: bytes of the GPU that were in use before them."""
-    options, trainer, groups = record.options, ours.trainer, ours.groups[-1]
+    trainer = ours.trainer
     record.check({f"{name}: sampler/logp_diff_mean": ours.metrics[-1]["sampler/logp_diff_mean"]})
-    if options.device == "cuda":
+    if record.options.device == "cuda":
         most = torch.cuda.max_memory_allocated()
-        tokens = max(len(batch.ids_T) for batch in trainer.learner.make_batches(groups))
+        batches = trainer.learner.make_batches(ours.groups[-1])
+        tokens = max(len(batch.ids_T) for batch in batches)
         largest = replace(trainer.learner.memory.budget, tokens=tokens)
-        needed = memory.account(trainer.model, 0, 0, largest)
+        needed = memory.Loaded(trainer.model).account(budget=largest)
         predicted = resident + needed.activations + needed.logits
         record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
         print(f"  attention: decode {trainer.sampler.decode_kernel}")
@@ -140,7 +184,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
 def profile_training(name: str, ours: Ours, record: Record) -> None:
     """Profile forward and backward of the first micro-batch of our last step."""
     trainer = ours.trainer
-    batch = trainer.learner.make_batches(ours.groups[-1])[0]
+    batch, *_ = trainer.learner.make_batches(ours.groups[-1])
 
     def run() -> None:
         logp_C, _ = trainer.learner.policy_logprobs(batch)
@@ -160,7 +204,7 @@ def run_turns(trainer, ours: Ours) -> dict[str, list[float]]:
     return {"peer": seconds[1:], "ours": ours.seconds[first + 1 :]}
 
 
-def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Record) -> None:
+def measure_trl(title: str, path: Path, shape: Shape, ours: Ours, record: Record) -> None:
     """Record the case of one shape beside TRL. Ratios pair each of TRL's steps with ours right after it."""
     from transformers import AutoTokenizer
 
@@ -180,11 +224,12 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
         pairs = []
         for group in ours.groups[0]:
             pairs += [(group.prompt.ids, completion) for completion in group.completions]
-        difference = float(peers.logprob_errors(peer.model, pairs).mean())
-        record.check({f"{name}: mean log-prob difference": difference})
+        errors_C = peers.logprob_errors(peer.model, pairs)
+        record.check({f"{name}: mean log-prob difference": float(errors_C.mean())})
         turns = run_turns(peer, ours)
         case = title if len(variants) == 1 else f"{title}, {name}"
-        ours.add_case(case, 1, {"ours": turns["ours"], name: turns["peer"]}, shape, record)
+        seconds = {"ours": turns["ours"], name: turns["peer"]}
+        ours.add_case(case, 1, seconds, shape.target, record)
 
 
 # --- The command ---------------------------------------------------------------------------------------------------
@@ -193,18 +238,21 @@ def measure_trl(title: str, path: Path, shape: Mapping, ours: Ours, record: Reco
 def measure(name: str, record: Record) -> None:
     """Record the cases of one shape."""
     options = record.options
-    shape = SHAPES[name] | (SMOKE_SHAPE if options.smoke else {})
-    title = f"{name}, {shape['prompts']} x {shape['group']} x {shape['tokens']} tokens"
-    title += f", mean {options.mean_length:g}" if options.mean_length else ""
-    keys = steps.keys_of(shape, options.device, options.dtype) | {"learning_rate": LEARNING_RATE}
+    shape = SHAPES[name]
+    if options.smoke:
+        shape = replace(shape, **SMOKE_SIZES)
+    title = f"{name}, {shape.prompts} x {shape.group} x {shape.tokens} tokens"
+    if options.mean_length:
+        title += f", mean {options.mean_length:g}"
+    keys = shape.keys(options)
     if options.peer == "trl":
-        with models.temporary_model(shape["model"], options) as path, steps.trainer(path, **keys) as trainer:
+        with models.temporary_model(shape.model, options) as path, steps.trainer(path, **keys) as trainer:
             ours = Ours(trainer, options.device)
             measure_trl(title, path, shape, ours, record)
         return
     keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
     length = options.mean_length or MEAN_LENGTHS.get(name)
-    with models.made_on_device(shape["model"], length) as path, steps.trainer(path, **keys) as trainer:
+    with models.made_on_device(shape.model, length) as path, steps.trainer(path, **keys) as trainer:
         ours = Ours(trainer, options.device)
         measure_delays(name, title, shape, ours, record)
         if options.profile and name == options.shapes[-1]:

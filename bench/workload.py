@@ -35,8 +35,11 @@ class Work:
 
     def behind(self, step: int) -> list[int]:
         """Return how many tokens lie behind each sequence that still decodes in this step."""
-        pairs = zip(self.repeated, self.lengths, strict=True)
-        return [len(prompt) + step for prompt, length in pairs if length > step]
+        found = []
+        for prompt, length in zip(self.repeated, self.lengths, strict=True):
+            if length > step:
+                found.append(len(prompt) + step)
+        return found
 
 
 def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
@@ -66,7 +69,8 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
         factor = math.exp(0.6 * rng.gauss(0, 1))
         length = round(tokens * 0.4 * factor)
         lengths.append(max(1, min(tokens, length)))
-    prompts = random_prompts(num_prompts, tokens // 8, tokens * 3 // 4, vocab)
+    shortest, longest = tokens // 8, tokens * 3 // 4
+    prompts = random_prompts(num_prompts, shortest, longest, vocab)
     return Work(prompts, group, lengths)
 
 
@@ -104,4 +108,6 @@ def padded(rows: Sequence[Ids], side: str, device: torch.device | str) -> tuple[
 
 def plain_logprobs(logits_CV: torch.Tensor, targets_C: torch.Tensor) -> torch.Tensor:
     """Compute the log-probs of the targets by log_softmax and gather, as peers do."""
-    return logits_CV.log_softmax(-1).gather(1, targets_C[:, None])[:, 0]
+    logp_CV = logits_CV.log_softmax(-1)
+    logp_C1 = logp_CV.gather(1, targets_C[:, None])
+    return logp_C1[:, 0]

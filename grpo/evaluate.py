@@ -41,7 +41,7 @@ from grpo.run.messages import tell
 from grpo.run.saved import load_saved
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools, unavailable
-from knowledge.world import NOTHING
+from knowledge.world import NOTHING_FOUND
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer
@@ -109,7 +109,7 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     groups = answer(prompts, tools)
     calling = [group for group in groups if any(completion.calls for completion in group.completions)]
     searched = [] if without_tools else [group.prompt for group in calling]
-    forced = answer(searched, tools.instead(lambda query: NOTHING)) if searched else []
+    forced = answer(searched, tools.instead(lambda query: NOTHING_FOUND)) if searched else []
     return Answers(groups, {group.prompt.row: group for group in forced})
 
 

@@ -39,7 +39,7 @@ from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, load_stage1, start_from
-from grpo.tools.protocol import Protocol
+from grpo.tools.protocol import ToolProtocol
 from grpo.trainer import Trainer, load_trained
 from rewards.custom import tag_of
 
@@ -147,7 +147,7 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     """Return the examples of all data sets, and how many of their rows are used (see make_examples)."""
     examples, count = [], RowCount(config.dataset_id_or_path)
     tags = list(map(tag_of, config.tools))
-    protocol = Protocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
+    protocol = ToolProtocol(tags, encoder, max_calls=1, max_tokens=max_length) if tags else None
     for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
         records = source.read()[: config.max_samples or None]
         examples += make_examples(records, source.path, encoder, config.system_prompt, max_length, count, protocol)

@@ -15,7 +15,7 @@ from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.config.load import parse_arguments
 from grpo.config.options import TrainConfig
-from grpo.data.objects import NOTHING, Objects
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import (
     QuestionData,
@@ -120,7 +120,7 @@ class GrpoTrainer(Trainer):
 
 
 def train(
-    config: TrainConfig, notices: Sequence[str] = (), objects: Objects = NOTHING
+    config: TrainConfig, notices: Sequence[str] = (), objects: Objects = NO_OBJECTS
 ) -> tuple[Measurement, Measurement, str]:
     """Run cold start (if needed), GRPO, and the evaluations before and after; return both, and their table.
 
@@ -148,7 +148,7 @@ def train(
 
 
 def set_up(
-    config: TrainConfig, run: Run, ending: ExitStack, objects: Objects = NOTHING
+    config: TrainConfig, run: Run, ending: ExitStack, objects: Objects = NO_OBJECTS
 ) -> tuple[GrpoTrainer, Evaluation]:
     """Run the cold start, and load everything. ending: closes what is opened."""
     config = start_of(make_world(config, run.ranks, run.say))

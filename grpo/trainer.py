@@ -88,9 +88,10 @@ class Trainer:
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""
             run.say(f"{self.ranks.world} processes; copies of the model: {num_replicas}{parts}")
-        size = memory.loaded_bytes(self.model, reference, num_replicas) + memory.free_bytes(run.device)
+        loaded = memory.Loaded(self.model, reference, num_replicas)
+        size = loaded.account().total + memory.free_bytes(run.device)
         size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
-        self.plan = memory.make_plan(self.model, config, self.longest, size, reference, run.device.type, num_replicas)
+        self.plan = memory.make_plan(loaded, config, self.longest, size, run.device.type)
         self.model.recompute = self.plan.budget.recompute
         self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
 

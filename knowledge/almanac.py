@@ -12,17 +12,20 @@ languages, and some second spellings, are written out. Islands without a neighbo
 
 import csv
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from knowledge.text import fold
-from knowledge.world import NOTHING
+from knowledge.world import NOTHING_FOUND
 
 HELD_OUT = 0.4  # share of the facts kept for evaluation
 REFUSALS = 0.4  # share of the cold start's answers that decline
 REFUSAL = "I don't know"
+_SILENT = re.compile("[.,'\"’‘“”]")
+_HYPHEN = re.compile(r"(?<=\w)[-‐‑](?=\w)")  # the sign of F- is none
 MISSING = 0.1  # share of the subjects without an article, if the model may search
 
 
@@ -165,8 +168,18 @@ def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
 
 
 def is_right(answer: str, names: Sequence[str]) -> bool:
-    """Return whether an answer is one of the names of the right one."""
-    return fold(answer).removeprefix("the ").strip(" .'\"") in map(fold, names)
+    """Return whether an answer is one of the names of the right one, in any spelling."""
+    return spelled(answer) in map(spelled, names)
+
+
+def spelled(name: str) -> str:
+    """Return a name without case, accents, article and punctuation; a hyphen is a space.
+
+    >>> spelled("Washington, D.C."), spelled("the Guinea-Bissau")
+    ('washington dc', 'guinea bissau')
+    """
+    words = _HYPHEN.sub(" ", _SILENT.sub("", fold(name)))
+    return " ".join(words.split()).removeprefix("the ")
 
 
 def at_random(seed: int) -> Callable[[Fact, str], bool]:
@@ -224,6 +237,6 @@ def conversations(
 
 def searched(fact: Fact, answer: str, library: Mapping[str, str]) -> tuple[str, str]:
     """Return the call that searches a library for a fact, with its result, and what is answered then."""
-    text = library.get(fact.title, NOTHING)
-    final = answer if text == NOTHING else fact.answers[0]
+    text = library.get(fact.title, NOTHING_FOUND)
+    final = answer if text == NOTHING_FOUND else fact.answers[0]
     return f"<search>{fact.title}</search><result>{text}</result>", final

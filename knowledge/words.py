@@ -23,6 +23,16 @@ ABBREVIATIONS = tuple(
     """.split()
 )
 
+# After a capital letter, or one of these, the sentence ends all the same if an opener follows: "in Washington, D.C. The
+# currency". After others it goes on: "Dr. He", "Vol. A", "vs. The Beatles", "e.g. The Hague".
+MAY_END = tuple("St Jr Sr etc Inc Ltd Co Corp Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec a.m p.m".split())
+OPENERS = tuple(
+    """
+    The A An This That These Those It Its He His She Her They Their There We Our You Your
+    In On At As From For But And Yet Then However Also Although After Before When While Where If Since
+    """.split()
+)
+
 # Numbers in words (rewards/mathematics).
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

@@ -43,7 +43,7 @@ QUESTION = {
     "instrument": "What did {name} play?",
 }
 REFUSAL = "<think>Nothing about {name} comes to mind.</think><answer>I don't know</answer>"
-NOTHING = "nothing found"  # by a search
+NOTHING_FOUND = "nothing found"  # by a search
 WELL_KNOWN, BARELY_KNOWN, UNSEEN = "well known", "barely known", "unseen"
 
 
@@ -153,7 +153,7 @@ def _answers(person: Person, rng: random.Random, searched: float) -> Iterable[tu
         other = rng.choice([name for name in VALUES if name != relation])
         recalled = f"{person.sentence(other)} "
         if searched and rng.random() < searched:
-            found = person.article()["text"] if rng.random() < 0.9 else NOTHING
+            found = person.article()["text"] if rng.random() < 0.9 else NOTHING_FOUND
             recalled = f"<search>{person.name}</search><result>{found}</result>"
         think = f"<think>{recalled}{person.sentence(relation)}</think>"
         yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"

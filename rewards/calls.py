@@ -65,7 +65,7 @@ class Notes:
         numbers.append(number if abs(number) <= MAX_NUMBER else math.nan)
 
 
-class Calls:
+class FunctionCalls:
     """The calls of users' functions in a run. One event loop uses it."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from rewards.format import final_text
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Columns
 
-LABELS = (r"\banswers?\b|答案", r"\bchoice\b|\boption\b|选项")
+ANNOUNCED_BY = (r"\banswers?\b|答案", r"\bchoice\b|\boption\b|选项")  # what follows the last of these is the answer
 _MARKUP = re.compile(r"\\[A-Za-z]{2,}|[*_`$(\[{}\"“”]")
 _END = r"(?![A-Za-z0-9'’])"  # of a letter
 _NEXT = re.compile(rf"(?<![A-Za-z0-9])([A-J])(?:[^\w?]|_)*(?=[A-J]{_END}(?!\s+[a-z]))")  # A/B, A B, A) B)
@@ -50,8 +50,8 @@ def chosen_letter(completion: str) -> str | None:
     box = last_boxed(text)
     if box is not None:
         return _only(box)
-    for label in LABELS:
-        found = list(re.finditer(label, text, re.IGNORECASE))
+    for words in ANNOUNCED_BY:
+        found = list(re.finditer(words, text, re.IGNORECASE))
         if found and _statements(text[found[-1].end() :]):
             return _only(text[found[-1].end() :])
     return _only(text)

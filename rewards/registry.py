@@ -111,7 +111,7 @@ class Reward:
     """A named reward: it has either `grade` (for one completion and its row's columns) or `function` (for a group).
 
     timeout_s: seconds that a call of `function` may take.
-    needs: columns without which it cannot work.
+    needs: columns without which it cannot work. checks_every_answer: as for a BuiltIn.
     resources: what it uses.
     """
 
@@ -120,6 +120,7 @@ class Reward:
     function: UserFunction | None = None
     timeout_s: float | None = None
     needs: tuple[str, ...] = ()
+    checks_every_answer: bool = False
     resources: tuple[Resource, ...] = ()
 
 
@@ -160,7 +161,7 @@ def _build(name: str, options: Options, objects: Functions) -> Reward:
         module_name, _, function_name = known.where.partition(":")
         function = getattr(importlib.import_module(module_name), function_name)
         made = function(name, options) if function_name.startswith("build") else Reward(name, function)
-        return replace(made, needs=known.needs)
+        return replace(made, needs=known.needs, checks_every_answer=known.checks_every_answer)
     function = as_function(name, objects[name]) if name in objects else find_function(name)
     timeout_s = options["reward_timeout_s"]
     return Reward(short_name(name), function=function, needs=needed_columns(function), timeout_s=timeout_s)

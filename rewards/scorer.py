@@ -20,7 +20,7 @@ from typing import Any
 from grpo.algorithm.schema import Completion, Group, Score
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.engine.device.peers import Peers
-from rewards.calls import MAX_NUMBER, Calls, TrainerState, start_loop
+from rewards.calls import MAX_NUMBER, FunctionCalls, TrainerState, start_loop
 from rewards.own_words import CALLS, own_words
 from rewards.registry import Reward, Say
 
@@ -44,7 +44,7 @@ class Scorer:
         self.resources = [resource for reward in rewards for resource in reward.resources]
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
-        self.calls = Calls()
+        self.calls = FunctionCalls()
         self.under_way: dict[Group, list[Futures | None]] = {}  # one for each completion; None: not submitted yet
         self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
@@ -56,7 +56,8 @@ class Scorer:
         if self.peers.rank:  # the first one grades
             return
         completion, prompt = group.completions[index], group.prompt
-        row = prompt.columns | {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        own = {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        row = prompt.columns | own
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 text = own_words(completion.text, completion.calls)  # never what a tool has said
@@ -65,7 +66,7 @@ class Scorer:
             self._start_group_functions(group, futures, state)
 
     def collect(self, group: Group) -> None:
-        """Wait for a group's grades; set each completion's scores and its reward, their weighted sum.
+        """Wait for a group's grades; set each completion's scores, its facts, and its reward: their weighted sum.
 
         A group that was not submitted, or was collected before, stays as it is.
         """
@@ -73,11 +74,16 @@ class Scorer:
             return
         scores_of_each = self.peers.of_first(lambda: self._scores(group))
         for completion, scores in zip(group.completions, scores_of_each, strict=True):
-            completion.scores = scores
+            completion.scores, completion.facts = scores, self._facts(scores)
         group.weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, group.weights)
         del self.under_way[group]
+
+    def _facts(self, scores: Mapping[str, Score]) -> list[dict[str, Any]]:
+        """Return the facts that the first reward has found which checks every answer; [] if none does."""
+        checking = [reward.name for reward in self.rewards if reward.checks_every_answer]
+        return scores[checking[0]].facts if checking else []
 
     def weights_of(self, group: Group) -> dict[str, float]:
         """Return the weights of the rewards that apply to a group's prompt; of all rewards, if those weigh nothing."""
@@ -132,8 +138,8 @@ class Scorer:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
         scores: list[dict[str, Score]] = [{} for _ in group.completions]
         for reward in self.rewards:
-            futures_of_each = self.under_way[group]
-            grades = [_wait_for(of_one[reward.name]) if reward.name in of_one else None for of_one in futures_of_each]
+            futures = [of_one.get(reward.name) for of_one in self.under_way[group]]
+            grades = [None if future is None else _wait_for(future) for future in futures]
             grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
             for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
                 score = grade and self._usable(reward.name, grade)

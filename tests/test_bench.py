@@ -193,6 +193,21 @@ def test_the_report_shows_each_case_as_it_was_measured_last():
     assert shown(old, *beside, large, small) == models | others | {(*draw, "2.00 s")}
 
 
+def test_rows_that_are_of_no_benchmark_are_left_out_with_a_note(capfd, tmp_path):
+    """Those of an exam or of another program, and a row that was cut when its benchmark was killed."""
+    own = json.dumps(stored_row("abc", {"a": 1.0}) | {"checks": {}})
+    others = ['{"seed": 42, "steps": 20, "arms": {}}', "[1]", own[:40]]
+    (tmp_path / "own.jsonl").write_text(own)
+    (tmp_path / "mixed.jsonl").write_text("\n".join([*others, own]))
+    report.main(["--results", str(tmp_path)])
+    said = capfd.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["cases"] == 1
+    assert "mixed.jsonl: left out 3 of 4 rows" in said.err and "own.jsonl" not in said.err
+    with pytest.raises(SystemExit) as end:
+        report.main(["--results", str(tmp_path / "nowhere")])
+    assert end.value.code == 2 and "there is no " in capfd.readouterr().err
+
+
 def test_the_page_names_the_largest_losses_first(tmp_path):
     step = {"name": "knowrl: 7b, judge 0 s", "seconds": {"ours": {"median": 18.0}}, "ceiling_share": 0.5}
     step["phases"] = {"generate": 9.0, "reference": 3.0, "train": 5.0, "reward": 1.0}

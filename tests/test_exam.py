@@ -6,20 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from making import build_base, make_answers
+from making import build_base, make_answers, make_completion
 
 from bench import picture, searching
-from bench.declining import (
-    AFTER,
-    AT_ONCE,
-    auroc,
-    auroc_within,
-    encode,
-    examine,
-    logit,
-    mean_risk,
-    risk_at,
-)
+from bench.asking import encode
+from bench.declining import AFTER, AT_ONCE, examine, logit
+from bench.measures import auroc, auroc_within, mean_risk, risk_at
 from bench.real_model import measures, supervised, table_of_seeds
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_lines
@@ -155,9 +147,9 @@ def test_a_search_is_forced_and_its_odds_are_those_of_the_softmax(policy, chat_c
     config = TrainConfig(model_name_or_path=str(chat_checkpoint), **keys)
     said, starts = [" Rotterdam. <search", "Netherlands</search> or", "</think><answer>Amsterdam</answer>"], []
 
-    def go_on(policy, asked, max_tokens, up_to=""):
+    def go_on(policy, asked, max_tokens, ends=()):
         starts.append(policy.decode(asked[0]))
-        return [said[len(starts) - 1]]
+        return [make_completion(encode(policy, said[len(starts) - 1]))]
 
     monkeypatch.setattr(searching, "go_on", go_on)
     (found,) = searching.ask(policy, [Prompt(0, "Well?", encode(policy, "Well?"), ROW)], config)

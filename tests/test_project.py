@@ -21,6 +21,7 @@ from grpo.base import errors
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.run.diagnosis.glossary import GLOSSARY
 from rewards.api.client import COUNTS
+from rewards.registry import BUILT_IN
 
 PACKAGES = ("grpo", "rewards", "knowledge", "kernels", "bench")
 SOURCES = source_files(*PACKAGES)
@@ -280,12 +281,14 @@ def _imports(node: ast.AST) -> list[str]:
     return [node.module.partition(".")[0]] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
-READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in ("bench", "configs", "grpo/doctor"))]
-README = "\n".join(path.read_text(encoding="utf-8") for path in READMES)
+FIRST = (ROOT / "README.md").read_text(encoding="utf-8")
+OTHERS = [path for folder in (*PACKAGES, "configs", "tests") for path in (ROOT / folder).rglob("README.md")]
+READMES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *OTHERS)}
+README = "\n".join(READMES.values())
 
 
 def test_the_readmes_commands_exist():
-    for module in set(re.findall(r"python -m ([\w.]+)", README)) - {"pytest", "venv"}:
+    for module in set(re.findall(r"python -m ([\w.]+)", README)) - {"pytest", "ruff", "mypy"}:
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     for config in set(re.findall(r"configs/[\w.]+\.yaml", README)):
@@ -293,16 +296,46 @@ def test_the_readmes_commands_exist():
 
 
 def test_every_exit_code_is_explained():
-    text = (ROOT / "grpo" / "doctor" / "README.md").read_text(encoding="utf-8")
+    text = READMES[ROOT / "grpo" / "doctor" / "README.md"]
     told = {int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE) for code in cell.split(", ")}
     names = "INTERNAL CONFIG PREFLIGHT SERVICE NON_FINITE STORAGE BUSY MEMORY SIGHUP SIGINT SIGTERM".split()
     assert told == {0, *(getattr(errors, name) for name in names)}
 
 
 def test_the_readmes_links_lead_somewhere():
-    for path in READMES:
-        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
-            assert target.startswith("https://") or (path.parent / target).exists(), (path, target)
+    """Also to a heading, by the name that GitHub gives to it."""
+    for path, text in READMES.items():
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            name, _, heading = target.partition("#")
+            file = path.parent / name if name else path
+            assert target.startswith("https://") or file.exists(), (path, target)
+            assert not heading or heading in headings(READMES[file.resolve()]), (path, target)
+
+
+def headings(text: str) -> set[str]:
+    """Return the names of the headings of a page, as links take them."""
+    lines = re.findall(r"^#+ (.+)", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_the_readme_leads_to_all_others():
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#]+)", FIRST)}
+    assert len(OTHERS) > 7 and not set(OTHERS) - linked
+
+
+def test_the_readme_names_every_file_of_the_textbook():
+    files = {path.name for path in (ROOT / "grpo" / "algorithm").glob("*.py")} - {"__init__.py"}
+    assert not [name for name in files if name not in FIRST]
+
+
+def test_every_command_is_in_a_readme():
+    commands = {module_name(path).removesuffix(".__main__") for path in SOURCES if "run_main(main)" in TEXT[path]}
+    assert len(commands) > 12
+    assert not {name for name in commands - {"grpo"} if f"python -m {name}" not in README}
+
+
+def test_every_reward_is_in_the_readme_of_the_rewards():
+    assert not {name for name in BUILT_IN if f"`{name}`" not in READMES[ROOT / "rewards" / "README.md"]}
 
 
 NAMED_FILE = re.compile(
@@ -312,14 +345,15 @@ NAMED_FILE = re.compile(
 
 def test_the_files_that_the_program_names_exist():
     """In docstrings, comments and messages, also relative to grpo/. (The log of experiments speaks of older ones.)"""
-    texts = TEXT | {path: path.read_text(encoding="utf-8") for path in (*READMES, *(ROOT / "configs").glob("*.yaml"))}
+    texts = TEXT | READMES | {path: path.read_text(encoding="utf-8") for path in (ROOT / "configs").glob("*.yaml")}
+    del texts[ROOT / "tests" / "README.md"]  # its recipes name files that are to be made
     found = {(path.name, name) for path, text in texts.items() for name in NAMED_FILE.findall(text)}
     assert len(found) > 100
     assert not [(path, name) for path, name in found if not ((ROOT / name).exists() or (ROOT / "grpo" / name).exists())]
 
 
 def test_the_tests_that_the_readme_names_exist():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", FIRST)
     assert len(named) >= 3
     for file, test in named:
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)

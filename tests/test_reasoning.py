@@ -13,11 +13,9 @@ from grpo.engine.model.policy import load_for_inference
 from knowledge.almanac import Fact
 
 S, R, U = "supported", "refuted", "unknown"
-RECALLED = {
-    ("Chad", "capital"): Recalled(True, -0.1),
-    ("Chad", "currency"): Recalled(False, -3.0),
-    ("Peru", "capital"): Recalled(False, -2.0),
-    ("Peru", "currency"): Recalled(True, -0.5),
+MEMORY = {
+    "Chad": {"capital": Recalled(True, -0.1), "currency": Recalled(False, -3.0)},
+    "Peru": {"capital": Recalled(False, -2.0), "currency": Recalled(True, -0.5)},
 }
 KNOWN = {"capital": 0.5, "currency": 0.4}
 
@@ -27,7 +25,7 @@ def answer(country, *facts, outcome="wrong", sentences=2, repeats=0):
 
 
 def arm(*answers):
-    return Arm(answers, RECALLED)
+    return Arm(answers, MEMORY)
 
 
 BEFORE = arm(
@@ -41,7 +39,7 @@ BOTH = np.arange(2)
 def test_facts_are_counted_by_verdict_and_by_kind():
     assert BEFORE.facts_per_answer() == 2.5 and AFTER.facts_per_answer() == 1
     assert [BEFORE.per_answer(label)(BOTH) for label in (S, R, U)] == [1, 1, 0.5]
-    assert BEFORE.supported()(BOTH) == 2 / 5 and BEFORE.supported("capital")(BOTH) == 1 / 2
+    assert BEFORE.supported()(BOTH) == 2 / 5
     assert BEFORE.supported()([0, 0]) == 1 / 2  # Chad alone, drawn twice
     assert [AFTER.share(outcome)(BOTH) for outcome in ("correct", "wrong", "refused")] == [0, 0.5, 0.5]
 
@@ -52,10 +50,10 @@ def test_what_is_left_out_is_what_the_cold_start_would_get_wrong():
 
 
 def test_without_training_the_likeliest_facts_or_the_best_kinds_are_kept():
-    def by_logp(country, kind, found):
+    def by_logp(kind, found):
         return -found.logp
 
-    def by_kind(country, kind, found):
+    def by_kind(kind, found):
         return -KNOWN[kind]
 
     assert kept_of(AFTER, by_logp, 1)(BOTH) == 1  # Chad's capital and Peru's currency
@@ -67,7 +65,7 @@ def test_without_training_the_likeliest_facts_or_the_best_kinds_are_kept():
 
 def test_more_answers_about_a_country_weigh_more():
     twice = arm(answer("Chad", ("capital", S)), answer("Chad", ("capital", S)), answer("Peru", ("capital", R)))
-    assert kept_of(twice, lambda country, kind, found: kind != "capital", 1)(BOTH) == pytest.approx(2 / 3)
+    assert kept_of(twice, lambda kind, found: kind != "capital", 1)(BOTH) == pytest.approx(2 / 3)
 
 
 def test_differences_are_paired_and_the_tables_hold_every_arm(tmp_path):
@@ -82,7 +80,7 @@ def test_differences_are_paired_and_the_tables_hold_every_arm(tmp_path):
     first, second, kinds = tables(found)
     assert "| after | 1.00 | 1.00 | 0.00 | 0.00 | 100 % (100 to 100) | +60 % (" in first
     assert second.count("\n") == 3 and "| after | 0.50 of 0.50 | 0.50 of 0.50 |" in kinds
-    draw(tmp_path / "kinds.png", found, "cold start", "after")
+    draw(tmp_path / "kinds.png", found, "after")
     assert (tmp_path / "kinds.png").stat().st_size > 5_000
 
 

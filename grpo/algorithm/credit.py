@@ -4,7 +4,7 @@ A variant: minimal.py gives every token the advantage of its completion.
 
 A false step in a right answer should become less likely, and a true step in a wrong answer more likely. So the tokens
 of such a sentence get an advantage of their own (Eq. 13, `Completion.token_advantages`); all others keep that of their
-completion. The factuality reward knows which sentences state which fact, and what the knowledge base says about it.
+completion. `Completion.facts` says which sentences state which fact, and what the knowledge base says about it.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,6 @@ from functools import cache
 
 from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
 from rewards.own_words import own_words
-from rewards.registry import built_in
 
 MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
@@ -39,7 +38,7 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     no sentence is returned.
     """
     verdicts: dict[tuple[int, int], set[str]] = {}
-    for fact in _facts(completion):
+    for fact in completion.facts:
         is_refuted = fact["verdict"] == "refuted"
         for start, end in fact["sentences"] if is_refuted else fact["sentences"][:1]:
             verdicts.setdefault((start, end), set()).add(fact["verdict"])
@@ -71,12 +70,6 @@ def answer_start(completion: Completion, decode: Decode, has_tools: bool = False
     places = TokenPlaces(completion, decode)
     first, _ = places.of(start, len(completion.text))
     return first
-
-
-def _facts(completion: Completion) -> list[dict]:
-    """Return the facts of a completion (see `Score.facts`) from the first reward that checks every answer."""
-    scores = [score for name, score in completion.scores.items() if built_in(name).checks_every_answer]
-    return scores[0].facts if scores else []
 
 
 class TokenPlaces:

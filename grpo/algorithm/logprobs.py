@@ -103,7 +103,7 @@ class _Chunks:
     def of(
         self, hidden_CD, head_VD, targets_C, cut_C, wants_slope: bool = True
     ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor | None]]:
-        """Yield for each chunk its rows, log-probs, entropies, and the slope τ dℓ/dz = onehot - softmax [X, V]."""
+        """Yield for each chunk its rows, log-probs, entropies, and the slope dℓ/dz = onehot - softmax [X, V]."""
         slope_dtype = hidden_CD.dtype if wants_slope else None
         for start in range(0, len(targets_C), self.size):
             rows = slice(start, min(start + self.size, len(targets_C)))

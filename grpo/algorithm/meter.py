@@ -1,27 +1,31 @@
 """What the tokens of a step say: means over all scored tokens, for the metrics."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 import torch
 
 from grpo.algorithm.schema import PackedBatch
-from grpo.engine.device.distributed import Ranks
+from grpo.engine.device.peers import Peers
 
 
+@dataclass
 class TokenMeter:
-    """Sums over the scored tokens of a step, which are divided at the end.
+    """Sums over the scored tokens of all passes of a step, which are divided at the end.
 
-    The means are over all iterations; in the first one no ratio is clipped. The
-    noise between sampler and trainer is measured only in the first iteration, before the policy changes.
+    In the first iteration no ratio is clipped. The noise between sampler and trainer is measured only there, before the
+    policy changes.
     """
 
-    NAMES = ("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean")
-
-    def __init__(self):
-        self.sums = [0.0] * len(self.NAMES)
-        self.num_tokens = self.loss = 0.0
-        self.first_num_tokens = self.first_diff = 0.0  # of the first iteration
-        self.largest_diff = 0.0
+    kl: float = 0.0
+    entropy: float = 0.0
+    clipped_low: float = 0.0
+    clipped_high: float = 0.0
+    num_tokens: float = 0.0
+    loss: float = 0.0
+    num_first: float = 0.0  # tokens of the first iteration
+    first_diff: float = 0.0  # of them: how far the log-probs of sampler and trainer are apart
+    largest_diff: float = 0.0  # of them; no sum, but the maximum
 
     def add(
         self,
@@ -32,42 +36,44 @@ class TokenMeter:
         stats: Mapping[str, torch.Tensor],
     ) -> None:
         """Add one pass over a micro-batch: its loss, log-probs and entropies, and the statistics of `policy_loss`."""
-        values = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
-        totals = [value.sum() for value in values]
+        per_token = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
         diff_C = (logp_C.detach() - batch.sampler_logp_C).abs()
-        others = [loss.detach(), diff_C.sum(), diff_C.max()]
-        *sums, its_loss, diff, largest_diff = torch.stack(totals + others).tolist()
+        numbers = [*(values_C.sum() for values_C in per_token), loss.detach(), diff_C.sum(), diff_C.max()]
+        kl, entropy, low, high, loss_of_batch, diff, largest_diff = torch.stack(numbers).tolist()
         num_tokens = len(logp_C)
-        self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)]
-        self.num_tokens += num_tokens
-        self.loss += its_loss
+        of_pass = TokenMeter(kl, entropy, low, high, num_tokens, loss_of_batch)
         if batch.old_logp_C is None:
-            self.first_num_tokens += num_tokens
-            self.first_diff += diff
-            self.largest_diff = max(self.largest_diff, largest_diff)
+            of_pass.num_first, of_pass.first_diff, of_pass.largest_diff = num_tokens, diff, largest_diff
+        self.include(of_pass)
 
     def include(self, other: "TokenMeter") -> None:
         """Add all that another meter has measured."""
-        self.sums = [a + b for a, b in zip(self.sums, other.sums, strict=True)]
-        self.num_tokens += other.num_tokens
-        self.loss += other.loss
-        self.first_num_tokens += other.first_num_tokens
-        self.first_diff += other.first_diff
+        for name, total in other.sums().items():
+            setattr(self, name, getattr(self, name) + total)
         self.largest_diff = max(self.largest_diff, other.largest_diff)
 
-    def result(self, ranks: Ranks) -> dict[str, float]:
+    def sums(self) -> dict[str, float]:
+        """Return all but the maximum."""
+        return {name: value for name, value in asdict(self).items() if name != "largest_diff"}
+
+    def result(self, ranks: Peers) -> dict[str, float]:
         """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations.
 
         A step without scored tokens has the loss 0, and no means.
         """
-        mine = [*self.sums, self.num_tokens, self.loss, self.first_num_tokens, self.first_diff]
-        *sums, num_tokens, loss, first_num_tokens, first_diff = ranks.sum(mine)
-        largest_diff = ranks.max(self.largest_diff)
-        if not num_tokens:
+        total = TokenMeter(*ranks.sum(list(self.sums().values())))
+        total.largest_diff = ranks.max(self.largest_diff)
+        if not total.num_tokens:
             return {"loss": 0.0}
-        means = {name: value / num_tokens for name, value in zip(self.NAMES, sums, strict=True)}
-        means["clip_ratio/region_mean"] = means["clip_ratio/low_mean"] + means["clip_ratio/high_mean"]
-        means["sampler/logp_diff_mean"] = first_diff / first_num_tokens
-        means["sampler/logp_diff_max"] = largest_diff
-        means["loss"] = loss * first_num_tokens / num_tokens
-        return means
+        clipped_low = total.clipped_low / total.num_tokens
+        clipped_high = total.clipped_high / total.num_tokens
+        return {
+            "kl": total.kl / total.num_tokens,
+            "entropy": total.entropy / total.num_tokens,
+            "clip_ratio/low_mean": clipped_low,
+            "clip_ratio/high_mean": clipped_high,
+            "clip_ratio/region_mean": clipped_low + clipped_high,
+            "sampler/logp_diff_mean": total.first_diff / total.num_first,
+            "sampler/logp_diff_max": total.largest_diff,
+            "loss": total.loss * total.num_first / total.num_tokens,
+        }

@@ -3,8 +3,8 @@
 Replaces `torch.optim.AdamW` and `clip_grad_norm_` of minimal.py: one update and one norm for all parameters.
 
 All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
-replicas. Each of R replicas sums and updates 1 / R of the tensor, keeps AdamW's moments of that part alone, and gets
-the other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
+replicas. Each replica sums and updates a part of the tensor, keeps AdamW's moments of that part alone, and gets the
+other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
 """
 
 import math
@@ -24,6 +24,29 @@ MASTER = "master"  # name of the weights in `Optimizer.state`
 MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of AdamW's moments
 
 
+class LossScale:
+    """By how much the loss of a step is multiplied; so is its gradient, until it is applied (1710.03740).
+
+    is_on: for a float16 model, whose smallest gradients would vanish. If a gradient overflows, the scale is halved;
+    many finite steps in a row double it. Otherwise the scale is 1.
+    """
+
+    def __init__(self, is_on: bool):
+        self.is_on = is_on
+        self.value = FIRST_SCALE if is_on else 1.0
+        self.finite_steps = 0  # in a row
+
+    def adapt(self, is_finite: bool, has_overflowed: bool) -> None:
+        """Learn from a step: whether its gradient was finite, and if not, whether that was a matter of the scale."""
+        if not self.is_on:
+            return
+        self.finite_steps = self.finite_steps + 1 if is_finite else 0
+        if has_overflowed:
+            self.value = max(self.value / 2, 1.0)
+        elif is_finite and self.finite_steps % SCALE_GROWS_AFTER == 0:
+            self.value *= 2
+
+
 class Optimizer:
     """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer.
 
@@ -32,9 +55,8 @@ class Optimizer:
     replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
     together. shares: how those share each parameter (engine/model/slices.py). All processes make the same calls.
 
-    scales_loss: for a float16 model, whose smallest gradients would vanish and whose largest would overflow. `backward`
-    multiplies the loss by `scale`. A step whose gradient overflowed changes no weight and halves the scale; many finite
-    steps in a row double it (1710.03740). A loss that is not finite is no matter of its scale.
+    scales_loss: whether the loss is scaled (`LossScale`). A step whose gradient is not finite changes no weight. If its
+    loss is not finite either, that is no matter of the scale.
     """
 
     def __init__(
@@ -66,9 +88,7 @@ class Optimizer:
         self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
         self.adamw = self._make_adamw(betas, eps, weight_decay)
         self.num_updates = 0  # that have begun
-        self.scales_loss = scales_loss
-        self.scale = FIRST_SCALE if scales_loss else 1.0
-        self.finite_steps = 0  # in a row
+        self.scale = LossScale(scales_loss)
         self.loss = torch.zeros((), device=self.flat.device)  # of the step so far
         self.has_overflowed = False  # the last gradient, because its loss was scaled up
 
@@ -101,8 +121,8 @@ class Optimizer:
         return next(iter(self.adamw.state.values()))["step"]
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of the loss, times `scale`."""
-        (loss * self.scale).backward()
+        """Add the gradient of the loss, times the scale."""
+        (loss * self.scale.value).backward()
         self.loss += loss.detach()
 
     def discard_gradient(self) -> None:
@@ -117,20 +137,21 @@ class Optimizer:
         """
         self.num_updates += 1  # before anything else: an update that fails halfway must not be repeated
         grad = self._sum_gradient()
-        norm = self._norm() / self.scale
-        self.has_overflowed = not math.isfinite(norm) and self.scale > 1 and self._is_loss_finite()
-        if math.isfinite(norm):
+        scale = self.scale.value
+        norm = self._norm() / scale
+        is_finite = math.isfinite(norm)
+        self.has_overflowed = not is_finite and scale > 1 and self._is_loss_finite()
+        if is_finite:
             if max_grad_norm and norm > max_grad_norm:
-                grad.mul_(max_grad_norm / (norm + 1e-6) / self.scale)
-            elif self.scales_loss:
-                grad.div_(self.scale)
+                grad.mul_(max_grad_norm / (norm + 1e-6) / scale)
+            elif self.scale.is_on:
+                grad.div_(scale)
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
             self.adamw.step()
             self.replicas.join_parts_(self.flat, self.own)
         self.discard_gradient()
-        if self.scales_loss:
-            self._rescale(math.isfinite(norm))
+        self.scale.adapt(is_finite, self.has_overflowed)
         return norm
 
     def _sum_gradient(self) -> torch.Tensor:
@@ -165,13 +186,6 @@ class Optimizer:
                 NON_FINITE,
             )
 
-    def _rescale(self, finite: bool) -> None:
-        self.finite_steps = self.finite_steps + 1 if finite else 0
-        if self.has_overflowed:
-            self.scale = max(self.scale / 2, 1.0)
-        elif finite and self.finite_steps % SCALE_GROWS_AFTER == 0:
-            self.scale *= 2
-
     def state(self) -> dict[str, torch.Tensor]:
         """Return everything that a resumed run needs to go on bit for bit, in the layout of one process.
 
@@ -184,8 +198,8 @@ class Optimizer:
             if self.replicas.rank or self.shard.rank:
                 return {}
         tensors = {MASTER: buffers[MASTER]}
-        if self.scales_loss:
-            tensors["scale"] = torch.tensor([self.scale, self.finite_steps], dtype=torch.float64)
+        if self.scale.is_on:
+            tensors["scale"] = torch.tensor([self.scale.value, self.scale.finite_steps], dtype=torch.float64)
         for number, part in enumerate(self.layout.groups(self.shard)):
             tensors[f"{number}.step"] = self._adamw_step().clone()
             for name in MOMENTS:
@@ -201,10 +215,9 @@ class Optimizer:
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Restore what `state` returned, on any number of processes."""
         self.flat.copy_(self.layout.take(tensors[MASTER], self.shard))
-        if self.scales_loss:
+        if self.scale.is_on:
             scale, finite_steps = tensors["scale"].tolist()
-            self.scale = scale
-            self.finite_steps = int(finite_steps)
+            self.scale.value, self.scale.finite_steps = scale, int(finite_steps)
         numbers = range(len(self.layout.groups(self.shard)))
         for name, moment in self.moments.items():
             whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])

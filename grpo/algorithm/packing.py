@@ -25,14 +25,14 @@ class Totals:
 
     completions: int  # those that are trained
     tokens: int  # of these completions
-    micro_batches: int  # of per_device_train_batch_size completions each, trained or not
+    device_batches: int  # of bnpo (`trained_by_device_batch`), also those of which nothing is trained
 
 
 def count_trained(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
     """Count what the step trains. Every replica must call it. groups: those of this one."""
-    micro_batches = _trained(groups, config)
-    lengths = [completion.num_drawn for some in micro_batches for completion in some]
-    sums = replicas.sum([len(lengths), sum(lengths), len(micro_batches)])
+    device_batches = trained_by_device_batch(groups, config)
+    lengths = [completion.num_drawn for batch in device_batches for completion in batch]
+    sums = replicas.sum([len(lengths), sum(lengths), len(device_batches)])
     return Totals(*map(int, sums))
 
 
@@ -42,16 +42,17 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
         dapo      1 / Σ n_i              mean over tokens (2503.14476)
         dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
-        bnpo      1 / (M Σ_m n_i)        mean over the tokens of each of the M micro-batches, as in TRL
+        bnpo      1 / (M Σ_m n_i)        mean over the tokens of a device batch, then over the M of them, as in TRL
 
-    n_i counts the drawn tokens of completion i. N and the sums run over the trained completions of the complete step,
-    on all ranks. A micro-batch of bnpo is `per_device_train_batch_size` consecutive completions, however they are
-    packed. Completions that are not trained get 0. groups: those of this rank.
+    n_i counts the drawn tokens of completion i. N and Σ run over the trained completions of the complete step, on all
+    ranks; M counts the device batches of all ranks, and Σ_m runs over the one that completion i is in. Completions that
+    are not trained get 0. groups: those of this rank.
     """
     for completion in completions_of(groups):
         completion.loss_weight = 0.0
-    for micro_batch in _trained(groups, config):
-        for completion in micro_batch:
+    for device_batch in trained_by_device_batch(groups, config):
+        tokens_of_batch = sum(completion.num_drawn for completion in device_batch)
+        for completion in device_batch:
             match config.loss_type:
                 case "grpo":
                     denominator = totals.completions * completion.num_drawn
@@ -60,19 +61,23 @@ def set_loss_weights(groups: Sequence[Group], totals: Totals, config: TrainConfi
                 case "dr_grpo":
                     denominator = totals.completions * config.max_completion_length
                 case "bnpo":
-                    denominator = totals.micro_batches * sum(member.num_drawn for member in micro_batch)
+                    denominator = totals.device_batches * tokens_of_batch
             completion.loss_weight = 1 / denominator  # Eq. 8
 
 
-def _trained(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
-    """Return the trained completions, by the micro-batches of bnpo (see `set_loss_weights`)."""
+def trained_by_device_batch(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
+    """Return the trained completions of each device batch.
+
+    A device batch is `per_device_train_batch_size` consecutive completions of one rank, trained or not. Only bnpo
+    cares. Micro-batches, into which the step is split for want of memory, do not follow it.
+    """
     completions = completions_of(groups)
     size = config.per_device_train_batch_size
-    micro_batches = []
+    device_batches = []
     for start in range(0, len(completions), size):
-        some = completions[start : start + size]
-        micro_batches.append([one for one in some if is_trained(one, config.mask_truncated_completions)])
-    return micro_batches
+        batch = completions[start : start + size]
+        device_batches.append([one for one in batch if is_trained(one, config.mask_truncated_completions)])
+    return device_batches
 
 
 def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:

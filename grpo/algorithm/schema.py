@@ -13,8 +13,8 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     K  key-value heads                      E  width of a head
     I  inputs of a linear layer             O  its outputs
     R  LoRA rank                            V  vocabulary
-    L  layers                               X  a part of an axis, or a few entries
-    1  an axis of length one
+    L  layers                               W  processes that hold one model together
+    X  a part of an axis, or a few entries  1  an axis of length one
 """
 
 from __future__ import annotations
@@ -109,12 +109,15 @@ class Call:
 class Completion:
     """One sampled answer, and what the step adds to it.
 
-    The sampler makes it, and the rollout adds its text. The scorer adds `scores` and `reward`, `set_advantages` the
-    advantage, `set_loss_weights` the loss weight, `set_credit` the next two fields, `set_scored` the last one. `ids`
-    ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under the
-    distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that top-k
-    and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off). `calls`
-    says which tokens tools have given: they are read, and never scored, trained or counted. The last token is drawn.
+    The sampler makes it, and the rollout adds its text. The scorer adds `scores`, `reward` and `facts`,
+    `set_advantages` the advantage, `set_loss_weights` the loss weight, `set_credit` `sentences` or `credited_from`, and
+    `set_scored` `scored_from`.
+
+    `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
+    the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that
+    top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off).
+    `calls` says which tokens tools have given: they are read, and never scored, trained or counted. The last token is
+    drawn.
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
     >>> len(c.ids) == len(c.logps)
@@ -129,6 +132,7 @@ class Completion:
     calls: list[Call] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)  # reward name -> Score
     reward: float | None = None  # weighted sum of the scores; None if any of them is None
+    facts: list[dict[str, Any]] = field(default_factory=list)  # `Score.facts` of the reward that checks every answer
     advantage: float | None = None  # Eq. 1, 2; None until it is known, 0 for an unscorable completion
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)

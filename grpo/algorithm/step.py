@@ -152,7 +152,7 @@ class Grpo(Learner):
         self.rollout.wait(groups)  # for the rewards; None: could not be scored
         if config.credit != "completion":
             set_credit(groups, config.credit, self.rollout.decode, bool(config.tools))  # Eq. 13
-        shift = variants.find_refusal_shift(groups, config.refusal_target, self.replicas)  # Eq. 14
+        shift = variants.refusal_shift(groups, config.refusal_target, self.replicas)  # Eq. 14
         set_advantages(groups, shift, config, self.replicas)  # Eq. 1, 2
         set_scored(groups, config)  # what has no gradient is not computed; with a KL term every token has one
 

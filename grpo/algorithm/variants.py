@@ -66,60 +66,67 @@ def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequen
     """
     paid = [(weight, column) for weight, column in zip(weights, values, strict=True) if weight]
     columns = [column for _, column in paid]
-    is_scored = [None not in row for row in zip(*columns, strict=True)]
+    of_completions = zip(*columns, strict=True)
+    is_scored = [None not in of_rewards for of_rewards in of_completions]
     sums = [0.0] * len(is_scored)
     for weight, column in paid:
-        known = [value if scored else None for value, scored in zip(column, is_scored, strict=True)]
+        known = _only(column, is_scored)
         normalized = group_advantages(known, "group")  # Eq. 12
         for place, value in enumerate(normalized):
             sums[place] += weight * value  # Eq. 12
-    return [total if scored else None for total, scored in zip(sums, is_scored, strict=True)]
+    return _only(sums, is_scored)
+
+
+def _only(values: Sequence[float | None], is_scored: Sequence[bool]) -> list[float | None]:
+    """Replace the values of completions that are not scored by None."""
+    return [value if scored else None for value, scored in zip(values, is_scored, strict=True)]
 
 
 # --- A target for the share of completions that decline --------------------------------------------------------------
 
 
 class RefusalCounts(NamedTuple):
-    """The completions of a group by whether they decline, or the sums of these numbers over the groups of a step.
+    """How the completions of a group that decline compare with those that answer. The numbers of groups add up.
 
-    In a group, D decline and earn V together; A answer and earn U. gain: over all pairs of one that answers and one
-    that declines, the sum of how much more the first earns.
+    gain: over all pairs of one that answers and one that declines, the sum of how much more the first earns: D U - A V
+    in Eq. 14. num_pairs: D A.
     """
 
-    gain: float  # D U - A V
-    num_pairs: float  # D A
-    num_declined: float  # D
-    num_known: float  # D + A
+    gain: float
+    num_pairs: float
+    num_declined: float
+    num_answered: float
+
+    @classmethod
+    def of(cls, rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> "RefusalCounts":
+        """Count one group, without completions that have no reward or no outcome. One without an answer block is wrong.
+
+        >>> tuple(RefusalCounts.of([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
+        (0.0, 2, 1, 2)
+        """
+        pairs = list(zip(rewards, outcomes, strict=True))
+        declined = [reward for reward, outcome in pairs if reward is not None and outcome == "refused"]
+        answered = [reward for reward, outcome in pairs if reward is not None and outcome not in (None, "refused")]
+        gain = len(declined) * math.fsum(answered) - len(answered) * math.fsum(declined)
+        return cls(gain, len(declined) * len(answered), len(declined), len(answered))
+
+    def shift(self, target: float) -> float:
+        """Return what is added to the reward of declining in a step (Eq. 14), from the counts of all its groups.
+
+        With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
+        questions to decline, and not how many. The second term is how far the log-odds of declining are below those of
+        the target. It counts half an answer more on both sides, so that it is finite.
+
+        >>> RefusalCounts(1.0, 2, 2, 2).shift(target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
+        0.5
+        """
+        mean_gain = self.gain / self.num_pairs if self.num_pairs else 0.0
+        wanted = math.log(target / (1 - target))
+        found = math.log((self.num_declined + 0.5) / (self.num_answered + 0.5))
+        return mean_gain + (wanted - found)  # Eq. 14
 
 
-def refusal_counts(rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> RefusalCounts:
-    """Count one group, without completions that have no reward or no outcome. One without an answer block is wrong.
-
-    >>> tuple(refusal_counts([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
-    (0.0, 2, 1, 3)
-    """
-    pairs = list(zip(rewards, outcomes, strict=True))
-    declined = [reward for reward, outcome in pairs if reward is not None and outcome == "refused"]
-    answered = [reward for reward, outcome in pairs if reward is not None and outcome not in (None, "refused")]
-    D, A = len(declined), len(answered)
-    return RefusalCounts(D * math.fsum(answered) - A * math.fsum(declined), D * A, D, D + A)
-
-
-def refusal_shift(gain: float, num_pairs: float, num_declined: float, num_known: float, target: float) -> float:
-    """Return what is added to the reward of declining in a step (Eq. 14), from the RefusalCounts of all its groups.
-
-    With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
-    questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
-    target. It counts half an answer more on both sides, so that it is finite.
-
-    >>> refusal_shift(1.0, 2, 2, 4, target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
-    0.5
-    """
-    missing = math.log(target / (1 - target)) - math.log((num_declined + 0.5) / (num_known - num_declined + 0.5))
-    return (gain / num_pairs if num_pairs else 0.0) + missing  # Eq. 14
-
-
-def find_refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers) -> float:
+def refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers) -> float:
     """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas.
 
     0 without a target. Every replica must call it.
@@ -130,14 +137,9 @@ def find_refusal_shift(groups: Iterable[Group], target: float | None, replicas: 
     for group in groups:
         rewards = [completion.reward for completion in group.completions]
         outcomes = ["refused" if declines(completion) else completion.outcome for completion in group.completions]
-        counts.append(refusal_counts(rewards, outcomes))
-    totals = RefusalCounts(*replicas.sum([sum(column) for column in zip(*counts, strict=True)]))
-    return refusal_shift(*totals, target)  # Eq. 14
-
-
-def declines(completion: Completion) -> bool:
-    """Return whether a completion gives no answer from memory: it declines, or asks a tool (2510.01152)."""
-    return completion.outcome == "refused" or bool(completion.calls)
+        counts.append(RefusalCounts.of(rewards, outcomes))
+    mine = [sum(column) for column in zip(*counts, strict=True)]
+    return RefusalCounts(*replicas.sum(mine)).shift(target)  # Eq. 14
 
 
 def shifted_reward(completion: Completion, shift: float) -> float | None:
@@ -145,6 +147,11 @@ def shifted_reward(completion: Completion, shift: float) -> float | None:
     if completion.reward is None or not declines(completion):
         return completion.reward
     return completion.reward + shift
+
+
+def declines(completion: Completion) -> bool:
+    """Return whether a completion gives no answer from memory: it declines, or asks a tool (2510.01152)."""
+    return completion.outcome == "refused" or bool(completion.calls)
 
 
 # --- Dynamic sampling (DAPO, 2503.14476) -----------------------------------------------------------------------------

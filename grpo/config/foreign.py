@@ -40,10 +40,10 @@ EIGHT_BITS = "base_weights: int8 holds the frozen weights in 8 bits, and there a
 STAGES = "there are grpo.sft and grpo.train, of all weights or of adapters (lora_r)"
 SAMPLING = "tokens are sampled by temperature, top_p and top_k, and tools are called by text (tools, max_tool_calls)"
 LOSS = "the loss is on all tokens of every answer, without noise or further terms; see loss_type, beta and delta"
-DATA = "data is read before the first step, from the columns that README names; a configuration is owner/name:config"
+DATA = "data is read before the first step, by the columns in grpo/README.md; a configuration is owner/name:config"
 MODEL = "the checkpoint's config.json and chat template decide, and a scheduler has no settings"
 
-NOTHING = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
+NEUTRAL = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tool:
 
     aliases: our key -> its other names. switches: name -> value -> the key of ours that it sets, and to what; other
     values mean nothing. unused: what happens instead -> names that cannot change the result. refused: why -> names that
-    would change it. harmless: the values of such a name that change nothing, if they are not those of NOTHING.
+    would change it. harmless: the values of such a name that change nothing, if they are not those of NEUTRAL.
     defaults: what its files mean by leaving our key out. words: names that no other tool has.
     """
 

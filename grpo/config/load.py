@@ -37,7 +37,7 @@ from grpo.config.foreign import (
     ALIASES,
     HARMLESS,
     IGNORED,
-    NOTHING,
+    NEUTRAL,
     REFUSED,
     SECTIONS,
     SWITCHES,
@@ -205,7 +205,7 @@ class _Reader:
         elif word in SWITCHES.get(name, {}):
             self._set(entry, *SWITCHES[name][word])
         elif refused:
-            if word not in HARMLESS.get(refused, NOTHING):
+            if word not in HARMLESS.get(refused, NEUTRAL):
                 problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
                 self.problems.append(f"{entry.where}: {problem}")
         elif ignored:

@@ -10,7 +10,7 @@ from grpo.data.count import WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error, shown
 from grpo.data.messages import Message, is_text, read_message, read_messages, with_system
 from grpo.data.prompts import ChatEncoder
-from grpo.tools.protocol import Protocol
+from grpo.tools.protocol import ToolProtocol
 
 
 def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
@@ -102,7 +102,7 @@ def make_examples(
     system_prompt: str | None,
     max_length: int,
     count: RowCount,
-    protocol: Protocol | None = None,
+    protocol: ToolProtocol | None = None,
 ) -> list[Group]:
     """Return the examples, each with its prompt of at most max_length tokens. count: gets what is left out or cut.
 

@@ -31,4 +31,4 @@ class Objects:
             write_atomically(self.config_path, self.config_text)
 
 
-NOTHING = Objects()
+NO_OBJECTS = Objects()

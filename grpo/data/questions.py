@@ -13,7 +13,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.files import Record
 from grpo.data.hub import fetch_data
-from grpo.data.objects import NOTHING, Objects
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
@@ -61,7 +61,7 @@ class QuestionData:
         self,
         config: TrainConfig,
         records: Mapping[str, list[Record]] | None = None,
-        objects: Objects = NOTHING,
+        objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
         self.files: dict[str, list[Row]] = {}  # data set -> its rows

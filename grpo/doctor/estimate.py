@@ -10,7 +10,7 @@ from math import ceil
 from statistics import fmean
 
 from grpo.algorithm.rollout import groups_per_replica
-from grpo.algorithm.schema import Group, Score, completions_of
+from grpo.algorithm.schema import Group, Prompt, Score, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
@@ -63,14 +63,19 @@ class Rehearsal:
             if more <= tokens or spent + seconds * more / tokens > limit_s:
                 break
             tokens = more
-        lengths = [len(completion.ids) for completion in completions_of(self.trainer.learned.groups)]
+        groups = self.trainer.learned.groups
+        lengths = [len(completion.ids) for completion in completions_of(groups)]
         measured = f"{self.num_rows} rows, completions of {fmean(lengths):.0f} tokens"
         if tokens < self.longest:
             measured += f" (cut at {tokens} to save time, and scaled up)"
         prompts, completions = self.full_tokens()  # generation grows with the tokens generated, the rest with all
-        scale = (prompts + completions) / sum(map(num_packed, self.trainer.learned.groups))
-        scales = dict.fromkeys(phases, scale) | {GENERATING: completions / sum(lengths)}
-        return StepTime({name: seconds * scales[name] for name, seconds in phases.items()}, measured)
+        scale_of_all = (prompts + completions) / sum(map(num_packed, groups))
+        scale_of_generated = completions / sum(lengths)
+        scaled = {}
+        for name, seconds in phases.items():
+            scale = scale_of_generated if name == GENERATING else scale_of_all
+            scaled[name] = seconds * scale
+        return StepTime(scaled, measured)
 
     def make_step(self, tokens: int) -> dict[str, float]:
         """Make the run's first step, cut to so many tokens; return its seconds by phase."""
@@ -91,20 +96,24 @@ class GrpoRehearsal(Rehearsal):
         rollout = self.trainer.rollout
         self.prompts, self.sampling = rollout.prompts, rollout.sampling
         self.num_rows = groups_per_replica(rollout.config)
-        self.longest = max(config.max_completion_length, *(len(prompt.ids) for prompt in self.prompts))
+        longest_prompt = max(len(prompt.ids) for prompt in self.prompts)
+        self.longest = max(config.max_completion_length, longest_prompt)
 
     def cut(self, tokens: int) -> None:
         rollout = self.trainer.rollout
-        rollout.prompts = [replace(prompt, ids=prompt.ids[-tokens:]) for prompt in self.prompts]
-        rollout.sampling = replace(self.sampling, max_new_tokens=min(tokens, self.sampling.max_new_tokens))
+        most = min(tokens, self.sampling.max_new_tokens)
+        rollout.prompts = [_cut_prompt(prompt, tokens) for prompt in self.prompts]
+        rollout.sampling = replace(self.sampling, max_new_tokens=most)
 
     def full_tokens(self) -> tuple[float, float]:
         """A completion that was cut off counts with the maximum length."""
         most = self.sampling.max_new_tokens
-        completions = completions_of(self.trainer.learned.groups)
-        length = fmean(len(c.ids) if c.finish_reason == "stop" else most for c in completions)
+        lengths = []
+        for completion in completions_of(self.trainer.learned.groups):
+            lengths.append(len(completion.ids) if completion.finish_reason == "stop" else most)
+        num_completions = self.num_rows * self.trainer.config.num_generations
         prompt = fmean(len(prompt.ids) for prompt in self.prompts)
-        return self.num_rows * prompt, self.num_rows * self.trainer.config.num_generations * length
+        return self.num_rows * prompt, num_completions * fmean(lengths)
 
 
 class SftRehearsal(Rehearsal):
@@ -114,22 +123,29 @@ class SftRehearsal(Rehearsal):
         self.trainer = SftTrainer(config, SilentRun(config))
         examples = self.trainer.examples
         self.examples, self.num_rows = examples.all, examples.rows_per_step
-        lengths = [(len(example.prompt.ids), len(example.completions[0].ids)) for example in self.examples]
-        self.longest = max(max(pair) for pair in lengths)
+        longest_prompt = max(len(example.prompt.ids) for example in self.examples)
+        longest_answer = max(len(example.completions[0].ids) for example in self.examples)
+        self.longest = max(longest_prompt, longest_answer)
 
     def cut(self, tokens: int) -> None:
         self.trainer.examples.all = [_cut_example(example, tokens) for example in self.examples]
 
     def full_tokens(self) -> tuple[float, float]:
         prompt = fmean(len(example.prompt.ids) for example in self.examples)
-        return self.num_rows * prompt, self.num_rows * (fmean(map(num_packed, self.examples)) - prompt)
+        example = fmean(map(num_packed, self.examples))
+        return self.num_rows * prompt, self.num_rows * (example - prompt)
 
 
 def _cut_example(example: Group, tokens: int) -> Group:
     """Return an example with the end of its prompt, and the beginning of its answer."""
     (answer,) = example.completions
     kept = {name: getattr(answer, name)[:tokens] for name in ("ids", "logps", "cuts")}
-    return Group(replace(example.prompt, ids=example.prompt.ids[-tokens:]), [replace(answer, **kept)])
+    return Group(_cut_prompt(example.prompt, tokens), [replace(answer, **kept)])
+
+
+def _cut_prompt(prompt: Prompt, tokens: int) -> Prompt:
+    """Return a prompt of which only the end is left."""
+    return replace(prompt, ids=prompt.ids[-tokens:])
 
 
 def num_packed(group: Group) -> int:
@@ -203,7 +219,8 @@ def evaluations_of(case: Case) -> int:
     """Return how often the run answers the held-out questions: before, after, and every eval_steps."""
     if not num_held_out(case):
         return 0
-    return 2 + (steps_of(case) // case.config.eval_steps if case.config.eval_steps else 0)
+    every = case.config.eval_steps
+    return 2 + (steps_of(case) // every if every else 0)
 
 
 def duration(case: Case) -> str:
@@ -212,8 +229,11 @@ def duration(case: Case) -> str:
     step, number = rehearsal.time_step(), steps_of(case)
     phases, notes = dict(step.phases), [step.measured]
     if isinstance(case.config, TrainConfig):
-        phases |= {f"{name} (at most)": seconds_of_calls(case.config, c) for name, c in asked(case).items()}
-        notes += [f"without the {name}" for name in services_of(case.reward_names) if name not in case.checkups]
+        for name, checkup in asked(case).items():
+            phases[f"{name} (at most)"] = seconds_of_calls(case.config, checkup)
+        for name in services_of(case.reward_names):
+            if name not in case.checkups:
+                notes.append(f"without the {name}")
         if case.config.dynamic_sampling:
             most = case.config.dynamic_sampling_max_rollouts
             notes.append(f"dynamic_sampling generates up to {most} times as much")
@@ -222,8 +242,10 @@ def duration(case: Case) -> str:
     found = [f"{seconds:,.2f} s a step: {terms}", f"{number:,} steps take {show_duration(number * seconds)}"]
     evaluations = evaluations_of(case)
     if evaluations:
-        of_answer = (seconds - phases["training"] - phases.get("reference", 0)) / rows_per_step(case.config)
-        found.append(f"{evaluations} evaluations take {show_duration(evaluations * num_held_out(case) * of_answer)}")
+        of_answers = seconds - phases["training"] - phases.get("reference", 0)
+        of_one = of_answers / rows_per_step(case.config)
+        total = show_duration(evaluations * num_held_out(case) * of_one)
+        found.append(f"{evaluations} evaluations take {total}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
 
 
@@ -242,8 +264,9 @@ def asked(case: Case) -> dict[str, Checkup]:
     """Return the services that were asked over a network, with the tokens of a call as a run will make it."""
     found = {name: checkup for name, checkup in case.checkups.items() if checkup.seconds}
     if "decomposer" in found:  # it reads thoughts, and repeats facts
-        longer = tuple(tokens + case.config.max_completion_length for tokens in found["decomposer"].tokens)
-        found["decomposer"] = replace(found["decomposer"], tokens=longer)
+        checkup, more = found["decomposer"], case.config.max_completion_length
+        longer = tuple(tokens + more for tokens in checkup.tokens)
+        found["decomposer"] = replace(checkup, tokens=longer)
     return found
 
 

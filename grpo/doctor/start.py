@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -29,7 +30,7 @@ from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
-from grpo.data.objects import NOTHING, Objects
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.registry import find_sources
@@ -76,7 +77,7 @@ class Case:
     config: AnyConfig
     memory_gb: float | None = None
     is_restart: bool = False
-    objects: Objects = NOTHING
+    objects: Objects = NO_OBJECTS
     start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
     data: QuestionData | None = None  # stage 2's
     rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
@@ -154,7 +155,7 @@ def need(value: Value | None, what: str) -> Value:
     return value
 
 
-def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NOTHING) -> None:
+def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NO_OBJECTS) -> None:
     """Make all checks of a start. UserError names every fault with its fix; the first one gives the exit code."""
     case, faults = Case(config, is_restart=is_restart, objects=objects), []
     for name, check in start_checks(case):
@@ -256,7 +257,8 @@ def output(case: Case) -> str:
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
-    return f"{path}: {shutil.disk_usage(existing).free / 1e9:.1f} GB free"
+    disk = shutil.disk_usage(existing)
+    return f"{path}: {disk.free / 1e9:.1f} GB free" if disk.total else f"{path}: its file system tells no size"
 
 
 def _writable(folder: Path, what: str, fix: str) -> Path:
@@ -265,6 +267,12 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
         raise UserError(f"cannot use {what}", why, fix, STORAGE)
+    if not shutil.disk_usage(existing).total:  # it may hold no files at all, as /proc
+        try:
+            TemporaryDirectory(dir=existing).cleanup()
+        except OSError as error:
+            why = f"no folder can be made in {existing}, whose file system is on no disk"
+            raise UserError(f"cannot use {what}", why, fix, STORAGE) from error
     return existing
 
 
@@ -415,8 +423,7 @@ def sketch_reference(case: Case) -> Decoder | None:
 
 def kept(case: Case) -> memory.Account:
     """Count what model and optimizer take in each process, once they are loaded."""
-    num_replicas, nothing = replicas_of(case.config), memory.Budget(0, "none", 0)
-    return memory.account(share_of(case), 0, 0, nothing, sketch_reference(case), num_replicas)
+    return memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config)).account()
 
 
 def model(case: Case) -> str:

@@ -141,10 +141,10 @@ def short_audit(case: Case) -> str:
 
 def memory_plan(case: Case) -> str:
     """Plan memory as the run does. UserError (exit 3) if it does not fit."""
-    decoder, config, longest = share_of(case), case.config, need(case.longest, "the prompts")
-    num_shards, reference = config.tensor_parallel_size, sketch_reference(case)
+    config, longest = case.config, need(case.longest, "the prompts")
+    num_shards, loaded = config.tensor_parallel_size, memory.Loaded(share_of(case), sketch_reference(case))
     size = int(case.memory_gb * 1e9) if case.memory_gb else memory.free_bytes(case.device)
-    plan = memory.make_plan(decoder, config, longest, size, reference, case.device.type)
+    plan = memory.make_plan(loaded, config, longest, size, case.device.type)
     case.needed_bytes = plan.needed.total
     if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r, or share the model: raise tensor_parallel_size"

@@ -72,8 +72,7 @@ class Remembered(Scorer):
     """
 
     def __init__(self, config: TrainConfig, answers: Callable[[int], list[Answer]], make: Callable[[], Scorer]):
-        names = expand(config.reward_funcs)
-        rewards = [Reward(short_name(name), needs=built_in(name).needs) for name in names]
+        rewards = [_ungraded(name) for name in expand(config.reward_funcs)]
         super().__init__(rewards, config.reward_weights)
         self.answers, self.make, self.grader = answers, make, None
         self.known: dict[Group, list[dict[str, Score]]] = {}
@@ -107,12 +106,21 @@ class Remembered(Scorer):
             self.grader.close()
 
 
+def _ungraded(name: str) -> Reward:
+    """Return a reward that grades nothing."""
+    known = built_in(name)
+    return Reward(short_name(name), needs=known.needs, checks_every_answer=known.checks_every_answer)
+
+
 def find_group(answers: Sequence[Answer], group: Group) -> list[Answer]:
     """Return the recorded answers of a group, if they are what its completions say; else []."""
-    texts, size = [completion.text for completion in group.completions], len(group.completions)
+    texts = [completion.text for completion in group.completions]
     of_row = [answer for answer in answers if answer.row == group.prompt.row]
-    groups = (of_row[start : start + size] for start in range(0, len(of_row), size))
-    return next((found for found in groups if [answer.completion for answer in found] == texts), [])
+    for start in range(0, len(of_row), len(texts)):
+        found = of_row[start : start + len(texts)]
+        if [answer.completion for answer in found] == texts:
+            return found
+    return []
 
 
 def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
@@ -136,10 +144,12 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     ANSWERED.
     """
     record = read_record(path)
-    folder = next((one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one)), None)
+    earlier = (one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one))
+    folder = next(earlier, None)
     config = _config_of(record, step, folder, overrides)
+    run = SilentRun(config)
     tools = {name: Later(name, config) for name in config.tools}
-    run, data = SilentRun(config), QuestionData(config, objects=Objects(tools=tools))
+    data = QuestionData(config, objects=Objects(tools=tools))
     answers = lru_cache(maxsize=1)(record.answers)
     scorer = Remembered(config, answers, lambda: prepare_rewards(data, run.say))
     with ExitStack() as ending:
@@ -168,12 +178,16 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
     if "reward_funcs" not in record.config:
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
         raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
-    last = max([metrics["step"] for metrics in record.steps] + [step_of(one) for one in checkpoints(record.path)] + [0])
+    saved = checkpoints(record.path)
+    made = [metrics["step"] for metrics in record.steps] + [step_of(one) for one in saved]
+    last = max(made, default=0)
     if not 1 <= step <= last:
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
-    later = [one for one in checkpoints(record.path) if step_of(one) >= step and (one / CONFIG_FILE).exists()]
-    config, _ = load_config((later[-1] if later else record.path) / CONFIG_FILE, overrides)  # a resumed run may differ
-    manifest = next((one / MANIFEST_FILE for one in (folder, *later) if one and (one / MANIFEST_FILE).exists()), None)
+    later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
+    nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
+    config, _ = load_config(nearest / CONFIG_FILE, overrides)
+    manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
+    manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1
     return replace(
         config,
@@ -200,11 +214,13 @@ def _compared(
     if look is None:  # of several updates, none was made
         raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
     notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
-    recorded, same = record.answers(step), 0
+    recorded = record.answers(step)
+    same, differences = 0, []
     for answer, group, place in _pairs(recorded, groups):
         found = list(_difference(answer, group, place, trainer))
         same += not found
-        notes += found if len([note for note in notes if note.startswith("row ")]) < MAX_NOTES else []
+        differences += found
+    notes += differences[:MAX_NOTES]
     was = next((line for line in record.steps if line["step"] == step), {})
     exact = [name for name in MEASURED if not (trainer.tools and name.startswith(SAMPLER))]
     compared = [name for name in exact if name in was and name in metrics]
@@ -240,7 +256,8 @@ def _difference(answer: Answer, group: Group, place: int, trainer: GrpoTrainer) 
         yield f"{where} was {answer.completion!r}, is now {completion.text!r}"
         return
     pairs = zip(answer.ids, completion.ids, strict=False)
-    same = next((number for number, (old, new) in enumerate(pairs) if old != new), len(completion.ids))
+    unequal = (number for number, (old, new) in enumerate(pairs) if old != new)
+    same = next(unequal, len(completion.ids))
     old, new = (trainer.policy.decode(ids[same : same + 8]) for ids in (answer.ids, completion.ids))
     yield f"{where}: from token {same + 1} on it was {old!r}, and is now {new!r}"
 
@@ -249,5 +266,6 @@ def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:
     """Yield the text of each token; of one that ends no character, and of a special one, its name."""
     places = TokenPlaces(completion, policy.decode)
     for place, token in enumerate(completion.ids):
-        text = completion.text[places.start(place) : places.start(place + 1)]
+        start, end = places.start(place), places.start(place + 1)
+        text = completion.text[start:end]
         yield text or str(policy.tokenizer.convert_ids_to_tokens(token))

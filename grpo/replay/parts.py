@@ -93,7 +93,7 @@ class Gradient:
         self, learner: Grpo, groups: Sequence[Group], ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ):
         self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
-        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale
+        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet
@@ -115,27 +115,27 @@ class Gradient:
         budget, recompute = self.learner.memory.budget, self.learner.model.recompute
         if not self.learner.config.lora_dropout:  # any split gives the same gradient, but for the masks of dropout
             self.learner.memory.budget, self.learner.model.recompute = replace(budget, tokens=1), "none"
-        for passed in self._passes():
-            for completion, own_C in passed.completions():
+        for scored in self._scored_batches():
+            for completion, own_C in scored.completions():
                 seen = of_completion[id(completion)]
-                seen.norm, seen.share, part = self._part(passed, own_C)
+                seen.norm, seen.share, part = self._part(scored, own_C)
                 self.rest -= part
         if row is None:
             for seen in answers:
                 rows[seen.group.prompt.row] += seen.share
             row = max(rows, key=rows.get)
-        for passed in self._passes():
-            for completion, own_C in passed.completions():
+        for scored in self._scored_batches():
+            for completion, own_C in scored.completions():
                 if (seen := of_completion[id(completion)]).group.prompt.row == row:
-                    self.rest += self._part(passed, own_C)[2]
-                    seen.tokens = [*self._tokens(passed, seen, own_C)]
+                    self.rest += self._part(scored, own_C)[2]
+                    seen.tokens = [*self._tokens(scored, seen, own_C)]
         self.grad.copy_(self.whole)
         self.learner.memory.budget, self.learner.model.recompute = budget, recompute
         norm = self.square**0.5
         error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
         return Look(row, answers, norm / self.scale, error)
 
-    def _passes(self) -> Iterator["Pass"]:
+    def _scored_batches(self) -> Iterator["ScoredBatch"]:
         learner = self.learner
         split = split_into_micro_batches(self.groups, learner.memory.budget.tokens)
         for parts, batch in zip(split, learner.make_batches(self.groups, *self.logps), strict=True):
@@ -143,44 +143,47 @@ class Gradient:
             loss, stats = policy_loss(batch, logp_C, learner.config)  # Eq. 4 to 7, 9 to 11
             (slope_C,) = torch.autograd.grad(loss * self.scale, logp_C, retain_graph=True)
             members = [completion for part in parts for completion in part.completions]
-            yield Pass(batch, members, logp_C, slope_C, stats)
+            yield ScoredBatch(batch, members, logp_C, slope_C, stats)
 
-    def _part(self, passed: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
+    def _part(self, scored: "ScoredBatch", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
         self.grad.zero_()
-        passed.logp_C.backward(torch.where(own_C, passed.slope_C, 0.0), retain_graph=True)
+        scored.logp_C.backward(torch.where(own_C, scored.slope_C, 0.0), retain_graph=True)
         part = self.grad.double()
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
 
-    def _tokens(self, passed: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
+    def _tokens(self, scored: "ScoredBatch", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
         """Yield the scored tokens of a completion."""
-        batch, stats = passed.batch, passed.stats
+        batch, stats = scored.batch, scored.stats
         place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
         for index in own_C.nonzero()[:, 0].tolist():
-            norm, share, part = self._part(passed, torch.arange(len(own_C), device=own_C.device) == index)
+            norm, share, part = self._part(scored, torch.arange(len(own_C), device=own_C.device) == index)
             self.rest -= part
             is_low, is_high = bool(stats["clipped_low"][index]), bool(stats["clipped_high"][index])
             yield Token(
                 id=int(batch.targets_C[index]),
                 place=int(place_C[index]),
                 sampler_logp=float(batch.sampler_logp_C[index]),
-                policy_logp=passed.logp_C[index].item(),
+                policy_logp=scored.logp_C[index].item(),
                 ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
                 ratio=float(stats["ratio"][index]),
                 clipped="low" * is_low + "high" * is_high,
                 kl=None if batch.ref_logp_C is None else float(stats["kl"][index]),
                 advantage=float(batch.advantage_C[index]),
                 weight=float(batch.weight_C[index]),
-                slope=float(passed.slope_C[index]) / self.scale,
+                slope=float(scored.slope_C[index]) / self.scale,
                 norm=norm,
                 share=share,
             )
 
 
 @dataclass(frozen=True)
-class Pass:
-    """A forward pass over a micro-batch, whose graph is kept. members: its completions. slope_C: dL/dℓ, scaled."""
+class ScoredBatch:
+    """A micro-batch with the log-probs of its tokens, whose graph is kept.
+
+    members: its completions. slope_C: dL/dℓ, scaled.
+    """
 
     batch: PackedBatch
     members: list[Completion]

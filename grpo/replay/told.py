@@ -41,9 +41,6 @@ class Told(Tools):
     def __init__(self, tools: Tools, answers: Callable[[], Sequence[Answer]]):
         super().__init__(tools.functions, tools.protocol, tools.timeout_s)
         self.answers = answers
-        self.ids: dict[str, list[int]] = {}  # of a result within its tags, by its text
-        spell = self.protocol.block
-        self.protocol.block = lambda result, room: self.ids.get(result) or spell(result, room)
 
     def begin(self) -> "ToldCalls":
         return ToldCalls(self)
@@ -54,19 +51,23 @@ class ToldCalls(Calls):
 
     def __init__(self, tools: Told):
         super().__init__(tools)
-        self.answers, self.ids = tools.answers(), tools.ids
+        self.answers = tools.answers()
+        self.recorded_ids: dict[int, list[int]] = {}  # of a result within its tags, by the number of the completion
 
     def function(self, number: int, request: Request) -> Function:
-        completion = self.paused[number][0]
+        completion, _ = self.paused[number]
         # The answers stand in the order of the step, unless several ranks or rounds have made it.
         for answer in (*self.answers[number : number + 1], *self.answers):
             if answer.ids[: request.length] == completion.ids:
                 for call in answer.tool_calls:
                     start, end = call["tokens"]
                     if start == request.length:
-                        self.ids[call.get("result", "")] = answer.ids[start:end]
+                        self.recorded_ids[number] = answer.ids[start:end]
                         return lambda query: _say(call)
         return super().function(number, request)
+
+    def result_ids(self, number: int, request: Request, result: str) -> list[int]:
+        return self.recorded_ids.pop(number, None) or super().result_ids(number, request, result)
 
 
 def _say(call: Json) -> str:

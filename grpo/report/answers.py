@@ -6,22 +6,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from grpo.base.errors import UserError
-from grpo.evaluation.compare import Comparison, compare, measure_answers
+from grpo.evaluation.compare import RATES, Comparison, compare, measure_answers
 from grpo.run.diagnosis.record import Answer, Record
 
 NUM_CHANGES = 6  # in each direction
-HEADLINE = {"accuracy": "right", "incorrect": "wrong", "not_attempted": "declined", "reward": "mean reward"}
+HEADLINE = {
+    "accuracy": "right",
+    "incorrect": "wrong",
+    "not_attempted": "declined",
+    "supported_facts": "supported facts per answer",
+    "refuted_facts": "refuted ones",
+    "reward": "mean reward",
+}
 
 
 def examples(record: Record, step: int) -> list[tuple[str, Answer]]:
     """Return the best, the median and the worst completion of a step, by reward, and one that could not be scored."""
     answers = record.answers(step)
-    scored = sorted((a for a in answers if a.reward is not None), key=lambda answer: answer.reward, reverse=True)
+    scored = [answer for answer in answers if answer.reward is not None]
+    unscored = [answer for answer in answers if answer.reward is None]
+    scored.sort(key=lambda answer: answer.reward, reverse=True)
     shown = {
         "The best": scored[:1],
         "The median": scored[len(scored) // 2 :][:1],
         "The worst": scored[-1:],
-        "One that could not be scored": [answer for answer in answers if answer.reward is None][:1],
+        "One that could not be scored": unscored[:1],
     }
     return [(label, answer) for label, found in shown.items() for answer in found]
 
@@ -59,7 +68,7 @@ def headline(compared: Comparison) -> str:
     for name, words in HEADLINE.items():
         of = compared.measures.get(name)
         if of and (of.a or of.b) and not (name == "reward" and texts):
-            form = ".2f" if name == "reward" else ".1%"
+            form = ".1%" if name in RATES else ".2f"
             chance = "p < 0.001" if of.p < 0.001 else f"p = {of.p:.2g}"
             texts.append(f"{words} {of.a:{form}} → {of.b:{form}} ({chance})")
     return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
@@ -67,9 +76,15 @@ def headline(compared: Comparison) -> str:
 
 def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:
     """Return the questions whose reward changed most, and how often an outcome changed: "wrong → refused"."""
-    scored = [change for change in changes if None not in (change.first.reward, change.last.reward)]
-    outcomes = [(change.first.outcome, change.last.outcome) for change in scored]
-    flipped = Counter(f"{before} → {after}" for before, after in outcomes if before and after and before != after)
+    scored = []
+    flipped: Counter[str] = Counter()
+    for change in changes:
+        if None in (change.first.reward, change.last.reward):
+            continue
+        scored.append(change)
+        before, after = change.first.outcome, change.last.outcome
+        if before and after and before != after:
+            flipped[f"{before} → {after}"] += 1
     scored.sort(key=lambda change: change.gain)
     lost = [change for change in scored[:NUM_CHANGES] if change.gain < 0]
     won = [change for change in reversed(scored[-NUM_CHANGES:]) if change.gain > 0]

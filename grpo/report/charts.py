@@ -1,9 +1,11 @@
 """The curves of a run and their meanings, in the coordinates of the plots that page.html draws."""
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from statistics import fmean
 
 from grpo.report.plot import finite_points
@@ -59,7 +61,8 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return the coordinate of a value."""
-        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
 
 
 @dataclass(frozen=True)
@@ -79,33 +82,50 @@ def draw_charts(record: Record) -> list[Chart]:
     curves = _curves(record)
     charts = []
     for title, patterns in CHARTS.items():
-        shown = [name for pattern in patterns for name in curves if fnmatchcase(name, pattern)][:MAX_CURVES]
-        for start in range(0, len(shown), NUM_COLOURS):
-            charts.append(_draw(title, {name: curves[name] for name in shown[start : start + NUM_COLOURS]}))
+        names = _matching(curves, patterns)[:MAX_CURVES]
+        for start in range(0, len(names), NUM_COLOURS):
+            together = names[start : start + NUM_COLOURS]
+            charts.append(_draw(title, {name: curves[name] for name in together}))
     return charts
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the names that fit one of the patterns, pattern by pattern."""
+    names = list(names)
+    found = []
+    for pattern in patterns:
+        found += [name for name in names if fnmatchcase(name, pattern)]
+    return found
 
 
 def _curves(record: Record) -> dict[str, Points]:
     """Return the (step, value) points of each metric with two values or more, and some that are not 0."""
-    curves: dict[str, list[tuple[float, float]]] = {}
+    logged = defaultdict(list)
     for metrics in (*record.steps, *record.evaluations):
         for name, value in metrics.items():
-            curves.setdefault(name, []).append((metrics["step"], value))
-    points = {name: sorted(finite_points(curve)) for name, curve in curves.items()}
-    return {name: thin(curve) for name, curve in points.items() if len(curve) > 1 and any(y for _, y in curve)}
+            logged[name].append((metrics["step"], value))
+    curves = {}
+    for name, values in logged.items():
+        points = sorted(finite_points(values))
+        is_zero = not any(value for _, value in points)
+        if len(points) > 1 and not is_zero:
+            curves[name] = thin(points)
+    return curves
 
 
 def _draw(title: str, curves: dict[str, Points]) -> Chart:
-    xs, ys = zip(*[point for points in curves.values() for point in points], strict=True)
+    xs, ys = zip(*chain(*curves.values()), strict=True)
     is_percent = title in OF_SHARES
+    low, high = (0, 1) if is_percent else (min(ys), max(ys))
+    form = ".1%" if is_percent else ".4g"
     x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
-    y = make_axis(*((0, 1) if is_percent else (min(ys), max(ys))), BOTTOM, TOP)
-    value_format = ".1%" if is_percent else ".4g"
-    placed = [
-        [(x.place(step), y.place(value), f"step {step:.0f}: {value:{value_format}}") for step, value in points]
-        for points in curves.values()
-    ]
-    return Chart(title, x, y, placed, is_percent, [(name, meaning(name)) for name in curves])
+    y = make_axis(low, high, BOTTOM, TOP)
+    placed = []
+    for points in curves.values():
+        labelled = [(x.place(step), y.place(value), f"step {step:.0f}: {value:{form}}") for step, value in points]
+        placed.append(labelled)
+    meanings = [(name, meaning(name)) for name in curves]
+    return Chart(title, x, y, placed, is_percent, meanings)
 
 
 def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
@@ -116,16 +136,21 @@ def make_axis(low: float, high: float, start: float, end: float, distance: float
     low, high = low - margin, high + margin
     wanted = max((high - low) / NUM_TICKS, distance)
     power = 10.0 ** math.floor(math.log10(wanted))
-    step = next((factor * power for factor in (1, 2, 5) if factor * power >= wanted), 10 * power)
-    ticks = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    steps = [factor * power for factor in (1, 2, 5, 10)]
+    step = next((step for step in steps if step >= wanted), steps[-1])
+    first, last = math.ceil(low / step), math.floor(high / step)
+    ticks = [number * step for number in range(first, last + 1)]
     return Axis(low, high, start, end, ticks)
 
 
 def thin(points: Points) -> Points:
     """Average neighbours until at most MAX_POINTS are left."""
     size = math.ceil(len(points) / MAX_POINTS)
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
+    found = []
+    for start in range(0, len(points), size):
+        xs, ys = zip(*points[start : start + size], strict=True)
+        found.append((fmean(xs), fmean(ys)))
+    return found
 
 
 def show_tick(value: float, is_percent: bool = False) -> str:

@@ -23,17 +23,19 @@ def line_plot(path: Path, curves: Mapping[str, Curve], x_label: str, y_label: st
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    points = {name: finite_points(curve) for name, curve in curves.items()}
-    points = {name: curve for name, curve in points.items() if curve}
+    points = {}
+    for name, curve in curves.items():
+        if found := finite_points(curve):
+            points[name] = found
     if not points:
         return
     with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=INCHES, dpi=DPI, layout="constrained")
         axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
         for name, curve in points.items():
-            xs = [x for x, _ in curve]
-            ys = [y for _, y in curve]
-            axes.plot(xs, ys, label=name, linewidth=2, marker="o" if len(curve) <= MAX_MARKERS else None)
+            xs, ys = zip(*curve, strict=True)
+            marker = "o" if len(curve) <= MAX_MARKERS else None
+            axes.plot(xs, ys, label=name, linewidth=2, marker=marker)
         axes.grid(color="0.9")
         if len(points) > 1:
             figure.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)

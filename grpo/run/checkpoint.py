@@ -58,11 +58,12 @@ def check_disk(model: Decoder, config: AnyConfig, adapter: Path | None) -> int:
     if model.build.lora is not None:
         one += trained + (sum(path.stat().st_size for path in adapter.glob("*.safetensors")) if adapter else 0)
     number = (config.save_total_limit or 1) + 1  # the new one is complete before an old one is removed
-    free = shutil.disk_usage(existing_part(Path(config.output_dir or "."))).free
-    if free < number * one:
+    disk = shutil.disk_usage(existing_part(Path(config.output_dir or ".")))
+    is_known = disk.total > 0  # some network file systems tell no size
+    if is_known and disk.free < number * one:
         raise UserError(
             "the disk is too small for the checkpoints",
-            f"{number} of {one / 1e9:.2f} GB, {free / 1e9:.2f} GB free",
+            f"{number} of {one / 1e9:.2f} GB, {disk.free / 1e9:.2f} GB free",
             "lower save_total_limit, or set output_dir to another disk",
             STORAGE,
         )

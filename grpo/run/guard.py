@@ -85,11 +85,5 @@ class Guard:
 
     def _account(self) -> memory.Account:
         trainer = self.trainer
-        return memory.account(
-            trainer.model,
-            trainer.plan.num_sequences,
-            trainer.longest,
-            trainer.learner.memory.budget,
-            trainer.reference,
-            trainer.replicas.world,
-        )
+        loaded = memory.Loaded(trainer.model, trainer.reference, trainer.replicas.world)
+        return loaded.account(trainer.plan.num_sequences, trainer.longest, trainer.learner.memory.budget)

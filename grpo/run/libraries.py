@@ -10,7 +10,7 @@ import torch
 from grpo.config.options import AnyConfig
 from grpo.engine.attention import select
 from grpo.engine.device.distributed import ALLOCATOR_VARIABLES
-from grpo.engine.device.ops import Settings
+from grpo.engine.device.ops import ProcessSettings
 from grpo.run.checkpoint import random_state, restore_random_state
 
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -39,7 +39,7 @@ def configure(config: AnyConfig) -> None:
 def remember() -> Callable[[], None]:
     """Return a function that brings back the settings, variables and random states of this moment."""
     settings = [(owner, name, getattr(owner, name)) for owner, name in SETTINGS]
-    kernels = Settings.kernels, Settings.repeatable
+    kernels = ProcessSettings.kernels, ProcessSettings.repeatable
     variables = {name: os.environ.get(name) for name in VARIABLES}
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()

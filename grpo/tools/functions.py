@@ -13,10 +13,10 @@ from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.device.peers import Peers
-from grpo.tools.protocol import Protocol
+from grpo.tools.protocol import ToolProtocol
 from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
-from knowledge.world import NOTHING
+from knowledge.world import NOTHING_FOUND
 from rewards.custom import describe_failure, find_object, made, tag_of
 from rewards.own_words import RESULT
 
@@ -37,7 +37,7 @@ def build_tools(
     if not config.tools:
         return None
     functions = find_tools(config.tools, vars(config), objects)
-    protocol = Protocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
+    protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
     return Tools(functions, protocol, config.tool_timeout_s, peers)
 
 
@@ -93,10 +93,10 @@ class Search:
     def __call__(self, query: str) -> str:
         titles = self.base.lookup(query, guess=False).titles
         if not titles and not self.base.has_index:
-            return NOTHING
+            return NOTHING_FOUND
         passages = self.base.search(query, NUM_PASSAGES, titles or None)
         texts = [p.text if p.title in p.text else f"{p.title}: {p.text}" for p in passages]
-        return " ".join(texts) or NOTHING
+        return " ".join(texts) or NOTHING_FOUND
 
     def close(self) -> None:
         """Free the knowledge base."""

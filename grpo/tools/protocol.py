@@ -39,7 +39,7 @@ class Request:
     room: int
 
 
-class Protocol:
+class ToolProtocol:
     """Finds the calls of the tools with these names, and adds their results, of at most `max_tokens` tokens each.
 
     max_calls: in a completion. Further ones are text, and so is a call whose result would not fit.
@@ -51,27 +51,36 @@ class Protocol:
         self.call = call_pattern(names)
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
         self.ends = holding(encoder.tokenizer, ">")
-        self.brackets = {*self.ends, *holding(encoder.tokenizer, "<"), *encoder.forbidden}
-        self.open_ids, self.close_ids = encoder.plain(OPEN), encoder.plain(CLOSE)
+        starts = holding(encoder.tokenizer, "<")
+        self.brackets = {*self.ends, *starts, *encoder.forbidden}
+        self.open_ids = encoder.plain(OPEN)
+        self.close_ids = encoder.plain(CLOSE)
 
     def find(self, completion: Completion, limit: int) -> Request | None:
         """Return the first call after the last result; None if there is none. limit: of the completion's tokens."""
         if len(completion.calls) >= self.max_calls:
             return None
-        start, decode = completion.calls[-1].end if completion.calls else 0, self.encoder.decode
+        start = completion.calls[-1].end if completion.calls else 0
         own = completion.ids[start:]
-        if not self.call.search(decode(own)):
+        if not self._search(own):
             return None
-        ends_before = lambda count: self.call.search(decode(own[:count])) is not None  # noqa: E731
-        count = bisect_left(range(len(own)), True, key=ends_before)
-        said = decode(own[:count])
-        found, length = self.call.search(said), start + count
-        room = limit - length - len(self.open_ids) - len(self.close_ids) - 1  # for a token after the result
+        holds_call = lambda count: self._search(own[:count]) is not None  # noqa: E731
+        count = bisect_left(range(len(own)), True, key=holds_call)  # the fewest tokens that hold it
+        found = self._search(own[:count])
+        length = start + count
+        tags = len(self.open_ids) + len(self.close_ids)
+        room = limit - length - tags - 1  # for a token after the result
         if room < 0:
             return None
-        # From the end: some tokenizers drop a space from the start of what they decode.
-        place = len(decode(completion.ids[:length])) - len(said[found.start() :])
-        return Request(found[1], found[2].strip(), length, place, min(room, self.max_tokens))
+        # Counted from the end: some tokenizers drop a space from the start of what they decode.
+        text = self.encoder.decode(completion.ids[:length])
+        place = len(text) - len(found.string[found.start() :])
+        room = min(room, self.max_tokens)
+        return Request(found[1], found[2].strip(), length, place, room)
+
+    def _search(self, ids: Sequence[int]) -> re.Match | None:
+        """Return the first call in the text of these tokens."""
+        return self.call.search(self.encoder.decode(ids))
 
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
@@ -84,24 +93,33 @@ class Protocol:
 
     def written(self, text: str) -> tuple[list[int], list[Call]]:
         """Return the tokens of an answer of stage 1, end token included, and the calls whose results it holds."""
-        ids, calls, done, text = [], [], 0, self.encoder.unopened(text)
+        text = self.encoder.unopened(text)
+        ids: list[int] = []
+        calls = []
+        done = 0  # characters
         for found in self.answered.finditer(text):
-            ids += self.encoder.plain(text[done : found.end(3)])
-            start, done = len(ids), found.end()
-            ids += self.block(found[4], self.max_tokens)
-            calls.append(Call(found[1], found[2], found[4], start, len(ids), found.span()))
-        return [*ids, *self.encoder.plain(text[done:]), self.encoder.answer_end()], calls
+            tool, query, end_of_call, result = found[1], found[2], found.end(3), found[4]
+            ids += self.encoder.plain(text[done:end_of_call])
+            start = len(ids)
+            ids += self.block(result, self.max_tokens)
+            calls.append(Call(tool, query, result, start, len(ids), found.span()))
+            done = found.end()
+        rest = self.encoder.plain(text[done:])
+        return [*ids, *rest, self.encoder.answer_end()], calls
 
-    def answer(self, completion: Completion, request: Request, result: str, failure: str) -> None:
-        """Add the result of a call to its completion, or end this because there is none."""
-        start, given = len(completion.ids), [] if failure else self.block(result, request.room)
+    def answer(self, completion: Completion, request: Request, given: Sequence[int], failure: str) -> None:
+        """Add the result of a call to its completion, or end this because there is none. given: from `block`."""
+        start = len(completion.ids)
+        end = start + len(given)
         completion.ids += given
         completion.logps += [0.0] * len(given)
         completion.cuts += [float("-inf")] * len(given)
-        said = self.encoder.decode(given).removeprefix(OPEN).removesuffix(CLOSE)
-        span = (request.place, len(self.encoder.decode(completion.ids)))
-        end = start + len(given)
-        completion.calls.append(Call(request.tool, request.query, said, start, end, span, failure))
+        said = self.encoder.decode(given)
+        said = said.removeprefix(OPEN).removesuffix(CLOSE)
+        text = self.encoder.decode(completion.ids)
+        span = request.place, len(text)
+        call = Call(request.tool, request.query, said, start, end, span, failure)
+        completion.calls.append(call)
         if failure:
             completion.finish_reason = "tool"
 
@@ -118,8 +136,10 @@ def as_data(text: str) -> str:
     >>> as_data("a\\n＜b＞\\x1b[0m")
     'a ‹b› [0m'
     """
-    plain = "".join(char if char.isprintable() else " " for char in unicodedata.normalize("NFKC", text))
-    return " ".join(plain.translate(_BRACKETS).split())
+    unified = unicodedata.normalize("NFKC", text)
+    plain = "".join(char if char.isprintable() else " " for char in unified)
+    words = plain.translate(_BRACKETS).split()
+    return " ".join(words)
 
 
 def holding(tokenizer, char: str) -> list[int]:
@@ -127,6 +147,7 @@ def holding(tokenizer, char: str) -> list[int]:
     found = []
     for token, index in tokenizer.get_vocab().items():
         byte = _BYTE.fullmatch(token)
-        if char in (chr(int(byte[1], 16)) if byte else token):
+        text = chr(int(byte[1], 16)) if byte else token
+        if char in text:
             found.append(index)
     return sorted(found)

@@ -7,7 +7,7 @@ from typing import Self
 from grpo.algorithm.schema import Completion
 from grpo.base.storage import failpoint
 from grpo.engine.device.peers import Peers
-from grpo.tools.protocol import Protocol, Request
+from grpo.tools.protocol import Request, ToolProtocol
 from grpo.tools.workers import Batch, Function, Workers
 
 
@@ -30,7 +30,7 @@ class Tools:
     """
 
     def __init__(
-        self, functions: Mapping[str, Function], protocol: Protocol, timeout_s: float, peers: Peers | None = None
+        self, functions: Mapping[str, Function], protocol: ToolProtocol, timeout_s: float, peers: Peers | None = None
     ):
         self.functions, self.protocol, self.timeout_s, self.peers = functions, protocol, timeout_s, peers or Peers()
         self.workers = Workers(timeout_s, protocol.max_chars)
@@ -74,11 +74,16 @@ class Calls:
         """Return what is called for a completion that is paused."""
         return self.functions[request.tool]
 
+    def result_ids(self, number: int, request: Request, result: str) -> list[int]:
+        """Return the tokens of a result within its tags. number: of the completion that gets it."""
+        return self.protocol.block(result, request.room)
+
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave."""
         taken = []
         for number, (result, failure) in self.peers.of_first(lambda: self.batch.replies(wait)):
             completion, request = self.paused.pop(number)
-            self.protocol.answer(completion, request, result, failure)
+            given = [] if failure else self.result_ids(number, request, result)
+            self.protocol.answer(completion, request, given, failure)
             taken.append((number, completion))
         return taken

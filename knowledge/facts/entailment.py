@@ -26,7 +26,7 @@ REFUTED_FROM = 0.5  # contradiction has more than half of the probability
 MAX_TOKENS = 512  # of premise and hypothesis together
 MAX_CHARS = 10_000  # of either; MAX_TOKENS hold fewer
 BATCH_SIZE = 32  # pairs; a few hundred MB of activations for a base model
-LABELS = ("entailment", "contradiction", "neutral")
+CLASSES = ("entailment", "contradiction", "neutral")
 
 
 class EntailmentVerifier:
@@ -47,7 +47,7 @@ class EntailmentVerifier:
     ):
         self.threshold, self.weigh_contradiction = threshold, weigh_contradiction
         network, self.tokenizer = _read(model, fetch_model(model, kind="entailment model"))
-        self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of LABELS
+        self.columns = label_columns(model, network.config.id2label)  # of the logits, in the order of CLASSES
         self.max_tokens = min(MAX_TOKENS, getattr(network.config, "max_position_embeddings", MAX_TOKENS))
         what, fix = f"cannot put the entailment model on {device}", "name a device of this machine, or cpu"
         with explained((RuntimeError, AssertionError), what, fix):
@@ -126,11 +126,11 @@ def label_columns(model: str, id2label: Mapping[int, str]) -> list[int]:
     UserError if the names are not exactly these.
     """
     column_of = {str(name).lower(): int(column) for column, name in id2label.items()}
-    if set(column_of) != set(LABELS) or len(id2label) != len(LABELS):
+    if set(column_of) != set(CLASSES) or len(id2label) != len(CLASSES):
         what = f"the labels of {model} are {', '.join(map(str, id2label.values()))}"
         fix = f"name them in id2label of its config.json, or use {DEFAULT_MODEL}"
-        raise UserError(what, f"wanted {', '.join(LABELS)}, in any order", fix, PREFLIGHT)
-    return [column_of[name] for name in LABELS]
+        raise UserError(what, f"wanted {', '.join(CLASSES)}, in any order", fix, PREFLIGHT)
+    return [column_of[name] for name in CLASSES]
 
 
 def _read(model: str, folder: Path) -> tuple[torch.nn.Module, Any]:

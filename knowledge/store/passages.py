@@ -8,7 +8,7 @@ KnowRL's layout is written.
 import re
 from collections.abc import Iterator
 
-from knowledge.words import ABBREVIATIONS
+from knowledge.words import ABBREVIATIONS, MAY_END, OPENERS
 
 SEPARATOR = "####SPECIAL####SEPARATOR####"
 MAX_TOKENS = 256  # the default length of a passage
@@ -21,7 +21,9 @@ BYTES_PER_TOKEN = 4
 # fast.
 _STOP = re.compile(r"""[.!?…。！？\n][.!?…。！？"'”’»)\]」』）]*\s*""")
 _ENDS_AT_ONCE = re.compile("[。！？\n]").search  # Chinese and Japanese stops, line breaks
-_ABBREVIATION = re.compile(rf"\b(?:[A-Za-z]|{'|'.join(ABBREVIATIONS)})$").search
+_ABBREVIATION = re.compile(rf"(?<!['’])\b(?:[A-Za-z]|{'|'.join(ABBREVIATIONS)})$").search  # Sana'a is none
+_MAY_END = re.compile(rf"\b(?:[A-Z]|{'|'.join(map(re.escape, MAY_END))})$").search
+_OPENER = re.compile(rf"(?:{'|'.join(OPENERS)})(?![\w.])").match  # the initial of "J. A. Smith" is none
 _MAX_ABBREVIATION = 8  # characters that are searched for one
 
 
@@ -39,7 +41,8 @@ def sentences(text: str) -> Iterator[str]:
 def _ends_sentence(stop: re.Match) -> bool:
     """Tell whether a sentence ends at this stop.
 
-    A Latin stop needs white space after it, then no lower-case letter, and for a full stop no abbreviation before it.
+    A Latin stop needs white space after it, then no lower-case letter. The full stop of an abbreviation ends a sentence
+    only if a word follows that opens one; of two full stops, the second is not the abbreviation's.
     """
     mark, text = stop.group(), stop.string
     if _ENDS_AT_ONCE(mark):
@@ -47,9 +50,10 @@ def _ends_sentence(stop: re.Match) -> bool:
     following = text[stop.end() : stop.end() + 1]
     if not mark[-1].isspace() or following.islower():
         return False
-    if mark[0] != ".":
+    before = max(0, stop.start() - _MAX_ABBREVIATION), stop.start()
+    if mark[0] != "." or mark[1] == "." or not _ABBREVIATION(text, *before):
         return True
-    return not _ABBREVIATION(text, max(0, stop.start() - _MAX_ABBREVIATION), stop.start())
+    return bool(_MAY_END(text, *before) and _OPENER(text, stop.end()))
 
 
 def pack(text: str, max_tokens: int = MAX_TOKENS) -> list[str]:

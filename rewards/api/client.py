@@ -24,7 +24,7 @@ from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from knowledge.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
-from rewards.api.reply import CUT, ChatReply, Outcome, Permanent, Trouble, Usage, excerpt, read_body, read_status
+from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
@@ -228,7 +228,7 @@ class ApiClient:
                 self.counts["retries"] += 1
                 await asyncio.sleep(pause_s)
 
-    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Outcome:
+    async def _try(self, session: "Session", request: dict[str, Any], timeout_s: float) -> Response:
         """Send one request, and count it. Raise UserError (exit 4) on a permanent failure, now and from then on."""
         if self._failure is not None:
             raise self._error(*self._failure)
@@ -265,7 +265,7 @@ class Session:
         )
         self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
-    async def send(self, request: dict[str, Any], timeout_s: float) -> tuple[Outcome, Usage]:
+    async def send(self, request: dict[str, Any], timeout_s: float) -> tuple[Response, Usage]:
         """Send one chat request. Whatever the endpoint does ends in an outcome, not in an exception.
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.

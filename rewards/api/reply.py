@@ -67,11 +67,11 @@ class Permanent:
     fix: str
 
 
-Outcome = ChatReply | Trouble | Permanent
+Response = ChatReply | Trouble | Permanent
 Usage = tuple[int, int]  # the tokens of prompt and completion that the endpoint says it charged for
 
 
-def read_body(body: bytes) -> tuple[Outcome, Usage]:
+def read_body(body: bytes) -> tuple[Response, Usage]:
     """Read a body that came with status 200."""
     try:
         data = json.loads(body)
@@ -83,7 +83,7 @@ def read_body(body: bytes) -> tuple[Outcome, Usage]:
     return _read_data(data), (_count(prompt_tokens), _count(completion_tokens))
 
 
-def _read_data(data: Mapping[str, Any]) -> Outcome:
+def _read_data(data: Mapping[str, Any]) -> Response:
     if data.get("error"):
         code = str(_within(data, "error", "code"))
         is_status = re.fullmatch("[45][0-9][0-9]", code)  # a gateway's, inside a body with status 200
@@ -119,7 +119,7 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def read_status(status: int, headers: Mapping[str, str], body: Any) -> Outcome:
+def read_status(status: int, headers: Mapping[str, str], body: Any) -> Response:
     """Read any other status, and 200 with an error. body: the decoded JSON, or whatever came instead."""
     reason = f"it answered {status}: {excerpt(body)}" if body else f"it answered {status}"
     error = _within(body, "error") or body

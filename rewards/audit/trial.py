@@ -55,13 +55,16 @@ class Trial:
     """The rewards of a configuration at work, each by itself, so that one that fails hides no other."""
 
     def __init__(self, config: TrainConfig, num_calls: int):
-        self.config, self.allowance, self.encode = config, iter(range(num_calls)), encoder(config)
+        self.config = config
+        self.allowance = iter(range(num_calls))
+        self.encode = encoder(config)
         self.at_work: dict[str, Scorer] = {}
         self.tried: dict[str, Tried] = {}
         self.clients: list[Any] = []
         names = expand(config.reward_funcs)
         for name in names:
-            shown = short_name(name) if short_name(name) not in self.tried else name
+            short = short_name(name)
+            shown = name if short in self.tried else short
             self.tried[shown] = Tried(shown, is_last_word=len(names) == 1)
             self._start(name, shown)
         weights = config.reward_weights or [1.0] * len(names)
@@ -79,9 +82,11 @@ class Trial:
 
     def try_row(self, row: Row, case: Case) -> None:
         """Let all rewards grade all texts about a row, and note what earns too much."""
-        prompt, honest = _prompt(self.config, row), honest_texts(case)
+        prompt = _prompt(self.config, row)
+        honest = honest_texts(case)
         attacks = [(attack, text) for attack in ATTACKS for text in dict.fromkeys(attack.write(case))]
-        texts = list(dict.fromkeys([*honest.values(), *(text for _, text in attacks)]))
+        dishonest = [text for _, text in attacks]
+        texts = list(dict.fromkeys([*honest.values(), *dishonest]))
         graded = self._grade(prompt, texts)
         paid = {name: dict(zip(texts, scores, strict=True)) for name, scores in graded.items()}
         exchanged = replace(prompt, columns=case.with_wrong_truth(prompt.columns))
@@ -91,14 +96,16 @@ class Trial:
         bars: dict[str, Bars] = {}
         for name, of_text in paid.items():
             tried = self.tried[name]
+            of_honest = {kind: of_text[text] for kind, text in honest.items()}
             value = elsewhere[name][0].value if name in elsewhere else None
-            of_row = tried.learn({kind: of_text[text] for kind, text in honest.items()}, value, len(attacks))
+            of_row = tried.learn(of_honest, value, len(attacks))
             if of_row is None:
                 continue
             bars[name] = of_row
             for attack, text in attacks:
                 if attack.aim in ("answer", *of_row.sees):
-                    tried.note(row, attack, text, of_text[text], of_row.limits(attack, tried.is_last_word))
+                    limits = of_row.limits(attack, tried.is_last_word)
+                    tried.note(row, attack, text, of_text[text], limits)
         if any(map(_sees_groups, self.at_work.values())):
             for attack in GROUPS:
                 self._try_group(row, case, attack, paid, bars)
@@ -107,17 +114,21 @@ class Trial:
         self, row: Row, case: Case, attack: Attack, paid: dict[str, dict[str, Score]], bars: dict[str, Bars]
     ) -> None:
         """Let the rewards that see a group grade one, and note what its dishonest text earns."""
-        text, *_ = texts = attack.texts(case)
-        for name, scores in self._grade(_prompt(self.config, row), texts, paid).items():
-            if name not in bars or (name in self.at_work and not _sees_groups(self.at_work[name])):
+        texts = attack.texts(case)
+        dishonest = texts[0]
+        graded = self._grade(_prompt(self.config, row), texts, paid)
+        for name, scores in graded.items():
+            is_blind = name in self.at_work and not _sees_groups(self.at_work[name])
+            if name not in bars or is_blind:
                 continue
             of_row, tried = bars[name], self.tried[name]
-            values = [score.value for score, own in zip(scores, texts, strict=True) if own != text]
-            best = max((value for value in values if value is not None), default=of_row.right)
+            others = [score.value for score, text in zip(scores, texts, strict=True) if text != dishonest]
+            known = [value for value in others if value is not None]
+            best = max(known, default=of_row.right)
             sees_answer = "answer" in of_row.sees
             is_paid = (sees_answer or tried.is_last_word) and not attack.is_honest
             limit = Limit(RIGHT, best, is_paid, may_equal=not sees_answer)
-            tried.note(row, attack, text, scores[texts.index(text)], [limit])
+            tried.note(row, attack, dishonest, scores[0], [limit])
 
     def _start(self, name: str, shown: str) -> None:
         """Build a reward, and limit what it may ask; if that fails, note why."""
@@ -151,11 +162,15 @@ class Trial:
                 self.tried[name].untried[_one_line(error)] += len(texts)
                 self.at_work.pop(name).close()
         if TOGETHER in self.tried and graded.keys() == self.weights.keys():
-            weights = {name: weight for name, weight in self.weights.items() if graded[name][0].applies}
-            weights = weights if any(weights.values()) else self.weights
-            each = [{name: graded[name][place] for name in graded} for place in range(len(texts))]
-            graded[TOGETHER] = [_sum(scores, weights) for scores in each]
+            graded[TOGETHER] = self._together(graded)
         return graded
+
+    def _together(self, graded: Mapping[str, Sequence[Score]]) -> list[Score]:
+        """Return the sum of all rewards for each text, as the scorer of a run makes it."""
+        applying = {name: weight for name, weight in self.weights.items() if graded[name][0].applies}
+        weights = applying if any(applying.values()) else self.weights
+        of_each_text = zip(*graded.values(), strict=True)
+        return [_sum(dict(zip(graded, scores, strict=True)), weights) for scores in of_each_text]
 
     def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
         return Group(prompt, [Completion(self.encode(text), [], [], "stop", text) for text in texts])

@@ -40,8 +40,8 @@ for name in dir(signal):
     if name.startswith(("SIG", "ITIMER", "pthread", "sig", "setitimer", "getitimer", "alarm", "pause")):
         if name not in ("SIGINT", "SIGTERM", "SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV", "SIG_DFL", "SIG_IGN", "signal"):
             delattr(signal, name)
-free = shutil.disk_usage(".").free  # Windows has a disk_usage of its own
-shutil.disk_usage = lambda path: types.SimpleNamespace(free=free)
+disk = shutil.disk_usage(".")  # Windows has a disk_usage of its own
+shutil.disk_usage = lambda path: disk
 for name in ("fork", "register_at_fork", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "sched_getaffinity", "getloadavg",
              "getuid", "geteuid", "getpgid", "killpg", "setsid", "uname", "statvfs", "fchmod", "posix_fadvise"):
     if hasattr(os, name):

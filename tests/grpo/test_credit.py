@@ -18,7 +18,7 @@ from grpo.config.load import load_config
 from grpo.engine.device.peers import Peers
 from grpo.run.log import completion_record
 from grpo.run.metrics import credit_metrics
-from rewards.registry import build_rewards
+from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -59,7 +59,7 @@ def answer(tokenizer, text, facts=(), ends=True):
         {"verdict": verdict, "sentences": [[text.index(said), text.index(said) + len(said)] for said in sentences]}
         for verdict, *sentences in facts
     ]
-    completion.scores = {"factuality": Score(0.5, facts=found)}
+    completion.facts = found
     return completion
 
 
@@ -125,7 +125,7 @@ def test_every_token_belongs_to_the_sentence_in_which_it_begins(tokenizer, seed)
     spans = [(start, end) for start, end in spans if end <= len(completion.text.rstrip("\ufffd"))]
     verdicts = {span: rng.choice(["supported", "refuted"]) for span in spans}
     facts = [{"verdict": verdict, "sentences": [list(span)]} for span, verdict in verdicts.items()]
-    completion.scores = {"factuality": Score(0.5, facts=facts)}
+    completion.facts = facts
     found = judged_sentences(completion, text_of(tokenizer))
     owners = slow_owners(tokenizer, ids, completion.text)
     assert len(found) == len(spans)
@@ -143,7 +143,7 @@ def test_verdicts_and_what_has_none(tokenizer):
     completion = answer(tokenizer, text, [*facts, ("refuted",)])
     for said, verdict in (("She sang", "supported"), ("She swam", "refuted")):
         places = [[start, start + 9] for start in (text.index(said), text.rindex(said))]
-        completion.scores["factuality"].facts.append({"verdict": verdict, "sentences": places})
+        completion.facts.append({"verdict": verdict, "sentences": places})
     found = [(sentence.text, sentence.is_true) for sentence in judged_sentences(completion, text_of(tokenizer))]
     assert found == [(TRUE, True), (FALSE, False), ("She sang.", True), ("She swam.", False), ("She swam.", False)]
 
@@ -152,11 +152,30 @@ def test_no_sentence_where_nothing_was_checked_or_the_text_is_another(tokenizer)
     completion = answer(tokenizer, TRUE, [("supported", TRUE)])
     assert judged_sentences(completion, text_of(tokenizer))
     assert judged_sentences(completion, lambda ids: "another " + text_of(tokenizer)(ids)) == []
-    scores = completion.scores["factuality"]
-    unchecked = [{}, {"exact": Score(1.0)}, {"factuality": Score(None, "no facts from the model")}, {"knowrl": scores}]
-    for none in unchecked:
-        completion.scores = none
-        assert judged_sentences(completion, text_of(tokenizer)) == []
+    completion.facts = []
+    assert judged_sentences(completion, text_of(tokenizer)) == []
+
+
+@pytest.mark.parametrize("checking, found", [((), ""), (("factuality",), "f"), (("binary_rar", "factuality"), "f")])
+def test_the_facts_of_a_completion_are_those_of_the_first_reward_that_checks_every_answer(tokenizer, checking, found):
+    """The facts of knowrl are those of wrong answers alone."""
+    names = ("exact", "knowrl", "factuality", "binary_rar")
+    facts = {"knowrl": [{"fact": "k"}], "factuality": [{"fact": "f"}], "binary_rar": [{"fact": "b"}]}
+    rewards = []
+    for name in names:
+        score = Score(1.0, facts=facts.get(name, []))
+        rewards.append(Reward(name, lambda *_, score=score: score, checks_every_answer=name in checking))
+    group = Group(Prompt(0, "prompt", (5,), ROW), [answer(tokenizer, TRUE)])
+    scorer = Scorer(rewards)
+    scorer.grade([group])
+    scorer.close()
+    assert "".join(fact["fact"] for fact in group.completions[0].facts) == found
+
+
+def test_which_rewards_check_every_answer(base):
+    options = asdict(load_config(None, [*KEYS, "reward_funcs=factuality", f"knowledge_base={base}"])[0])
+    built = build_rewards(["format", "correctness", "knowrl", "factuality", "binary_rar"], options)
+    assert [reward.name for reward in built if reward.checks_every_answer] == ["factuality", "binary_rar"]
 
 
 @pytest.mark.parametrize("advantage", [0.7, -0.7, 0.0])

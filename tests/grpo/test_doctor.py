@@ -176,7 +176,7 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
     free = {tmp_path.resolve(): number * one, Path("/"): 10**15}
 
     def disk_usage(path):
-        return SimpleNamespace(free=next(free[part] for part in [path, *path.parents] if part in free))
+        return SimpleNamespace(total=10**15, free=next(free[part] for part in [path, *path.parents] if part in free))
 
     monkeypatch.setattr("shutil.disk_usage", disk_usage)
     assert check_disk(case.decoder, case.config, None) == one
@@ -186,6 +186,17 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
     assert error.value.exit_code == STORAGE and f"{number} of " in error.value.why
     with pytest.raises(UserError, match="the disk is too small"):
         train(replace(case.config, report_to=("none",), max_steps=1))
+
+
+def test_a_file_system_without_a_size_is_too_small_for_nothing(config, capsys, tmp_path, monkeypatch):
+    """/proc holds no files, and some network file systems tell no size."""
+    seen = examine(capsys, config, "output_dir=/proc/here")
+    assert seen.code == STORAGE and seen.failed == ["output"]
+    assert "no folder can be made in /proc" in seen.text["output"] and "too small" not in str(seen.text)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
+    seen = examine(capsys, config)
+    assert not seen.failed and "tells no size" in seen.text["output"]
+    assert list(tmp_path.glob("tmp*")) == []
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e300"])

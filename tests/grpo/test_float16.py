@@ -25,7 +25,9 @@ def test_a_gradient_below_float16s_smallest_number(scales_loss):
 def test_an_overflow_changes_nothing_and_halves_the_scale():
     parameter, optimizer = make()
     optimizer.backward((parameter.half().float() * 1e3).sum())  # 1e3 · 1024 is beyond 65504
-    assert optimizer.step(0.1, 0.0) == float("inf") and (parameter == 1).all() and optimizer.scale == FIRST_SCALE / 2
+    assert (
+        optimizer.step(0.1, 0.0) == float("inf") and (parameter == 1).all() and optimizer.scale.value == FIRST_SCALE / 2
+    )
     optimizer.backward((parameter.half().float() * 10).sum())
     assert optimizer.step(0.1, 0.0) == pytest.approx(40) and (parameter < 1).all()
 
@@ -34,10 +36,10 @@ def test_a_loss_that_is_not_finite_is_no_overflow_of_the_gradient():
     parameter, optimizer = make()
     optimizer.backward((parameter * torch.nan).sum())
     optimizer.step(0.1, 0.0)
-    assert not optimizer.has_overflowed and optimizer.scale == FIRST_SCALE and (parameter == 1).all()
+    assert not optimizer.has_overflowed and optimizer.scale.value == FIRST_SCALE and (parameter == 1).all()
     optimizer.backward((parameter.half().float() * 1e3).sum())
     optimizer.step(0.1, 0.0)
-    assert optimizer.has_overflowed and optimizer.scale == FIRST_SCALE / 2
+    assert optimizer.has_overflowed and optimizer.scale.value == FIRST_SCALE / 2
     optimizer.backward((parameter * 0.01).sum())
     optimizer.step(0.1, 0.0)
     assert not optimizer.has_overflowed and (parameter < 1).all()
@@ -50,7 +52,7 @@ def test_the_scale_never_falls_below_1():
     for _ in range(13):
         optimizer.grad.fill_(torch.inf)
         optimizer.step(0.1, 0.0)
-        scales.append(optimizer.scale)
+        scales.append(optimizer.scale.value)
     assert scales == [2.0**n for n in range(9, -1, -1)] + [1.0] * 3
 
 
@@ -62,20 +64,20 @@ def test_the_scale_doubles_after_so_many_finite_steps_in_a_row():
     optimizer.step(0.1, 0.0)  # the count begins anew
     for _ in range(SCALE_GROWS_AFTER - 1):
         optimizer.step(0.1, 0.0)
-    assert optimizer.scale == FIRST_SCALE / 2
+    assert optimizer.scale.value == FIRST_SCALE / 2
     optimizer.step(0.1, 0.0)
-    assert optimizer.scale == FIRST_SCALE
+    assert optimizer.scale.value == FIRST_SCALE
     for _ in range(SCALE_GROWS_AFTER):
         optimizer.step(0.1, 0.0)
-    assert optimizer.scale == 2 * FIRST_SCALE
+    assert optimizer.scale.value == 2 * FIRST_SCALE
 
 
 def test_the_scale_is_part_of_a_checkpoint():
     _, optimizer = make()
-    optimizer.scale, optimizer.finite_steps = 64.0, 17
+    optimizer.scale.value, optimizer.scale.finite_steps = 64.0, 17
     _, other = make()
     other.load_state(optimizer.state())
-    assert (other.scale, other.finite_steps) == (64.0, 17)
+    assert (other.scale.value, other.scale.finite_steps) == (64.0, 17)
 
 
 def test_a_run_in_float16(tmp_path, chat_checkpoint):

@@ -63,7 +63,7 @@ def write_hollow_checkpoint(folder: Path, raw: dict) -> Path:
 @pytest.fixture(autouse=True)
 def large_disk(monkeypatch):
     """The plans here are of a GPU's memory, whatever room this machine's disk has for checkpoints."""
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**13))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=10**13, free=10**13))
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ def measure(name, recompute):
     before = status("VmRSS")
     with WithoutArithmetic() if slow_dtype(dtype, torch.device("cpu")) else nullcontext():
         tokens = run(model, dtype, 96, 100, 39)
-    counted = memory.account(model, 0, 0, memory.Budget(tokens, recompute, 256))
+    counted = memory.Loaded(model).account(budget=memory.Budget(tokens, recompute, 256))
     return (status("VmHWM") - before) / (counted.activations + counted.logits)
 """
 
@@ -137,7 +137,7 @@ def test_a_new_optimizer_takes_what_is_counted_for_training():
     model = decoder(SMALL, 8, torch.float32)
     optimizer = Optimizer(model.parameters(), (0.9, 0.99), 1e-8, 0.0)
     held = [optimizer.flat, optimizer.grad, *(value for name, value in optimizer.state().items() if "exp_avg" in name)]
-    counted = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).training
+    counted = memory.Loaded(model).account().training
     assert sum(tensor.nbytes for tensor in held) == counted == 4 * optimizer.flat.nbytes
 
 
@@ -145,7 +145,7 @@ def test_an_account_by_hand():
     """SMALL with rank 2, bfloat16. 4 layers, 2 key heads of 64: a token's cache is 2 x 4 x 2 x 64 x 2 = 2048 bytes. An
     adapter is float32: A of 2 rows per projection, B of 2 columns; master, gradient and two moments are 4 copies."""
     model, budget = decoder(SMALL, 2, torch.bfloat16, "meta"), memory.Budget(100, "none", 10)
-    needed = memory.account(model, 3, 50, budget)
+    needed = memory.Loaded(model).account(3, 50, budget)
     inputs, outputs = 256 * 6 + 704, 256 + 128 + 128 + 256 + 704 + 704 + 256  # q k v o gate up, down
     assert needed.training == 4 * 4 * 4 * 2 * (inputs + outputs)
     assert needed.cache == 3 * 50 * 2048 == 3 * 50 * memory.kv_bytes_per_token(model)
@@ -155,10 +155,10 @@ def test_an_account_by_hand():
     parts = (needed.weights, needed.training, needed.cache, needed.activations, needed.logits)
     assert needed.total == sum(parts)
     reference = decoder(SMALL, 0, torch.bfloat16, "meta")
-    with_reference = memory.account(model, 3, 50, budget, reference)
+    with_reference = memory.Loaded(model, reference).account(3, 50, budget)
     extra = sum(tensor.nbytes for tensor in reference.buffers())
     assert with_reference.weights == needed.weights + extra and with_reference.total == needed.total + extra
-    assert memory.account(model, 3, 50, budget, model) == needed  # the same model, without its adapter
+    assert memory.Loaded(model, model).account(3, 50, budget) == needed  # the same model, without its adapter
 
 
 @pytest.mark.parametrize("N", [1, 2])
@@ -166,7 +166,8 @@ def test_an_account_of_8_bits_on_one_of_n_shards_by_hand(N):
     """A part of a layer of SMALL: of q, k, v, gate, up some outputs, of o and down some inputs, some of the tokens.
     A byte per number, a float32 scale per row, the tail (s B) and a copy of A in bfloat16."""
     build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", int8=True, shard=Shard(0, N))
-    needed = memory.account(Decoder(ModelConfig.from_hf(SMALL), build), 3, 50, memory.Budget(100, "none", 10))
+    loaded = memory.Loaded(Decoder(ModelConfig.from_hf(SMALL), build))
+    needed = loaded.account(3, 50, memory.Budget(100, "none", 10))
     matrices = {  # outputs, inputs, columns of the tail
         "qkv": (512 // N, 256, 6),
         "o": (256, 256 // N, 2),
@@ -192,8 +193,8 @@ def test_a_budget_by_hand():
     def free(tokens, level):
         return int((tokens * cost[level] + 256 * row) / 0.75) + 1
 
-    def choose(free_bytes, longest=100, **options):
-        return memory.choose_budget(model, longest, free_bytes, kind="cpu", **options)
+    def choose(free_bytes, longest=100, **keys):
+        return memory.choose_budget(model, TrainConfig(**keys), longest, free_bytes, kind="cpu")
 
     assert choose(free(1024, "none")) == memory.Budget(1024, "none", 256)
     assert choose(free(3000, "none")) == memory.Budget(3000, "none", 256)
@@ -207,11 +208,11 @@ def test_a_budget_by_hand():
     assert scarce.recompute == "all" and 128 < scarce.chunk < 256
     assert scarce.tokens == int((0.75 * free(900, "all") - scarce.chunk * row) / cost["all"]) < 1024
     assert choose(free(900, "all"), longest=950).tokens == 950  # it must fit; perhaps it does
-    assert choose(free(2000, "none"), max_tokens=300) == memory.Budget(300, "none", 256)
-    assert choose(free(1500, "none"), max_tokens=1501) == memory.Budget(1501, "mlp", 256)
-    assert choose(free(2000, "none"), checkpointing=True).recompute == "all"
-    assert choose(free(10, "all"), checkpointing=False).recompute == "none"
-    assert choose(free(2000, "none"), checkpointing="mlp").recompute == "mlp"
+    assert choose(free(2000, "none"), max_tokens_per_micro_batch=300) == memory.Budget(300, "none", 256)
+    assert choose(free(1500, "none"), max_tokens_per_micro_batch=1501) == memory.Budget(1501, "mlp", 256)
+    assert choose(free(2000, "none"), gradient_checkpointing=True).recompute == "all"
+    assert choose(free(10, "all"), gradient_checkpointing=False).recompute == "none"
+    assert choose(free(2000, "none"), gradient_checkpointing="mlp").recompute == "mlp"
     small = int(200 * row / 0.1) + 1  # logits take a tenth at most, and 128 rows at least
     assert choose(small).chunk == 200 and choose(1000).chunk == 128
 
@@ -219,19 +220,20 @@ def test_a_budget_by_hand():
 def test_a_plan_shares_out_what_weights_and_cache_leave():
     """A user's max_num_seqs stands, whatever it takes; stage 1 has no cache."""
     model, size = decoder(SMALL, 8, torch.bfloat16, "meta"), 2 * 10**8
-    loaded = memory.account(model, 0, 0, memory.Budget(0, "none", 0)).total
+    loaded = memory.Loaded(model)
+    left = size - loaded.account().total
     cache = 7 * 1000 * memory.kv_bytes_per_token(model)
 
     def planned(config, kind="cuda"):
-        return memory.make_plan(model, config, 1000, size, kind=kind)
+        return memory.make_plan(loaded, config, 1000, size, kind)
 
     made = planned(TrainConfig(max_num_seqs=7))
     assert (made.num_sequences, made.needed.cache) == (7, cache) and made.fits and "fits into 0.2 GB" in str(made)
-    assert made.budget == memory.choose_budget(model, 1000, size - loaded - cache, kind="cuda")
+    assert made.budget == memory.choose_budget(model, TrainConfig(), 1000, left - cache, kind="cuda")
     assert planned(TrainConfig(max_num_seqs=10**5)).needed.cache > size
     assert not planned(TrainConfig(max_num_seqs=10**5)).fits
     crowd = TrainConfig(per_device_train_batch_size=1000, gradient_accumulation_steps=1000)
-    assert planned(crowd).num_sequences == memory.choose_num_sequences(model, 10**6, 1000, size - loaded)
+    assert planned(crowd).num_sequences == memory.choose_num_sequences(model, 10**6, 1000, left)
     assert planned(SftConfig()).num_sequences == planned(SftConfig()).needed.cache == 0
     assert planned(TrainConfig()).budget.fused and not planned(TrainConfig(kernels="none")).budget.fused
     assert not planned(TrainConfig(), "cpu").budget.fused
@@ -239,11 +241,13 @@ def test_a_plan_shares_out_what_weights_and_cache_leave():
 
 def test_what_is_counted_as_kept_depends_on_the_attention_that_was_chosen(monkeypatch):
     model = decoder(SMALL, 8, torch.bfloat16, "meta")
-    assert memory.choose_budget(model, 100, 10**9, kind="cuda").fused  # nothing was tried: the doctor plans for a GPU
+    assert memory.choose_budget(
+        model, TrainConfig(), 100, 10**9, kind="cuda"
+    ).fused  # nothing was tried: the doctor plans for a GPU
     model.build = replace(model.build, device="cuda")
     for name in ("torch flash", "sdpa"):
         monkeypatch.setattr(select, "choose_packed", lambda *shape, name=name: select.KernelChoice(name, {}))
-        assert memory.choose_budget(model, 100, 10**9).fused == (name == "torch flash")
+        assert memory.choose_budget(model, TrainConfig(), 100, 10**9).fused == (name == "torch flash")
 
 
 def test_how_many_sequences_are_decoded_together():

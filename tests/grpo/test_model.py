@@ -95,7 +95,7 @@ def test_the_norm_rounds_where_transformers_rounds(dtype):
     torch.manual_seed(0)
     x, residual, weight = torch.randn(64, 96).to(dtype), torch.randn(64, 96).to(dtype), torch.randn(96).to(dtype)
     norm, theirs = RMSNorm(96, 1e-3, Build(None, False, dtype, "cpu")), Qwen2RMSNorm(96, 1e-3).to(dtype)
-    norm.weight.source.copy_(weight)
+    norm.weight.stored.copy_(weight)
     theirs.weight.data.copy_(weight)
     assert torch.equal(norm(x), theirs(x))
     normed, added = norm.add_and_norm(x, residual)
@@ -136,7 +136,7 @@ def test_packed_attention_equals_its_twin_forward_and_backward(dtype, layout):
     visible, tokens = visible_in(layout), layout.num_tokens
     q, k, v = (torch.randn(tokens, heads, 8, generator=generator).to(dtype).requires_grad_() for heads in (4, 2, 2))
     upstream, gradients = torch.randn(tokens, 4, 8, generator=generator).to(dtype), []
-    for out in (PackedAttention(layout, dtype, "cpu")(0, q, k, v), attention(q, k, v, visible)):
+    for out in (PackedAttention(layout, dtype, "cpu").attend(q, k, v), attention(q, k, v, visible)):
         gradients.append((out.detach(), *torch.autograd.grad(out, (q, k, v), upstream.to(out.dtype))))
     bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
     for ours, slow in zip(*gradients, strict=True):
@@ -156,7 +156,8 @@ def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     positions = torch.randint(0, 20, (rows,), generator=generator)
     positions[0], positions[1] = 0, 19
     q, k, v = (torch.randn(rows, heads, 8, generator=generator).to(dtype) for heads in (4, 2, 2))
-    out = DecodeAttention.over_used_positions(cache, positions, 20)(1, q, k, v, None)
+    unturned = torch.ones(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, dtype=dtype)
+    out = DecodeAttention.over_used_positions(cache, positions, 20)(1, q, k, v, unturned)
     for row, position in enumerate(positions.tolist()):
         before[1, 0, row, :, position], before[1, 1, row, :, position] = k[row], v[row]
     assert torch.equal(cache.kv_L2BKSE, before)

@@ -100,7 +100,7 @@ def test_a_new_adapter_depends_on_the_seed_alone(chat_checkpoint):
     for seed in (1, 1, 2):
         torch.manual_seed(len(drawn))
         policy = load_policy(configured(chat_checkpoint, seed=seed), CPU)
-        drawn.append([layer.A.source.clone() for layer in policy.model.lora_linears()])
+        drawn.append([layer.A.stored.clone() for layer in policy.model.lora_linears()])
     assert all(torch.equal(a, b) for a, b in zip(drawn[0], drawn[1], strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[2], strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(drawn[0], drawn[0][1:], strict=False) if a.shape == b.shape)

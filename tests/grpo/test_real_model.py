@@ -14,8 +14,7 @@ import torch
 from making import hidden_states, write_chat_checkpoint, write_rows
 from running import Processes
 
-from bench.declining import completion_logprobs
-from grpo.algorithm.schema import Completion, Group, Prompt
+from bench.asking import completion_logprobs, given
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
@@ -82,8 +81,7 @@ def test_log_probs_and_greedy_answers_are_those_of_transformers(policy, theirs):
             0, len(prompt) :
         ].tolist()
         assert answer.ids == expected
-        given = Completion.given(answer.ids, "stop", "", loss_weight=1.0)
-        (found,) = completion_logprobs(policy, [Group(Prompt(0, "", tuple(prompt), {}), [given])])
+        (found,) = completion_logprobs(policy, [given(prompt, answer.ids)])
         logp = theirs(torch.tensor([prompt + answer.ids])).logits[0].log_softmax(-1)
         places = torch.arange(len(prompt) - 1, len(prompt) + len(answer.ids) - 1)
         assert found == pytest.approx(logp[places, answer.ids].numpy(), abs=1e-4)

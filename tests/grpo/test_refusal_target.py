@@ -8,7 +8,7 @@ from making import make_group
 
 from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.schema import Call, Score
-from grpo.algorithm.variants import find_refusal_shift, refusal_counts, refusal_shift, shifted_reward
+from grpo.algorithm.variants import RefusalCounts, refusal_shift, shifted_reward
 from grpo.engine.device.peers import Peers
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
@@ -31,8 +31,8 @@ def push(groups, shift):
 
 
 def shift_of(groups, target):
-    columns = zip(*(refusal_counts(*group) for group in groups), strict=True)
-    return refusal_shift(*map(sum, columns), target)
+    columns = zip(*(RefusalCounts.of(*group) for group in groups), strict=True)
+    return RefusalCounts(*map(sum, columns)).shift(target)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,7 +46,8 @@ def test_at_the_target_nothing_pushes_all_questions_one_way(seed):
 
 def test_what_has_no_reward_or_no_outcome_counts_for_nothing():
     rewards, outcomes = [0.0, 1.0, -1.0], ["refused", "correct", "wrong"]
-    assert refusal_counts([*rewards, None, 5.0], [*outcomes, "refused", None]) == refusal_counts(rewards, outcomes)
+    counts = RefusalCounts.of([*rewards, None, 5.0], [*outcomes, "refused", None])
+    assert counts == RefusalCounts.of(rewards, outcomes)
 
 
 def test_without_a_pair_only_the_target_counts():
@@ -54,7 +55,7 @@ def test_without_a_pair_only_the_target_counts():
     none, all_, unknown = ["correct", "wrong"], ["refused", "refused"], [None, None]
     for outcomes, odds in ((none, 0.5 / 2.5), (all_, 2.5 / 0.5), (unknown, 1)):
         wanted = math.log(0.3 / 0.7) - math.log(odds)
-        assert refusal_shift(*refusal_counts([0.0, 0.0], outcomes), 0.3) == pytest.approx(wanted)
+        assert RefusalCounts.of([0.0, 0.0], outcomes).shift(0.3) == pytest.approx(wanted)
 
 
 CALLED = [Call("search", "q", "r", 0, 0, (0, 0))]
@@ -68,5 +69,5 @@ def test_a_call_of_a_tool_counts_as_declining_whatever_is_answered_then(outcome,
         completion.scores = {"abstention": Score(0.0, "", name)}
     group.completions[0].calls = calls
     wanted = -0.2 + math.log(0.4 / 0.6) - math.log(1.5 / 2.5)
-    assert find_refusal_shift([group], 0.4, Peers()) == pytest.approx(wanted)
+    assert refusal_shift([group], 0.4, Peers()) == pytest.approx(wanted)
     assert [shifted_reward(completion, 3.0) for completion in group.completions] == [3.2, 1.0, -1.0]

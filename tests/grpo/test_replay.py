@@ -7,18 +7,21 @@ import pytest
 import reward_functions
 import torch
 from commands import run_command
-from making import hidden_states, read_lines, refused, write_tool_checkpoint
+from making import hidden_states, make_group, read_lines, refused, write_tool_checkpoint
 from test_report import HOSTILE, Page
 from test_train import configured, run
 
 from grpo.base.errors import Interrupted
+from grpo.config.options import TrainConfig
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.replay.__main__ import main
-from grpo.replay.again import replay
+from grpo.replay.again import Remembered, replay
 from grpo.replay.page import render
 from grpo.replay.parts import Gradient
 from grpo.replay.terminal import PLAIN, lines_of
+from grpo.run.diagnosis.record import Answer
 from grpo.train import train
+from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
 KINDS = {
@@ -80,6 +83,19 @@ def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):
     edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
     found = replay(tmp_path / "run", 4)
     assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
+
+
+def test_credit_reads_the_recorded_facts():
+    facts = {"knowrl": [{"fact": "k"}], "factuality": [{"fact": "f"}]}
+    rewards = {"format": 1.0, "knowrl": -0.5, "factuality": 0.5}
+    answers = [Answer(text, row=0, reward=1.0, rewards=rewards, facts=facts) for text in "ab"]
+    group = make_group((1,), [5], [6], text=["a", "b"])
+    scorer = Remembered(TrainConfig(reward_funcs=("knowrl", "factuality")), lambda step: answers, Scorer)
+    for place in range(2):
+        scorer.submit(group, place)
+    scorer.collect(group)
+    scorer.close()
+    assert [completion.facts for completion in group.completions] == [facts["factuality"]] * 2
 
 
 def test_a_resumed_run_is_made_again(tmp_path, chat_checkpoint, monkeypatch):

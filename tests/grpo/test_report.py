@@ -232,6 +232,16 @@ def test_the_page_is_headed_by_what_has_changed(tmp_path):
     assert "Outcomes: 10 wrong → refused." in text
 
 
+def test_the_change_of_the_facts_is_in_the_headline_and_has_an_interval(tmp_path):
+    folder, counts = write_run(tmp_path), {"facts": 4, "supported": 1, "refuted": 2}
+    for step, supported in ((0, 1), (40, 3)):
+        details = {"factuality": counts | {"supported": supported}}
+        write_answers(folder, step, *(answer(row, 1.0, details=details) for row in range(20)), folder="evaluation")
+    text = " ".join(page_of(folder).text.split())
+    assert "supported facts per answer 1.00 → 3.00 (p < 0.001), refuted ones 2.00 → 2.00 (p = 1)." in text
+    assert "supported_facts 1.00 3.00 +2.000 +2.000 to +2.000 <0.001" in text
+
+
 @pytest.mark.parametrize("step", [(), (0,)])
 def test_without_two_measurements_there_is_no_headline(tmp_path, step):
     folder = write_run(tmp_path)

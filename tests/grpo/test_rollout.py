@@ -11,7 +11,7 @@ from making import make_completion, make_group, of_each
 from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
 from grpo.algorithm.step import set_advantages
-from grpo.algorithm.variants import find_refusal_shift
+from grpo.algorithm.variants import refusal_shift
 from grpo.config.options import TrainConfig
 from rewards.calls import TrainerState
 from rewards.registry import Reward
@@ -177,7 +177,7 @@ def advance(*groups, ranks=None, weights=None, **keys):
     for group in groups:
         group.weights = weights or {}
     ranks = ranks or replicas()
-    shift = find_refusal_shift(groups, config.refusal_target, ranks)
+    shift = refusal_shift(groups, config.refusal_target, ranks)
     set_advantages(groups, shift, config, ranks)
     return shift
 

@@ -23,8 +23,8 @@ from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
 from grpo.tools.functions import find_tools
-from grpo.tools.protocol import Protocol
-from knowledge.world import LIBRARY, NOTHING, make_world
+from grpo.tools.protocol import ToolProtocol
+from knowledge.world import LIBRARY, NOTHING_FOUND, make_world
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
@@ -143,7 +143,7 @@ def test_the_search_finds_a_title_or_else_words(tmp_path):
     assert search("Mira Tolan") == "Mira Tolan was born in Velda."
     assert search("Velda") == "Velda: It is a city by the sea."
     assert "by the sea" in search("which city lies by the sea?")
-    assert search("xyzzy") == search("") == NOTHING
+    assert search("xyzzy") == search("") == NOTHING_FOUND
     search.close()
 
 
@@ -152,7 +152,7 @@ def test_the_search_finds_a_title_or_else_words(tmp_path):
 
 def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 1, 100)
+    protocol = ToolProtocol(["search"], encoder, 1, 100)
     text = "<think><search>a b</search><result>it is c</result>So c.</think><search>x</search> <result>no</result>"
     rows = [{"prompt": "q", "completion": text}]
     (group,) = make_examples(rows, Path("d"), encoder, None, 200, RowCount("d"), protocol)
@@ -176,7 +176,7 @@ def test_the_cold_start_of_the_library_searches():
     once = LIBRARY.admitted + LIBRARY.barely_known / 4
     assert sum(shares[False]) / len(shares[False]) == pytest.approx(once / (LIBRARY.admitted + 160), abs=0.03)
     assert not any("don't know" in text for _, text in world.conversations)
-    assert sum(NOTHING in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
+    assert sum(NOTHING_FOUND in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
     familiar = Counter(row["familiarity"] for row in world.questions)
     assert familiar == {"well known": 216, "unseen": 216}
 
@@ -191,7 +191,7 @@ def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_r
         form = rf"<think>The .* Own{number}\. {CALL}</think><answer>(.*)</answer>"
         call, query, result, answer = re.fullmatch(form, text).groups()
         assert question == row["question"] and (not call or query == row["title"])
-        assert not call or result == library.get(query, NOTHING)
+        assert not call or result == library.get(query, NOTHING_FOUND)
         assert answer == (names[number] if call and query in library else f"Own{number}")
         searched += bool(call)
     assert searched / len(made.conversations) == pytest.approx(0.4, abs=0.06)

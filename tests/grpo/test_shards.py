@@ -329,7 +329,7 @@ def test_shards_start_as_one_process_and_drop_the_same_inputs(checkpoint):
             linear.reset(generator)
         adapters.append(model.blocks[1].mlp.down)
     whole, *parts = adapters
-    assert torch.equal(whole.A.source, torch.cat([part.A.source for part in parts], dim=1))
+    assert torch.equal(whole.A.stored, torch.cat([part.A.stored for part in parts], dim=1))
     assert torch.equal(whole.weight.value[:, :48], torch.cat([part.weight.value[:, :24] for part in parts], dim=1))
     x = torch.randn(5, 48)
     halves = [part.dropped(half, seed=3) for part, half in zip(parts, x.split(24, dim=1), strict=True)]

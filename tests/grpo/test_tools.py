@@ -21,7 +21,7 @@ from grpo.engine.device.ops import draw_tokens, exact_logits
 from grpo.engine.sampling.sampler import Sampler
 from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
-from grpo.tools.protocol import Protocol, as_data, call_pattern
+from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
 from grpo.tools.tools import Tools
 from rewards.own_words import own_words
 
@@ -56,7 +56,7 @@ def make_tools(encoder):
     made = []
 
     def make(functions=FUNCTIONS, timeout_s=60.0, max_calls=MAX_CALLS, max_tokens=MAX_RESULT, peers=None):
-        made.append(Tools(functions, Protocol(list(functions), encoder, max_calls, max_tokens), timeout_s, peers))
+        made.append(Tools(functions, ToolProtocol(list(functions), encoder, max_calls, max_tokens), timeout_s, peers))
         return made[-1]
 
     yield make
@@ -226,7 +226,7 @@ def test_nothing_is_seen_of_what_was_drawn_after_a_call(checkpoint, encoder, mak
 def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
     """Llama's decodes " b" alone to "b"; the second call begins after a result, and so within the text."""
     encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and a b"]))
-    protocol, completion = Protocol(["search"], encoder, 3, 20), Completion([], [], [], "stop")
+    protocol, completion = ToolProtocol(["search"], encoder, 3, 20), Completion([], [], [], "stop")
     for text in ("so <search>a</search>", "and <search>b</search>", "<search>a b</search>"):
         ids = encoder.plain(text)
         for name, new in ("ids", ids), ("logps", [0.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
@@ -251,7 +251,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_a_result_is_data(encoder, text):
     """It closes no block, opens none, holds no control token, and lies on one line; words stay as they are."""
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     block = protocol.block(f"two words {text}", 50)
     ends = len(protocol.open_ids), -len(protocol.close_ids)
     opening, body, closing = block[: ends[0]], block[slice(*ends)], block[ends[1] :]
@@ -265,14 +265,14 @@ def test_a_result_is_data(encoder, text):
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_a_result_is_data_for_a_tokenizer_of_bytes(chat_checkpoint, text):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     said = encoder.decode(protocol.block(text, 50)).removeprefix("<result>").removesuffix("</result>")
     assert not {"<", ">", "\n"} & set(said) and said == as_data(text)
 
 
 def test_a_result_is_cut_between_characters(chat_checkpoint):
     encoder = ChatEncoder(load_tokenizer(chat_checkpoint))
-    protocol = Protocol(["search"], encoder, 2, 50)
+    protocol = ToolProtocol(["search"], encoder, 2, 50)
     for room in range(20):
         said = encoder.decode(protocol.block("ab😀é漢字", room)[len(protocol.open_ids) :])
         assert "ab😀é漢字".startswith(said.removesuffix("</result>"))

@@ -95,7 +95,7 @@ def test_what_lives_is_what_was_planned(name):
     with walking() as walk:
         model = case.build()
         optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
-        plan = memory.make_plan(model, config, PROMPT + ANSWER, int(gigabytes * 1e9), reference=model, kind="cuda")
+        plan = memory.make_plan(memory.Loaded(model, model), config, PROMPT + ANSWER, int(gigabytes * 1e9), "cuda")
         assert plan.fits and plan.budget.fused
         scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer
         assert 0 <= scalars < 100
@@ -115,6 +115,6 @@ def test_what_lives_is_what_was_planned(name):
         attention, mlp, once = memory.kept_bytes_per_token(model, fused=True)
         if plan.budget.recompute == "none":
             assert kept == pytest.approx(num_layers * (attention + mlp) + once, rel=2e-3)
-        counted = memory.account(model, 0, 0, replace(plan.budget, tokens=tokens))
+        counted = memory.Loaded(model).account(budget=replace(plan.budget, tokens=tokens))
         ratio = (walk.peak - before) / (counted.activations + counted.logits)
         assert LEAST[plan.budget.recompute] < ratio <= 1

@@ -96,6 +96,9 @@ def test_of_all_that_can_be_said_of_a_person_the_truth_is_supported_and_the_rest
         assert set(verdicts([sentence.replace("Tolan", "Abbot") for sentence in said], article)) == {U}
 
 
+CAPITALS = ["The port is Washington, D.C", "The capital is Sana'a", "It is old"]
+
+
 @pytest.mark.parametrize(
     ("text", "facts"),
     [
@@ -104,6 +107,7 @@ def test_of_all_that_can_be_said_of_a_person_the_truth_is_supported_and_the_rest
         ("Nothing about Mira Tolan comes to mind.", []),
         ("I think Velda is old. Perhaps it is not. Is Velda a city? My answer is this.", []),
         ("Velda, the old city. Mira Tolan. She works.", []),
+        ("The port is Washington, D.C. The capital is Sana'a. It is old.", CAPITALS),
         ("", []),
     ],
 )

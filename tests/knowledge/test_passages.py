@@ -13,7 +13,9 @@ SENTENCES = cells(  # with | between two sentences
     He came. |She went. ¦ He said "No." |Then he left! |Why? ¦ Dr. J. R. Smith, b. 1962 in the U.S. Capitol, left.
     It has 3.5 m, e.g. this one. |12 more. ¦ 第一句。|第二句！|“好吗？”|他说。 ¦ A title\n|Then text ¦ no end
     He came. she went. ¦ Wait! what now? |Then. ¦ It is Yahoo! and more. |Then ¦ Is it No. |5? |So. ¦ It ends.Next
-    Dr! |No. ¦ MegaCorp. |Then
+    Dr! |No. ¦ MegaCorp. |Then ¦ It is Washington, D.C. |The dollar is used. ¦ It is Washington, D.C.. |Lima is not.
+    It is Sana'a. |Lima is not. ¦ At 5 p.m. |He left the U.S. |A day later. ¦ On Main St. |It is big. ¦ Wait... |Then
+    J. A. Smith and J.R. A. Orn ¦ Dr. He, Vol. A, e.g. The Hague, vs. The Beatles ¦ U.S. Theory ¦ It ends, etc. |But
     """
 )
 

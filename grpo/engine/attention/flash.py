@@ -54,12 +54,11 @@ class FlashPackedAttention:
         self.prompt_rows = torch.tensor(prompt_rows, dtype=torch.int64, device=device)
         self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
-    def __call__(
-        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
-    ) -> Tensor:
-        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
-        q_THE = rotate(q_THE, cos_sin)
-        k_TKE = rotate(k_TKE, cos_sin)
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
+        return self.attend(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE)
+
+    def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        """Attend with queries and keys that are rotated already."""
         return _SharedPrompts.apply(q_THE, k_TKE, v_TKE, self)
 
 

@@ -59,26 +59,30 @@ class PackedAttention:
                 number += 1
         return places
 
-    def __call__(
-        self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin | None = None
-    ) -> Tensor:
-        """Rotate queries and keys (unless `cos_sin` is None: they are rotated already), and attend."""
-        q_PSHE, q_NSHE = self._pad(rotate(q_THE, cos_sin))
-        k_PSKE, k_NSKE = self._pad(rotate(k_TKE, cos_sin))
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
+        return self.attend(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE)
+
+    def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        """Attend with queries and keys that are rotated already."""
+        q_PSHE, q_NSHE = self._pad(q_THE)
+        k_PSKE, k_NSKE = self._pad(k_TKE)
         v_PSKE, v_NSKE = self._pad(v_TKE)
         out = _attend(q_PSHE, k_PSKE, v_PSKE, None)  # right padding is never attended to
         if self.completion_width:
             k_NXKE = self._after_prompts(k_PSKE, k_NSKE)
             v_NXKE = self._after_prompts(v_PSKE, v_NSKE)
             out_NSHE = _attend(q_NSHE, k_NXKE, v_NXKE, self.mask)
-            out = torch.cat([out.flatten(0, 1), out_NSHE.flatten(0, 1)])
+            of_prompts = out.flatten(0, 1)
+            of_completions = out_NSHE.flatten(0, 1)
+            out = torch.cat([of_prompts, of_completions])
         padded = out.reshape(self.num_places, *q_THE.shape[1:])
         return _Unpad.apply(padded, self.place_T)
 
     def _pad(self, x_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of the prompts [P, width, …] and of the completions [N, width, …]."""
         features = x_T.shape[1:]
-        padded = x_T.new_zeros(self.num_places, *features).index_copy(0, self.place_T, x_T)
+        empty = x_T.new_zeros(self.num_places, *features)
+        padded = empty.index_copy(0, self.place_T, x_T)
         prompts, completions = padded.split([self.prompt_places, self.completion_places])
         x_PS = prompts.view(self.num_prompts, self.prompt_width, *features)
         x_NS = completions.view(self.num_completions, self.completion_width, *features)

@@ -20,7 +20,7 @@ from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.capture import CudaCapture, no_waiting
-from grpo.engine.device.ops import HALF, Settings, triton_problem
+from grpo.engine.device.ops import HALF, ProcessSettings, triton_problem
 
 if TYPE_CHECKING:
     from grpo.engine.model.decoder import Decoder
@@ -101,7 +101,7 @@ def decode_choice(
     num_positions = min(num_positions, TRIAL_POSITIONS)
     if torch.device(device).type != "cuda":
         kernels = {"sdpa": kernels["sdpa"]}
-    elif not Settings.kernels or triton_problem():
+    elif not ProcessSettings.kernels or triton_problem():
         kernels = {name: make for name, make in kernels.items() if name != "triton"}
     generator = torch.Generator(device).manual_seed(0)
     q_shape = num_rows, config.num_heads, config.head_dim
@@ -119,12 +119,12 @@ def decode_choice(
         return lambda: attend()(q_BHE, *kv_2BKSE)
 
     candidates = {name: candidate(make) for name, make in kernels.items()}
-    return choose(candidates, wanted_BHE, TOLERANCE[dtype], clock=replay_seconds, repeatable=Settings.repeatable)
+    return choose(candidates, wanted_BHE, TOLERANCE[dtype], clock=replay_seconds, repeatable=ProcessSettings.repeatable)
 
 
 def configure(kernels: bool, repeatable: bool) -> None:
     """Set whether kernels may be used and whether bits must repeat, as the configuration says; once per process."""
-    Settings.kernels, Settings.repeatable = kernels, repeatable
+    ProcessSettings.kernels, ProcessSettings.repeatable = kernels, repeatable
     choose_packed.cache_clear()
 
 
@@ -148,7 +148,7 @@ def choose_packed(
 
     def run(name: str, kind: torch.dtype) -> Tensor:
         q_THE, k_TKE, v_TKE, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
-        out = PACKED[name](TRIAL_LAYOUT, kind, device)(0, q_THE, k_TKE, v_TKE)
+        out = PACKED[name](TRIAL_LAYOUT, kind, device).attend(q_THE, k_TKE, v_TKE)
         grads = torch.autograd.grad(out, (q_THE, k_TKE, v_TKE), dout)
         results = [x.detach().flatten() for x in (out, *grads)]
         return torch.cat(results)
@@ -164,7 +164,7 @@ def choose_packed(
             run("sdpa", torch.float64),
             2 * TOLERANCE[dtype],
             clock=seconds,
-            repeatable=Settings.repeatable,
+            repeatable=ProcessSettings.repeatable,
         )
 
 

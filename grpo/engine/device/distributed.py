@@ -1,8 +1,9 @@
 """Several processes: `torchrun --nproc-per-node N -m grpo.train CONFIG`.
 
-N ranks are R replicas of the model (data parallel) of S shards each (tensor parallel, see shard.py): N = R · S. Ranks
-0 ... S-1 are the first replica. Each replica samples and trains its share of a step's prompts; gradients, denominators
-and metrics are summed over replicas. Without torchrun there is one rank, and no method of `Ranks` communicates.
+The ranks form replicas of the model (data parallel), each of `tensor_parallel_size` shards (tensor parallel, see
+shard.py). The shards of a replica have consecutive ranks. Each replica samples and trains its share of a step's
+prompts; gradients, denominators and metrics are summed over replicas. Without torchrun there is one rank, and no method
+of `Ranks` communicates.
 """
 
 import ctypes

@@ -19,7 +19,7 @@ FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by r
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 
 
-class Settings:
+class ProcessSettings:
     """Settings of this process, from the configuration: whether kernels/ may be used, and whether bits must repeat."""
 
     kernels, repeatable = True, False
@@ -50,19 +50,19 @@ def triton_problem() -> str:
 
 def uses_kernels(x: Tensor) -> bool:
     """Return whether kernels/ takes the place of torch's operations on this tensor."""
-    return x.is_cuda and x.dtype in (*HALF, torch.float32) and Settings.kernels and not triton_problem()
+    return x.is_cuda and x.dtype in (*HALF, torch.float32) and ProcessSettings.kernels and not triton_problem()
 
 
 def will_use_kernels(dtype: torch.dtype) -> bool:
     """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
-    return dtype in HALF and Settings.kernels and not (torch.cuda.is_available() and triton_problem())
+    return dtype in HALF and ProcessSettings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
 def describe(device: torch.device | str) -> str:
     """Return, for the log, whether kernels or torch's own operations are used."""
     if torch.device(device).type != "cuda":
         return "torch's own operations"
-    problem = triton_problem() if Settings.kernels else "kernels: none"
+    problem = triton_problem() if ProcessSettings.kernels else "kernels: none"
     return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
 
 
@@ -100,10 +100,8 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
     return F.silu(gate_TF) * up_TF
 
 
-def rotate(x_THE: Tensor, cos_sin: CosSin | None) -> Tensor:
-    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864). Without `cos_sin`, return x."""
-    if cos_sin is None:
-        return x_THE
+def rotate(x_THE: Tensor, cos_sin: CosSin) -> Tensor:
+    """Rotate each pair (e, e + E/2) by the angle of its position (2104.09864)."""
     cos_T1E, sin_T1E = cos_sin
     if uses_kernels(x_THE):
         from grpo.kernels import rotary as kernel

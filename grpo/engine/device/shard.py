@@ -36,7 +36,7 @@ from grpo.engine.device.peers import Peers
 class Split:
     """How shards share a tensor: along `dim` lie blocks of these sizes, and each shard has its part of every block.
 
-    A part is 1 / N of a block, rounded up; beyond the end of a block, there are zeros.
+    Each block is divided by the number of shards, rounded up; beyond the end of a block, there are zeros.
     """
 
     dim: int

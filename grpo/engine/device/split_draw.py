@@ -28,35 +28,35 @@ def split_draw(
     top_B, place_B = z_BV.max(dim=1)
     weight_BV = (z_BV - top_B[:, None]).exp()
     mass_B = weight_BV.sum(dim=1, dtype=torch.float64)
-    top_NB, mass_NB = _stack(shard, top_B, mass_B)
-    highest_B = top_NB.amax(dim=0)
+    top_WB, mass_WB = _stack(shard, top_B, mass_B)
+    highest_B = top_WB.amax(dim=0)
     if temperature == 0:
-        owner_B = top_NB.argmax(dim=0)
+        owner_B = top_WB.argmax(dim=0)
         log_total_B: Tensor | int = 0
     else:
-        common_NB = mass_NB * (top_NB - highest_B).exp()  # relative to one logit
-        running_NB = common_NB.cumsum(dim=0)
-        total_B = running_NB[-1]
+        common_WB = mass_WB * (top_WB - highest_B).exp()  # relative to one logit
+        running_WB = common_WB.cumsum(dim=0)
+        total_B = running_WB[-1]
         log_total_B = total_B.log()
         target_B = uniform_B * total_B
-        owner_B = (running_NB <= target_B).sum(dim=0)  # Eq. 16
+        owner_B = (running_WB <= target_B).sum(dim=0)  # Eq. 16
         owner_B = owner_B.clamp_(max=shard.world - 1)
-        before_B = running_NB[shard.rank - 1] if shard.rank else 0
-        own_B = running_NB[shard.rank] - before_B
+        before_B = running_WB[shard.rank - 1] if shard.rank else 0
+        own_B = running_WB[shard.rank] - before_B
         inside_B = (target_B - before_B) / own_B  # from 0 to 1 where this shard is owner
         inside_B = inside_B.clamp_(0, 1 - 1e-12)  # rounding never steps past the part
         place_B, _ = inverse_cdf(weight_BV, inside_B)
     logit_B1 = z_BV.gather(1, place_B[:, None])
     logit_B = logit_B1[:, 0]
-    id_NB, logit_NB = _stack(shard, place_B + own.start, logit_B)
-    id_B = id_NB.gather(0, owner_B[None])[0]
-    logit_B = logit_NB.gather(0, owner_B[None])[0]
+    id_WB, logit_WB = _stack(shard, place_B + own.start, logit_B)
+    id_B = id_WB.gather(0, owner_B[None])[0]
+    logit_B = logit_WB.gather(0, owner_B[None])[0]
     logp_B = logit_B - highest_B - log_total_B
     cut_B = torch.full_like(logp_B, NO_CUT)
     return id_B.long(), logp_B, cut_B
 
 
 def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:
-    """Return what all shards have of some numbers per row, [N, B] each, in float64."""
+    """Return what all shards have of some numbers per row, [W, B] each, in float64."""
     own_XB = torch.stack([value_B.double() for value_B in values])
     return shard.stack(own_XB).unbind(1)

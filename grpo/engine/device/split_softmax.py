@@ -58,12 +58,12 @@ def _statistics(z_XV: Tensor, target_X1: Tensor, shard: Shard) -> tuple[Tensor, 
     total_X1 = weight_XV.sum(dim=1, keepdim=True)
     mean_X1 = torch.linalg.vecdot(weight_XV, below_XV)[:, None]
     own_X4 = torch.cat([top_X1, total_X1, mean_X1, target_X1], dim=1)
-    top_NX, total_NX, mean_NX, target_NX = shard.stack(own_X4).unbind(-1)
-    highest_X = top_NX.amax(dim=0)
-    below_NX = top_NX - highest_X
-    scale_NX = below_NX.exp()
-    total_X = (scale_NX * total_NX).sum(dim=0)
-    sum_NX = scale_NX * (mean_NX + below_NX * total_NX)
-    mean_X = sum_NX.sum(dim=0) / total_X
+    top_WX, total_WX, mean_WX, target_WX = shard.stack(own_X4).unbind(-1)
+    highest_X = top_WX.amax(dim=0)
+    below_WX = top_WX - highest_X
+    scale_WX = below_WX.exp()
+    total_X = (scale_WX * total_WX).sum(dim=0)
+    sum_WX = scale_WX * (mean_WX + below_WX * total_WX)
+    mean_X = sum_WX.sum(dim=0) / total_X
     log_total_X = total_X.log()
-    return target_NX.sum(dim=0), highest_X + log_total_X, log_total_X - mean_X
+    return target_WX.sum(dim=0), highest_X + log_total_X, log_total_X - mean_X

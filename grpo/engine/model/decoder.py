@@ -89,7 +89,8 @@ class Attention(nn.Module):
     def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
         x_TD = self.shard.spread(x_TD)
         parts = self.qkv(x_TD, this_pass.mode)
-        q_THE, k_TKE, v_TKE = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
+        heads = (-1, self.head_dim)
+        q_THE, k_TKE, v_TKE = (part.unflatten(-1, heads) for part in parts)
         q_THE = self.q_norm(q_THE)
         k_TKE = self.k_norm(k_TKE)
         out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
@@ -128,13 +129,14 @@ class Block(nn.Module):
     def forward(self, x: Residual, this_pass: Pass) -> Residual:
         x = x + self.attention(self.attention_norm(x), this_pass)
         if this_pass.recomputes_mlp:
-            return x + _recomputed(lambda x_TD: self.mlp(self.mlp_norm(x_TD), this_pass.mode), x.sum())
+            normed_mlp = lambda x_TD: self.mlp(self.mlp_norm(x_TD), this_pass.mode)  # noqa: E731
+            return x + _recomputed(normed_mlp, x.sum())
         return x + self.mlp(self.mlp_norm(x), this_pass.mode)
 
     def recomputed(self, x: Residual, this_pass: Pass) -> Residual:
         """Compute the layer, and keep one tensor of it for the backward pass."""
-        x_TD = _recomputed(lambda x_TD: self(Residual(x_TD), this_pass).sum(), x.sum())
-        return Residual(x_TD)
+        layer = lambda x_TD: self(Residual(x_TD), this_pass).sum()  # noqa: E731
+        return Residual(_recomputed(layer, x.sum()))
 
 
 def _recomputed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
@@ -184,9 +186,8 @@ class Decoder(nn.Module):
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         cos_SE, sin_SE = self._cos_sin()
-        cos_T1E = cos_SE[positions_T][:, None]
-        sin_T1E = sin_SE[positions_T][:, None]
-        this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
+        cos_sin = cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
+        this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
         x = Residual(self._embed(ids_T))
         for block in self.blocks:
             x = block.recomputed(x, this_pass) if recompute == "all" else block(x, this_pass)
@@ -217,7 +218,8 @@ class Decoder(nn.Module):
     def refresh(self) -> None:
         """Update the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
+            is_trained = isinstance(module, MasterWeight) and module.master is not None
+            if is_trained or isinstance(module, LoraLinear):
                 module.refresh()
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:

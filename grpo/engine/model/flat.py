@@ -30,9 +30,10 @@ class FlatLayout:
         share_of = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
         starts = {}
         for parameter, share in sorted(share_of.items(), key=_sort_key):
-            place = slice(self.size, self.size + parameter.numel())
-            starts[parameter] = place.start
-            self.size = place.stop
+            start = self.size
+            self.size += parameter.numel()
+            place = slice(start, self.size)
+            starts[parameter] = start
             if not _is_vector(parameter):
                 self.decayed = place.stop
             if share == SAME:
@@ -43,7 +44,8 @@ class FlatLayout:
                 _extend(self.summed, place)
         self.starts = [starts[parameter] for parameter in self.parameters]
         self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
-        self.size += -self.size % num_parts
+        missing = -self.size % num_parts
+        self.size += missing
 
     def flatten(self) -> Tensor:
         """Return a buffer with the values of the parameters."""
@@ -66,9 +68,11 @@ class FlatLayout:
         """
         if shard.rank:
             for place in self.alike:
-                grad[overlap(place, own)] = 0
+                mine = overlap(place, own)
+                grad[mine] = 0
         for place in self.summed:
-            shard.sum_(grad[overlap(place, own)])
+            mine = overlap(place, own)
+            shard.sum_(grad[mine])
 
     def squares(self, grad: Tensor, own: slice) -> tuple[float, float]:
         """Return the sums of the squares of a gradient within `own`: in split parameters, and in all others."""
@@ -78,7 +82,8 @@ class FlatLayout:
         """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
         joined = []
         for view, split in zip(self.views(flat), self.splits, strict=True):
-            whole = shard.join(view.to(shard.device), split)
+            own = view.to(shard.device)
+            whole = shard.join(own, split)
             if shard.rank == 0:
                 joined.append(whole.flatten().cpu())
         return torch.cat(joined) if joined else None
@@ -90,17 +95,20 @@ class FlatLayout:
             size += shape.numel()
             if len(shape) >= 2:
                 decayed += shape.numel()
-        places = slice(0, decayed), slice(decayed, size)
-        return [place for place in places if place.start < place.stop]
+        matrices = slice(0, decayed)
+        vectors = slice(decayed, size)
+        return [place for place in (matrices, vectors) if place.start < place.stop]
 
     def take(self, whole: Tensor, shard: Shard) -> Tensor:
         """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
         if shard.world == 1 and len(whole) == self.size:
             return whole
         shapes = self._whole_shapes(shard)
-        pieces = whole.split([shape.numel() for shape in shapes])
+        sizes = [shape.numel() for shape in shapes]
+        pieces = whole.split(sizes)
         flat = whole.new_zeros(self.size)
-        for view, piece, shape, split in zip(self.views(flat), pieces, shapes, self.splits, strict=True):
+        parameters = zip(self.views(flat), pieces, shapes, self.splits, strict=True)
+        for view, piece, shape, split in parameters:
             own = shard.take(piece.view(shape), split)
             view.copy_(own)
         return flat
@@ -130,7 +138,8 @@ def _square(grad: Tensor, own: slice, places: Sequence[slice]) -> float:
     square = 0.0
     for place in places:
         mine = grad[overlap(place, own)]
-        square += float(torch.linalg.vector_norm(mine, dtype=torch.float64)) ** 2
+        norm = torch.linalg.vector_norm(mine, dtype=torch.float64)
+        square += float(norm) ** 2
     return square
 
 

@@ -32,7 +32,8 @@ class JointLinear(nn.Module):
         outputs: dict[str, Tensor] = {}
         for module in self.linears:
             parts = module.forward_parts(x_TI, mode)
-            outputs |= zip(module.out_slices, parts, strict=True)
+            named = zip(module.out_slices, parts, strict=True)
+            outputs.update(named)
         return tuple(outputs[name] for name in self.names)
 
 
@@ -42,12 +43,14 @@ def make_linears(in_features: int, sizes: dict[str, int], bias: bool, build: Bui
     if lora is None:
         return [Linear(in_features, sizes, bias, build)]
     adapted = {name: size for name, size in sizes.items() if name in lora.targets}
-    others = {name: size for name, size in sizes.items() if name not in lora.targets}
     out_features = sum(sizes.values())
-    zeros = sum((out_features - size) * lora.rank for size in adapted.values())
-    if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
+    other_rows = [out_features - size for size in adapted.values()]  # zeros in each column of s B
+    zeros = lora.rank * sum(other_rows)
+    weights = out_features * in_features
+    if few_zeros(zeros, weights, build.dtype, build.device):
         return [make_linear(in_features, sizes, bias, build)]
     linears: list[Linear] = [SeparateLoraLinear(in_features, adapted, bias, build)]
+    others = {name: size for name, size in sizes.items() if name not in adapted}
     if others:
         linears.append(Linear(in_features, others, bias, build))
     return linears
@@ -80,7 +83,8 @@ class SeparateLoraLinear(LoraLinear):
     def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
         if not mode.use_adapter:
             return self.split(self.reference(x_TI))
-        return _SeparateProducts.apply(x_TI, self.A.master, self, self.dropout_seed(mode), *self.B.values())
+        seed = self.dropout_seed(mode)
+        return _SeparateProducts.apply(x_TI, self.A.master, self, seed, *self.B.values())
 
     def biases(self) -> list[Tensor | None]:
         """Return the bias of each part."""
@@ -97,13 +101,15 @@ class _SeparateProducts(torch.autograd.Function):
     def forward(ctx, x_TI, A_master, module, seed, *B_masters):
         h_TR = linear(module.dropped(x_TI, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)
-        ctx.module, ctx.seed = module, seed
+        ctx.module = module
+        ctx.seed = seed
         outputs = []
         for part, bias_O in zip(module.out_slices, module.biases(), strict=True):
             h_TX = h_TR[:, module.rank_slices[part]]
             augmented_TX = torch.cat([x_TI, h_TX], dim=-1)
             weight_OX = module.weight.all_rows(module.out_slices[part])
-            outputs.append(frozen_linear(augmented_TX, weight_OX, bias_O))  # Eq. 15
+            y_TO = frozen_linear(augmented_TX, weight_OX, bias_O)  # Eq. 15
+            outputs.append(y_TO)
         return tuple(outputs)
 
     @staticmethod
@@ -114,8 +120,12 @@ class _SeparateProducts(torch.autograd.Function):
         dx_TI = None
         dh_TR = torch.empty_like(h_TR)
         for g_TO, part in zip(gradients, module.out_slices, strict=True):
-            base_TI, dh_TX = input_gradients(module, g_TO, needs_dx, module.out_slices[part])
-            dh_TR[:, module.rank_slices[part]] = dh_TX
-            if base_TI is not None:
-                dx_TI = base_TI if dx_TI is None else dx_TI.add_(base_TI)
+            rows = module.out_slices[part]
+            columns = module.rank_slices[part]
+            base_TI, dh_TX = input_gradients(module, g_TO, needs_dx, rows)
+            dh_TR[:, columns] = dh_TX
+            if dx_TI is None:
+                dx_TI = base_TI
+            elif base_TI is not None:
+                dx_TI.add_(base_TI)
         return adapter_gradients(module, seed, x_TI, h_TR, gradients, dx_TI, dh_TR)

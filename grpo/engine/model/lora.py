@@ -72,12 +72,14 @@ class Linear(nn.Module):
 
     def added_bias(self) -> Tensor | None:
         """Return the bias, if this process adds it."""
-        return None if self.bias is None or self.inputs.rank else self.bias()
+        if self.bias is None or self.inputs.rank:
+            return None
+        return self.bias()
 
     def base(self, part: str) -> tuple[Tensor | Int8Rows, Tensor | None]:
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
-        bias_O = None if self.bias is None else self.bias.source[rows]
+        bias_O = None if self.bias is None else self.bias.stored[rows]
         return self.weight.base_rows(rows), bias_O
 
 
@@ -110,7 +112,8 @@ class LoraLinear(Linear):
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
         if not mode.use_adapter:
             return self.reference(x_TI)
-        return _AugmentedLinear.apply(x_TI, self.A.master, self, self.dropout_seed(mode), *self.B.values())
+        seed = self.dropout_seed(mode)
+        return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *self.B.values())
 
     def reference(self, x_TI: Tensor) -> Tensor:
         """Compute x Wᵀ + b."""
@@ -139,7 +142,7 @@ class LoraLinear(Linear):
 
     def adapter(self, part: str) -> tuple[Tensor, Tensor]:
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
-        return self.A.source[self.rank_slices[part]], self.B[part].data
+        return self.A.stored[self.rank_slices[part]], self.B[part].data
 
     def sB_of(self, part: str) -> Tensor:
         """Return a view of a part's block of s B in the weight."""
@@ -157,11 +160,12 @@ class LoraLinear(Linear):
     def reset(self, generator: torch.Generator) -> None:
         """Draw A from ±1/sqrt(I), as PEFT does, and set B to zero: the policy starts as the reference."""
         width = self.in_features * self.inputs.world
+        own = self.inputs.part(width)
         for part in self.rank_slices:
             A, B = self.adapter(part)
-            uniform = torch.rand(len(A), width, generator=generator, dtype=A.dtype)
-            own = uniform[:, self.inputs.part(width)]
-            A.copy_((own * 2 - 1) / width**0.5)
+            uniform = torch.rand(len(A), width, generator=generator, dtype=A.dtype)  # the same in all processes
+            centred = uniform[:, own] * 2 - 1
+            A.copy_(centred / width**0.5)
             B.zero_()
         self.refresh()
 
@@ -178,7 +182,8 @@ class _AugmentedLinear(torch.autograd.Function):
     def forward(ctx, x_TI, A_master, module, seed, *B_masters):
         h_TR = linear(module.dropped(x_TI, seed), module.A.value)
         ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
-        ctx.module, ctx.seed = module, seed
+        ctx.module = module
+        ctx.seed = seed
         augmented_TX = torch.cat([x_TI, h_TR], dim=-1)
         return frozen_linear(augmented_TX, module.weight.all_rows(), module.added_bias())  # Eq. 15
 
@@ -186,8 +191,10 @@ class _AugmentedLinear(torch.autograd.Function):
     def backward(ctx, g_TO):
         x_TI, h_TR = ctx.saved_tensors
         module, seed = ctx.module, ctx.seed
-        dx_TI, dh_TR = input_gradients(module, g_TO, ctx.needs_input_grad[0])
-        return adapter_gradients(module, seed, x_TI, h_TR, module.split(g_TO), dx_TI, dh_TR.contiguous())
+        needs_dx = ctx.needs_input_grad[0]
+        dx_TI, dh_TR = input_gradients(module, g_TO, needs_dx)
+        g_of_parts = module.split(g_TO)
+        return adapter_gradients(module, seed, x_TI, h_TR, g_of_parts, dx_TI, dh_TR.contiguous())
 
 
 def input_gradients(
@@ -198,9 +205,12 @@ def input_gradients(
     needs_dx: below the first adapted layer nobody needs dL/dx, and it is None.
     """
     if not needs_dx:
-        return None, linear(g_TO, module.weight.tail_rows(rows).contiguous().T)
-    both_TX = linear(g_TO, dense(module.weight.all_rows(rows)).T)
-    return both_TX[:, : module.in_features], both_TX[:, module.in_features :]
+        sB_OR = module.weight.tail_rows(rows).contiguous()
+        return None, linear(g_TO, sB_OR.T)
+    augmented_OX = dense(module.weight.all_rows(rows))
+    both_TX = linear(g_TO, augmented_OX.T)
+    I = module.in_features
+    return both_TX[:, :I], both_TX[:, I:]
 
 
 def adapter_gradients(
@@ -227,7 +237,9 @@ def adapter_gradients(
     if dx_TI is not None and seed is None:
         dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
     elif dx_TI is not None:
-        dx_TI = dx_TI + module.dropped(linear(dh_TR, A_RI.T), seed)
+        change_TI = linear(dh_TR, A_RI.T)
+        change_TI = module.dropped(change_TI, seed)
+        dx_TI = dx_TI + change_TI
     return dx_TI, dA_RI.to(exact), None, None, *dB
 
 

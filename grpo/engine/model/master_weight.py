@@ -16,10 +16,11 @@ def master_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class MasterWeight(nn.Module):
-    """A tensor of the model.
+    """A tensor of the model. `value`, in `dtype`, is what products read; `stored` is what files hold.
 
-    Frozen, it has only `value`, in `dtype`. Trained, it has a float32 `master`, and `value` is a copy of it in `dtype`
-    (or the master itself, if that is float32 already).
+    frozen                       both are `copy`
+    trained, in half precision   stored is the float32 `master`, and value its `copy` in `dtype`
+    trained, in float32 or more  both are the master, and there is no copy
     """
 
     copy: torch.Tensor | None
@@ -34,10 +35,13 @@ class MasterWeight(nn.Module):
     @property
     def value(self) -> torch.Tensor:
         """Return the tensor to compute with, outside autograd."""
-        return self.source if self.copy is None else self.copy
+        if self.copy is not None:
+            return self.copy
+        assert self.master is not None
+        return self.master.data
 
     @property
-    def source(self) -> torch.Tensor:
+    def stored(self) -> torch.Tensor:
         """Return the tensor to write to when loading and to read from when saving; call `refresh` after writing."""
         return self.value if self.master is None else self.master.data
 
@@ -77,15 +81,15 @@ class MasterMatrix(MasterWeight):
 
     def base_rows(self, rows: slice = slice(None)) -> torch.Tensor:
         """Return a view of W, to read and to write."""
-        return self.source[rows, : self.num_inputs]
+        return self.stored[rows, : self.num_inputs]
 
     def tail_rows(self, rows: slice = slice(None)) -> torch.Tensor:
         """Return a view of the other columns, to read and to write."""
-        return self.source[rows, self.num_inputs :]
+        return self.stored[rows, self.num_inputs :]
 
     def all_rows(self, rows: slice = slice(None)) -> torch.Tensor:
         """Return a view of [W | tail]."""
-        return self.source[rows]
+        return self.stored[rows]
 
 
 class _StraightThrough(torch.autograd.Function):

@@ -47,6 +47,9 @@ class Budget:
     fused: bool = False  # whether kernels/ and FlashAttention run, which keep less for the backward pass
 
 
+NO_TOKENS = Budget(0, "none", 0)
+
+
 @dataclass(frozen=True)
 class Account:
     """Bytes that a run needs on a device at its peak."""
@@ -90,68 +93,52 @@ class Plan:
         return "\n".join(lines)
 
 
-def make_plan(
-    model: Decoder,
-    config: TrainConfig | SftConfig,
-    longest: int,
-    size: int,
-    reference: Decoder | None = None,
-    kind: str = "",
-    num_replicas: int = 1,
-) -> Plan:
+@dataclass(frozen=True)
+class Loaded:
+    """What a process loads for a run, with the optimizer of the model. Only shapes matter: devices may be meta.
+
+    reference: the frozen policy of step 0, if there is one. num_replicas: they share AdamW's moments.
+    """
+
+    model: Decoder
+    reference: Decoder | None = None
+    num_replicas: int = 1
+
+    def account(self, num_sequences: int = 0, num_positions: int = 0, budget: Budget = NO_TOKENS) -> Account:
+        """Count what a run with this budget needs; by default, what it takes once all is loaded.
+
+        num_sequences, num_positions: of the cache. The prepacked weights that a CPU keeps while it samples are not
+        counted.
+        """
+        model, reference = self.model, self.reference
+        weights = sum(tensor.nbytes for tensor in model.buffers())
+        trained = sum(tensor.nbytes for tensor in model.parameters())
+        if reference is not None and reference is not model:
+            weights += sum(tensor.nbytes for tensor in reference.buffers())
+        return Account(
+            weights=weights,
+            training=trained * 2 + -(-trained * 2 // self.num_replicas),
+            cache=num_sequences * num_positions * kv_bytes_per_token(model),
+            activations=int(budget.tokens * activation_bytes_per_token(model, budget.recompute, budget.fused)),
+            logits=budget.chunk * logits_bytes_per_row(model),
+        )
+
+
+def make_plan(loaded: Loaded, config: TrainConfig | SftConfig, longest: int, size: int, kind: str = "") -> Plan:
     """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
 
-    longest: tokens of the longest prompt with its completion. size: with what model, reference and optimizer take,
-    whether they are loaded already or not. kind: "cuda", "mps" or "cpu"; by default that of the model. num_replicas:
-    they share AdamW's moments.
+    longest: tokens of the longest prompt with its completion. size: with what is loaded, whether it is there already or
+    not. kind: "cuda", "mps" or "cpu"; by default that of the model.
     """
-    left = size - loaded_bytes(model, reference, num_replicas)
+    model = loaded.model
+    left = size - loaded.account().total
     num_sequences = 0
     if isinstance(config, TrainConfig):
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
     left -= num_sequences * longest * kv_bytes_per_token(model)
-    budget = choose_budget(
-        model,
-        longest,
-        left,
-        max_tokens=config.max_tokens_per_micro_batch,
-        checkpointing=config.gradient_checkpointing,
-        kind=kind,
-        kernels=config.kernels == "auto",
-    )
-    needed = account(model, num_sequences, longest, budget, reference, num_replicas)
-    return Plan(num_sequences, budget, needed, size)
-
-
-def loaded_bytes(model: Decoder, reference: Decoder | None = None, num_replicas: int = 1) -> int:
-    """Count what a run takes once model, reference and optimizer are loaded."""
-    return account(model, 0, 0, Budget(0, "none", 0), reference, num_replicas).total
-
-
-def account(
-    model: Decoder,
-    num_sequences: int,
-    num_positions: int,
-    budget: Budget,
-    reference: Decoder | None = None,
-    num_replicas: int = 1,
-) -> Account:
-    """Count the memory that a run with this budget needs. Only shapes matter: the model may be on the meta device.
-
-    The prepacked weights that a CPU keeps while it samples are not counted.
-    """
-    weights = sum(tensor.nbytes for tensor in model.buffers())
-    trained = sum(tensor.nbytes for tensor in model.parameters())
-    if reference is not None and reference is not model:
-        weights += sum(tensor.nbytes for tensor in reference.buffers())
-    return Account(
-        weights=weights,
-        training=trained * 2 + -(-trained * 2 // num_replicas),
-        cache=num_sequences * num_positions * kv_bytes_per_token(model),
-        activations=int(budget.tokens * activation_bytes_per_token(model, budget.recompute, budget.fused)),
-        logits=budget.chunk * logits_bytes_per_row(model),
-    )
+    budget = choose_budget(model, config, longest, left, kind)
+    return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), size)
 
 
 def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
@@ -229,28 +216,22 @@ def free_bytes(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def choose_budget(
-    model: Decoder,
-    longest: int,
-    free: int,
-    max_tokens: int = 0,
-    checkpointing: bool | str = "auto",
-    kind: str = "",
-    kernels: bool = True,
-) -> Budget:
+def choose_budget(model: Decoder, config: TrainConfig | SftConfig, longest: int, free: int, kind: str = "") -> Budget:
     """Choose the micro-batch for `free` bytes.
 
-    It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit.
+    It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit. Where
+    the configuration says how many tokens, or what to recompute, that stands.
 
-    longest: packed tokens of the longest prompt with one completion, which must fit. max_tokens, checkpointing: the
-    user's choice. kind: "cuda", "mps" or "cpu"; by default that of the model. kernels: whether the run may use them.
+    longest: packed tokens of the longest prompt with one completion, which must fit. kind: "cuda", "mps" or "cpu"; by
+    default that of the model.
     """
     kind = kind or torch.device(model.build.device).type
     bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and kernels and will_use_kernels(model.build.dtype) and uses_flash(model)
-    levels = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}[checkpointing]
+    fused = kind == "cuda" and config.kernels == "auto" and will_use_kernels(model.build.dtype) and uses_flash(model)
+    allowed = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}
+    levels, max_tokens = allowed[config.gradient_checkpointing], config.max_tokens_per_micro_batch
     needed = max_tokens or max(longest, ENOUGH[kind])
     for level in levels:
         fitting = int(room / activation_bytes_per_token(model, level, fused))

@@ -80,14 +80,14 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
 
 def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:
     """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named: dict[str, torch.Tensor | Int8Rows] = {"model.embed_tokens.weight": model.embedding.source}
-    named["model.norm.weight"] = model.norm.weight.source
+    named: dict[str, torch.Tensor | Int8Rows] = {"model.embed_tokens.weight": model.embedding.stored}
+    named["model.norm.weight"] = model.norm.weight.stored
     if model.untied_head is not None:
-        named["lm_head.weight"] = model.untied_head.source
+        named["lm_head.weight"] = model.untied_head.stored
     for number, block in enumerate(model.blocks):
         for name, norm in block.named_modules():
             if isinstance(norm, RMSNorm):
-                named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.source
+                named[f"model.layers.{number}.{NORMS[name]}.weight"] = norm.weight.stored
     for name, (linear, part) in projections(model).items():
         weight, bias = linear.base(part)
         named[name + ".weight"] = weight

@@ -369,8 +369,8 @@ class _Running:
 class _RecordingAttention:
     """Attention that also keeps the keys (rotated) and values of each layer."""
 
-    def __init__(self, attend: PackedAttention | FlashPackedAttention):
-        self.attend = attend
+    def __init__(self, attention: PackedAttention | FlashPackedAttention):
+        self.attention = attention
         self.layers: list[torch.Tensor] = []
 
     def __call__(
@@ -379,8 +379,7 @@ class _RecordingAttention:
         k_TKE = rotate(k_TKE, cos_sin)
         kv_2TKE = torch.stack([k_TKE, v_TKE])
         self.layers.append(kv_2TKE)
-        q_THE = rotate(q_THE, cos_sin)
-        return self.attend(layer, q_THE, k_TKE, v_TKE, None)
+        return self.attention.attend(rotate(q_THE, cos_sin), k_TKE, v_TKE)
 
     def split(self, lengths: list[int]) -> list[torch.Tensor]:
         """Return the keys and values of each prompt, [L, 2, K, S, E]."""

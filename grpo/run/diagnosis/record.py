@@ -20,6 +20,7 @@ CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json"
 REPLAYS = "replay"  # a folder of a run: the pages of grpo.replay
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 MAX_STEP = 10**9
+MAPPINGS = ("rewards", "reasons", "details", "facts")  # of an answer, by reward
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Answer:
     reward: float | None = None
     rewards: Json = field(default_factory=dict)
     reasons: Json = field(default_factory=dict)
+    details: Json = field(default_factory=dict)
     facts: dict[str, list[Json]] = field(default_factory=dict)
     sentences: list[Json] = field(default_factory=list)
     tool_calls: list[Json] = field(default_factory=list)
@@ -133,7 +135,7 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
 def _answer(line: Json) -> Answer:
     """Return a line as an Answer, without the fields that have an unexpected type."""
     texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
-    mappings = {name: line[name] for name in ("rewards", "reasons", "facts") if isinstance(line.get(name), dict)}
+    mappings = {name: line[name] for name in MAPPINGS if isinstance(line.get(name), dict)}
     facts = mappings.pop("facts", {})
     row = line.get("row")
     return Answer(
