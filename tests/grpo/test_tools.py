@@ -231,7 +231,8 @@ def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
         ids = encoder.plain(text)
         for name, new in ("ids", ids), ("logps", [0.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
             getattr(completion, name).extend(new)
-        protocol.answer(completion, protocol.find(completion, 500), "b a", "")
+        request = protocol.find(completion, 500)
+        protocol.answer(completion, request, protocol.block("b a", request.room), "")
     text = encoder.decode(completion.ids)
     for call in completion.calls:
         assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
