@@ -96,7 +96,8 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     prompts = loaded.prompts
     positions = max(len(prompt.ids) for prompt in prompts) + config.max_completion_length
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
-    tools = build_tools(config, ChatEncoder(policy.tokenizer))
+    absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
+    tools = build_tools(config, ChatEncoder(policy.tokenizer), absent)
     sampler = Sampler(policy.model, policy.eos_ids, num_slots)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
 
@@ -105,11 +106,9 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
         with closing(tools) if tools else nullcontext():
             return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 
-    if without_tools:
-        tools.close()
-        return Answers(answer(prompts, tools.instead(unavailable)), {})
     groups = answer(prompts, tools)
-    searched = [group.prompt for group in groups if any(completion.calls for completion in group.completions)]
+    calling = [group for group in groups if any(completion.calls for completion in group.completions)]
+    searched = [] if without_tools else [group.prompt for group in calling]
     forced = answer(searched, tools.instead(lambda query: NOTHING_FOUND)) if searched else []
     return Answers(groups, {group.prompt.row: group for group in forced})
 

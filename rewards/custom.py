@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import reduce
 from importlib.machinery import PathFinder
 from itertools import count
+from os import sep
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 from grpo.base.errors import CONFIG, UserError, redact
@@ -23,7 +25,13 @@ NOT_PASSED = ("prompt", "completion")  # columns that TRL holds back, as they ha
 OUR_PACKAGES = ("grpo", "knowledge", "rewards")  # users like these names for files of their own
 OBJECT = "<python>:"  # before the name of a reward that a program passes as an object, and that no file holds
 FORM = "define it as f(prompts, completions, **columns)"
-OUR_FILES = {str(Path(__file__).with_name(name)) for name in ("custom.py", "calls.py")}  # no place of a user's mistake
+# Files that are no place of a user's mistake, unless they are in one of the folders in the second row.
+NOT_THEIRS = (
+    *(f"{Path(__file__).parents[1] / name}{sep}" for name in OUR_PACKAGES),
+    get_path("stdlib") + sep,
+    "<frozen ",
+)
+THEIRS = (str(Path(__file__).with_name("examples")), get_path("purelib"), get_path("platlib"))
 MAX_SHOWN = 80  # characters of a user's value in a message
 Parameters = Mapping[str, inspect.Parameter]
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -65,16 +73,22 @@ def as_function(name: str, found: Any) -> UserFunction:
 
     An object with `__call__` counts as a function, and so does a class that makes one without arguments.
     """
-    if isinstance(found, type):
-        try:
-            found = found()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            fix = "give its parameters defaults, or name an object of the class"
-            raise UserError(f"cannot make the reward {name}", describe_failure(error), fix, CONFIG) from error
-    _check_parameters(name, found)
-    return found
+    function = made("reward", name, found)
+    _check_parameters(name, function)
+    return function
+
+
+def made(what: str, name: str, found: Any) -> Any:
+    """Return what a user's name stands for: of a class, the object that it makes; UserError (exit 2) if it fails."""
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        fix = "give its parameters defaults, or name an object of the class"
+        raise UserError(f"cannot make the {what} {name}", describe_failure(error), fix, CONFIG) from error
 
 
 def short_name(name: str) -> str:
@@ -217,7 +231,7 @@ def _text_of(value: Any) -> str:
 def describe_failure(error: BaseException) -> str:
     """Describe an exception, with the file and line in the user's code where it came from, if that is known."""
     frames = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if frame.filename not in OUR_FILES and "importlib" not in frame.filename]
+    frames = [one for one in frames if one.filename.startswith(THEIRS) or not one.filename.startswith(NOT_THEIRS)]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     place = f" ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else ""
     if isinstance(error, SyntaxError) and error.filename:

@@ -352,6 +352,24 @@ WITH_TAGS = (
 )
 
 
+def pieces_tokenizer(texts: Iterable[str]):
+    """Pieces with a mark for the space, and single bytes for what they lack, as Llama's and Mistral's have it."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = sorted(
+        {piece for text in texts for word in text.split() if word.isascii() for piece in ("▁" + word, *word)}
+    )
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = {piece: i for i, piece in enumerate(["<unk>", "</s>", *bytes_, "▁", *pieces])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", chat_template=TEMPLATE)
+
+
 def write_tool_checkpoint(folder: Path, spread: float = 0.5, **changes) -> Path:
     """A checkpoint of few tokens, among them the tags of tools, whole, in parts and beside others: a random model calls
     often."""

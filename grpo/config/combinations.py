@@ -15,7 +15,8 @@ def find_problems(config: AnyConfig) -> Iterator[str]:
     if isinstance(config, TrainConfig):
         yield from _training_problems(config)
         yield from _reward_problems(config)
-        yield from _tool_problems(config)
+        yield from _call_problems(config)
+    yield from _tool_problems(config)
     if config.base_weights == "int8" and not config.lora_r:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.max_steps == 0:
@@ -48,13 +49,17 @@ def _training_problems(config: TrainConfig) -> Iterator[str]:
         yield "prompt_template does not contain {question}"
 
 
-def _tool_problems(config: TrainConfig) -> Iterator[str]:
-    """Yield what is wrong with the names of tools, and with what they need."""
+def _tool_problems(config: AnyConfig) -> Iterator[str]:
+    """Yield what is wrong with the names of tools. In stage 1, results after a misspelt one would be trained."""
     for name in config.tools:
         if name.endswith((".py", ":")):
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
         elif name != SEARCH and ":" not in name:
             yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
+
+
+def _call_problems(config: TrainConfig) -> Iterator[str]:
+    """Yield what calls of tools need and have not, and what needs calls."""
     if SEARCH in config.tools and not _has_knowledge(config):
         yield "the tool search needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set"
     if "tool_cost" in (config.reward_funcs or ()) and not config.tools:

@@ -16,10 +16,11 @@ from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import read_json
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
+from grpo.data.objects import Objects
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.engine.model.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
-from grpo.replay.told import Told
+from grpo.replay.told import Later, Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
 from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
 from grpo.run.run import SilentRun
@@ -33,6 +34,7 @@ MEASURED = (
     *("reward", "loss", "grad_norm", "kl", "entropy"),
     *("sampler/entropy", "sampler/logp_diff_mean", "sampler/logp_diff_max"),
 )
+ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs whose replies are recorded
 SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
@@ -138,14 +140,16 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     """Make a step (from 1) of a run again; look at the tokens of a row (as numbered in completions/).
 
     row: by default that with the largest share. overrides: keys to change, such as device=cpu.
-    UserError (exit 2) if the run has no such step, or the step no such row, and if the run's inputs have changed.
+    UserError (exit 2) if the run has no such step, or the step no such row, and if an input has changed that is not in
+    ANSWERED.
     """
     record = read_record(path)
     earlier = (one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one))
     folder = next(earlier, None)
     config = _config_of(record, step, folder, overrides)
     run = SilentRun(config)
-    data = QuestionData(config)
+    tools = {name: Later(name, config) for name in config.tools}
+    data = QuestionData(config, objects=Objects(tools=tools))
     answers = lru_cache(maxsize=1)(record.answers)
     scorer = Remembered(config, answers, lambda: prepare_rewards(data, run.say))
     with ExitStack() as ending:
@@ -187,6 +191,7 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
     world = read_json(manifest).get("world_size", 1) if manifest else 1
     return replace(
         config,
+        allow_changes=(*config.allow_changes, *ANSWERED),
         resume_from_checkpoint=str(folder) if folder else False,
         gradient_accumulation_steps=config.gradient_accumulation_steps * world // replicas_of(config),
         tensor_parallel_size=1,

@@ -23,7 +23,7 @@ from grpo.engine.model.decoder import Decoder
 class Token:
     """A scored token of a completion, and what it did to the step. Log-probs in nats.
 
-    ref_logp: None without a reference. clipped: the bound of Eq. 5 that stops its gradient, "low" or "high", or "".
+    ref_logp, kl: None without a reference. clipped: the bound of Eq. 5 that stops its gradient, "low" or "high", or "".
     slope: dL/dℓ; where it is negative, the step makes the token likelier. norm: of its part of the gradient.
     """
 
@@ -34,7 +34,7 @@ class Token:
     ref_logp: float | None
     ratio: float
     clipped: str
-    kl: float
+    kl: float | None
     advantage: float
     weight: float
     slope: float
@@ -169,7 +169,7 @@ class Gradient:
                 ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
                 ratio=float(stats["ratio"][index]),
                 clipped="low" * is_low + "high" * is_high,
-                kl=float(stats["kl"][index]),
+                kl=None if batch.ref_logp_C is None else float(stats["kl"][index]),
                 advantage=float(batch.advantage_C[index]),
                 weight=float(batch.weight_C[index]),
                 slope=float(scored.slope_C[index]) / self.scale,

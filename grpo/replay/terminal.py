@@ -17,7 +17,7 @@ COLUMNS = {  # name -> its width, and the text of a token's value
     "policy": (7, lambda token: f"{token.policy_logp:z.3f}"),
     "ref": (7, lambda token: number(token.ref_logp, "z.3f")),
     "ratio": (6, lambda token: f"{token.ratio:.3f}{MARKS[token.clipped]}"),
-    "kl": (7, lambda token: f"{token.kl:.1e}"),
+    "kl": (7, lambda token: number(token.kl, ".1e")),
     "adv.": (5, lambda token: f"{token.advantage:+z.2f}"),
     "weight": (7, lambda token: f"{token.weight:.1e}"),
     "norm": (7, lambda token: f"{token.norm:.1e}"),
@@ -71,7 +71,10 @@ def lines_of(found: Replay, width: int = NARROW, has_colours: bool = False) -> I
         for token, look in zip(seen.tokens, looks(seen.tokens), strict=True):
             pieces[token.place] = paint(escape(found.pieces[place][token.place]), *look)
         yield "".join(pieces)
-        yield from _table(seen, found.pieces[place], min(width, WIDE), paint)
+        if seen.tokens:
+            yield from _table(seen, found.pieces[place], min(width, WIDE), paint)
+        else:
+            yield paint("nothing of it is trained", PALE)
     yield ""
     yield paint("green: the step makes it likelier", LIKELIER)
     yield paint("red: less likely", LESS_LIKELY) + "; bold: at least half of the largest norm; v ^: clipped"

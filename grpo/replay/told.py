@@ -1,11 +1,35 @@
 """Let the tools of a run that is made again say what they said."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cached_property
 
+from grpo.config.options import TrainConfig
 from grpo.run.diagnosis.record import Answer, Json
+from grpo.tools.functions import find_tools
 from grpo.tools.protocol import Request
-from grpo.tools.tools import Calls, Tools
+from grpo.tools.tools import Calls, Tools, close_tools
 from grpo.tools.workers import Function
+
+
+class Later:
+    """A tool of a run, which is looked for when it is first called: what the run has recorded needs none."""
+
+    def __init__(self, name: str, config: TrainConfig):
+        self.name, self.config = name, config
+
+    @cached_property
+    def found(self) -> dict[str, Function]:
+        """The tool by its tag."""
+        return find_tools([self.name], asdict(self.config))
+
+    def __call__(self, query: str):
+        (function,) = self.found.values()
+        return function(query)
+
+    def close(self) -> None:
+        """Free the tool, if it was called."""
+        close_tools(vars(self).get("found", {}))
 
 
 class Told(Tools):

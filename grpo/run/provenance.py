@@ -180,7 +180,7 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
     now = _compared(config, num_replicas)
     changes = differences(before, now)
     frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
-    _refuse_changes("configuration", frozen, config)
+    _refuse_changes(folder, "configuration", frozen, config)
     changes |= differences(manifest.get("program", program()), program())
     return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
 
@@ -193,8 +193,8 @@ def _compared(config: AnyConfig, num_replicas: int) -> Json:
     return keys | {BATCH[0]: f"{prod(sizes)} in all processes{divided}"}
 
 
-def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> list[str]:
-    """Compare the inputs of a run with those of the checkpoint; return notices. UserError (exit 2) if one has changed.
+def check_inputs(folder: Path, before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> list[str]:
+    """Compare the inputs of a run with those of a checkpoint; return notices. UserError (exit 2) if one has changed.
 
     An input that the checkpoint does not know is not compared.
     """
@@ -204,17 +204,17 @@ def check_inputs(before: Mapping[str, str], now: Mapping[str, str], config: AnyC
         notices = [f"the chat template prints something else than before, such as the date: {now[EXAMPLE]!r}"]
         if "dataset" in changes:
             changes["dataset"] += f", perhaps because {notices[0]}"
-    _refuse_changes(", ".join(changes).replace("_", " "), changes, config)
+    _refuse_changes(folder, ", ".join(changes).replace("_", " "), changes, config)
     return notices
 
 
-def _refuse_changes(what: str, changes: Mapping[str, str], config: AnyConfig) -> None:
+def _refuse_changes(folder: Path, what: str, changes: Mapping[str, str], config: AnyConfig) -> None:
     """Raise UserError (exit 2) for changes that `allow_changes` does not name."""
     refused = [name for name in changes if name.partition(" ")[0] not in config.allow_changes]
     names = dict.fromkeys(name.partition(" ")[0] for name in refused)
     if refused:
         raise UserError(
-            f"the run in {config.output_dir} was made with another {what}",
+            f"{folder} was made with another {what}",
             "; ".join(f"{name}: {changes[name]}" for name in refused),
             f"set these back, start anew in another output_dir, or accept them: allow_changes={','.join(names)}",
             CONFIG,

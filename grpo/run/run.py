@@ -248,7 +248,7 @@ class Run:
         notices = check_changes(folder, self.config, self.ranks.replicas.world)
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
-        for notice in notices + check_inputs(counters["inputs"], inputs, self.config):
+        for notice in notices + check_inputs(folder, counters["inputs"], inputs, self.config):
             self.say(f"note: {notice}")
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):

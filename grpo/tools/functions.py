@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
@@ -16,7 +17,7 @@ from grpo.tools.protocol import ToolProtocol
 from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
 from knowledge.world import NOTHING_FOUND
-from rewards.custom import describe_failure, find_object, tag_of
+from rewards.custom import describe_failure, find_object, made, tag_of
 from rewards.own_words import RESULT
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own
@@ -48,17 +49,23 @@ def find_tools(names: Sequence[str], options: Mapping, objects: Mapping[str, Fun
         if tag in found or tag in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", tag):
             why = "two tools have that name" if tag in found else "it is taken, or no name"
             raise UserError(f"the tool {name} cannot have the tag <{tag}>", why, "give it another name", CONFIG)
-        if name == SEARCH:
+        if name in objects:
+            found[tag] = objects[name]
+        elif name == SEARCH:
             from rewards.services import knowledge_base_path  # it imports SQLAlchemy
 
             found[tag] = Search(knowledge_base_path(options))
         else:
-            found[tag] = as_tool(name, objects[name] if name in objects else find_object(name, "tool"))
+            found[tag] = as_tool(name, find_object(name, "tool"))
     return found
 
 
-def as_tool(name: str, function: Function) -> Function:
-    """Return a function if it can be called with one text; UserError (exit 2) says why it cannot."""
+def as_tool(name: str, found: Any) -> Function:
+    """Return a user's object if it can be called with one text; UserError (exit 2) says why it cannot.
+
+    As with rewards, a class stands for the object that it makes without arguments.
+    """
+    function = made("tool", name, found)
     try:
         parameters = inspect.signature(function).parameters.values()
         needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

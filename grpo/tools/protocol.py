@@ -72,8 +72,9 @@ class ToolProtocol:
         room = limit - length - tags - 1  # for a token after the result
         if room < 0:
             return None
-        before = self.encoder.decode(completion.ids[:start])
-        place = len(before) + found.start()
+        # Counted from the end: some tokenizers drop a space from the start of what they decode.
+        text = self.encoder.decode(completion.ids[:length])
+        place = len(text) - len(found.string[found.start() :])
         room = min(room, self.max_tokens)
         return Request(found[1], found[2].strip(), length, place, room)
 

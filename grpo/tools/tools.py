@@ -12,7 +12,7 @@ from grpo.tools.workers import Batch, Function, Workers
 
 
 def unavailable(query: str) -> str:
-    """Be no tool: who calls it gets no further."""
+    """Stand for a tool that is not there: who calls it gets no further."""
     raise LookupError("there are no tools")
 
 

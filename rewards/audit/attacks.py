@@ -123,8 +123,8 @@ def _several(case: Case) -> list[str]:
 
 
 def _cut(case: Case) -> list[str]:
-    honest = case.write(case.truth)
-    return [honest[: honest.rindex(case.truth) + len(case.truth) // 2]]
+    before, _, _ = case.write("\0").partition("\0")
+    return [before + case.truth[: len(case.truth) // 2]]
 
 
 def _look_alikes(case: Case) -> list[str]:

@@ -135,12 +135,12 @@ class Tried:
             merged.append(replace(best, num_rows=len({one.row for one in same})))
         return sorted(merged, key=lambda one: not one.is_paid)
 
-    def learn(self, honest: Mapping[str, Score], elsewhere: float | None) -> Bars | None:
-        """Note what honest texts about a row earn; return None if there is no value to compare with."""
+    def learn(self, honest: Mapping[str, Score], elsewhere: float | None, num_texts: int) -> Bars | None:
+        """Note what honest texts about a row earn; return None if its `num_texts` attacks have no bar."""
         values = {kind: score.value for kind, score in honest.items()}
         if values["right"] is None or values["wrong"] is None:
             score = honest["right" if values["right"] is None else "wrong"]
-            self.untried[score.reason] += 1
+            self.untried[score.reason] += num_texts
             return None
         self.bars.append(Bars(**values, elsewhere=elsewhere))
         return self.bars[-1]

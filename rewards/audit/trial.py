@@ -98,7 +98,7 @@ class Trial:
             tried = self.tried[name]
             of_honest = {kind: of_text[text] for kind, text in honest.items()}
             value = elsewhere[name][0].value if name in elsewhere else None
-            of_row = tried.learn(of_honest, value)
+            of_row = tried.learn(of_honest, value, len(attacks))
             if of_row is None:
                 continue
             bars[name] = of_row
@@ -203,11 +203,12 @@ def _sees_groups(scorer: Scorer) -> bool:
 def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:
     """Grade a group; if a user's function fails, grade each completion by itself, and mark those on which it does.
 
-    UserError if it fails on the first one, which is honest, or if a service does.
+    UserError if it fails on the first one, which is honest, or on none by itself; and if a service fails.
     """
     try:
         return _scores(scorer, group)
-    except UserError:
+    except UserError as error:
+        of_group = error
         if scorer.rewards[0].function is None or len(group.completions) == 1:
             raise
     scores = []
@@ -218,6 +219,8 @@ def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:
             if not scores:
                 raise
             scores.append(Score(None, error.why, details={FAILS: True}))
+    if not any(FAILS in score.details for score in scores):
+        raise of_group  # such as a list of another length
     return scores
 
 

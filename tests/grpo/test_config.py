@@ -572,3 +572,11 @@ def test_a_world_of_real_facts_brings_data_and_no_model(world):
     with pytest.raises(UserError, match="model_name_or_path"):
         load_config(None, keys)
     assert load_config(None, [*keys, "model_name_or_path=x"])[0].toy_world == world
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, SftConfig])
+def test_a_misspelt_tool_is_refused_in_both_stages(kind):
+    """In stage 1 the results that follow its calls would be trained."""
+    keys = ["model_name_or_path=x", "dataset_id_or_path=d", "output_dir=o", "tools=serach"]
+    with pytest.raises(UserError, match="unknown tool serach"):
+        load_config(None, keys, kind)

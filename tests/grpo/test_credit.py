@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from making import build_base, make_completion, make_tokenizer, whole
+from making import build_base, make_completion, make_tokenizer, pieces_tokenizer, whole
 from test_train import adapter, run
 
 from grpo.algorithm import credit
@@ -36,22 +36,8 @@ def bpe(folder, vocab_size=400):
     return make_tokenizer(TEXTS, folder, vocab_size)
 
 
-def words(folder):
-    """Pieces with a mark for the space, and single bytes for what they lack, as Llama's and Mistral's have it."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
-    from transformers import PreTrainedTokenizerFast
-
-    pieces = sorted(
-        {piece for text in TEXTS for word in text.split() if word.isascii() for piece in ("▁" + word, *word)}
-    )
-    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    vocabulary = {piece: i for i, piece in enumerate(["<unk>", "</s>", *bytes_, "▁", *pieces])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+def words(_):
+    return pieces_tokenizer(TEXTS)
 
 
 @pytest.fixture(scope="module", params=[bpe, words], ids=["bpe", "pieces"])

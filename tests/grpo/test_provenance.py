@@ -89,9 +89,9 @@ def test_another_knowledge_base_at_the_same_path_is_noticed(model, tmp_path):
         build(source, path)
         found.append(inputs_in(model, str(path)))
     with pytest.raises(UserError, match="another knowledge base") as error:
-        check_inputs(*found, config)
+        check_inputs(model, *found, config)
     assert error.value.exit_code == 2 and "allow_changes=knowledge_base" in error.value.fix
-    check_inputs(found[0], found[0], config)
+    check_inputs(model, found[0], found[0], config)
 
 
 def other_merges(folder):
@@ -150,12 +150,12 @@ def test_a_chat_template_that_prints_the_date_is_noticed_on_another_day(model, t
     template = folder / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d %b %Y') }}" + template.read_text())
     today = inputs_in(folder)
-    assert check_inputs(today, inputs_in(folder), config) == []
+    assert check_inputs(folder, today, inputs_in(folder), config) == []
     tomorrow = today | {"example_prompt": today["example_prompt"].replace("20", "30", 1)}
-    (notice,) = check_inputs(tomorrow, today, config)
+    (notice,) = check_inputs(folder, tomorrow, today, config)
     assert "such as the date" in notice and f"{date.today():%d %b %Y}" in notice
     with pytest.raises(UserError, match="another dataset") as error:  # in stage 1 that is of rendered prompts
-        check_inputs(tomorrow | {"dataset": "other"}, today, config)
+        check_inputs(folder, tomorrow | {"dataset": "other"}, today, config)
     assert "perhaps because" in error.value.why
 
 

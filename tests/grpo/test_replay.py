@@ -35,9 +35,9 @@ KINDS = {
 }
 
 
-def is_equal(found) -> bool:
-    """Whether all that the run has recorded of the step was made again."""
-    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= 5
+def is_equal(found, fewest: int = 5) -> bool:
+    """Whether all that the run has recorded of the step was made again. fewest: metrics that were compared."""
+    return found.num_same == found.num_recorded == 16 and found.num_equal == found.num_compared >= fewest
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,6 +68,21 @@ def test_tools_say_what_they_said(tmp_path):
     assert callers
     for seen in callers:
         assert {token.place for token in seen.tokens} <= set(seen.completion.drawn)
+
+
+def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):
+    """A tool whose file is gone, and a reward whose file was edited: completions/ holds what they said."""
+    model = write_tool_checkpoint(tmp_path / "tools")
+    monkeypatch.chdir(tmp_path)
+    file, edited = tmp_path / "mine.py", tmp_path / "length.py"
+    file.write_text("def search(query):\n    return 'b'\n")
+    edited.write_text("def length(completions, **columns):\n    return [float(len(text)) for text in completions]\n")
+    keys = {"tools": [f"{file}:search"], "reward_funcs": [f"{edited}:length"], "max_completion_length": 50}
+    run(tmp_path, model, **LOGGED | keys)
+    file.unlink()
+    edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
+    found = replay(tmp_path / "run", 4)
+    assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
 
 
 def test_credit_reads_the_recorded_facts():
@@ -152,6 +167,19 @@ def test_norms_add_up_to_more_than_the_gradient_and_shares_to_all_of_it(tmp_path
     assert sum(seen.norm for seen in found.look.answers) > 1.5 * found.look.norm
     assert sum(seen.share for seen in found.look.answers) == pytest.approx(1, abs=1e-5)
     assert min(token.share for token in tokens) < 0  # it pulls against the others
+
+
+def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
+    """Without a reference there is no KL; and a step without a signal trains nothing."""
+    reward_functions.first_batch_only.calls = 0
+    keys = LOGGED | {"beta": 0.0, "max_steps": 2, "reward_funcs": ["reward_functions:first_batch_only"]}
+    run(tmp_path, chat_checkpoint, **keys)
+    found, silent = (replay(tmp_path / "run", step) for step in (1, 2))
+    lines = [*lines_of(silent)]
+    assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("     token") for line in lines)
+    assert silent.look.norm == 0 and is_equal(silent, 4)
+    assert all(token.kl is None for _, seen in found.shown for token in seen.tokens)
+    assert any(" –" in line and "0.0e+00" not in line for line in lines_of(found) if line.startswith("   1 "))
 
 
 def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
@@ -258,7 +286,8 @@ def test_what_cannot_be_made_again_is_refused(tmp_path, chat_checkpoint):
     for step in (0, 5):
         refused(lambda: replay(folder, step), f"no step {step}", exit_code=2)  # noqa: B023
     refused(lambda: replay(folder, 4, row=999), "row 999", exit_code=2)
-    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), "another configuration", exit_code=2)
+    what = f"{folder / 'checkpoint-2'} was made with another configuration"
+    refused(lambda: replay(folder, 4, overrides=["temperature=0.5"]), what, exit_code=2)
     refused(lambda: replay(tmp_path, 1), "holds no run", exit_code=2)
     (folder / "config.resolved.yaml").write_text("output_dir: x\n")
     refused(lambda: replay(folder, 1), "no run of stage 2", exit_code=2)

@@ -196,12 +196,12 @@ def test_another_value_of_a_variable_is_a_change(tmp_path, monkeypatch):
     config = configured(tmp_path, "system_prompt=${WHO_IT_IS}")
     folder, before = saved_by(config), hidden_values(config)
     assert "first" not in (folder / "config.resolved.yaml").read_text() and before.keys() == {"system_prompt"}
-    check_inputs(before, hidden_values(config), config)
+    check_inputs(folder, before, hidden_values(config), config)
     assert check_changes(folder, configured(tmp_path, "system_prompt=a first assistant"), 1) == []
     monkeypatch.setenv("WHO_IT_IS", "a second one")
     config = configured(tmp_path, "system_prompt=${WHO_IT_IS}")
     with pytest.raises(UserError, match="system_prompt") as error:
-        check_inputs(before, hidden_values(config), config)
+        check_inputs(folder, before, hidden_values(config), config)
     assert error.value.exit_code == 2 and "second" not in str(error.value)
 
 

@@ -77,6 +77,11 @@ def test_without_tools_a_call_declines(capsys, model):
     )
 
 
+def test_without_tools_none_has_to_be_there(capsys, model):
+    Path("mine.py").unlink()
+    assert evaluated(capsys, model, "--without-tools")[0]["not_attempted"] > 0
+
+
 def test_a_chat_shows_calls_and_results(capsys, model, tmp_path):
     """The tools of a run are there in its chat."""
     run = tmp_path / "run"

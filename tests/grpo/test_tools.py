@@ -4,10 +4,11 @@ import asyncio
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
-from making import ALONE, groups_of, hidden_states, load, refused, whole, write_tool_checkpoint
+from making import ALONE, groups_of, hidden_states, load, pieces_tokenizer, refused, whole, write_tool_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
@@ -22,6 +23,7 @@ from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
 from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
 from grpo.tools.tools import Tools
+from rewards.own_words import own_words
 
 LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
 MARKUP = len("<result></result>")  # tokens of the tags, which this tokenizer spells letter by letter
@@ -221,6 +223,22 @@ def test_nothing_is_seen_of_what_was_drawn_after_a_call(checkpoint, encoder, mak
             assert one.end < other.start
 
 
+def test_a_call_is_found_in_a_text_whose_tokenizer_drops_its_first_space():
+    """Llama's decodes " b" alone to "b"; the second call begins after a result, and so within the text."""
+    encoder = ChatEncoder(pieces_tokenizer(["<search> </search> <result> </result> so and a b"]))
+    protocol, completion = ToolProtocol(["search"], encoder, 3, 20), Completion([], [], [], "stop")
+    for text in ("so <search>a</search>", "and <search>b</search>", "<search>a b</search>"):
+        ids = encoder.plain(text)
+        for name, new in ("ids", ids), ("logps", [0.0] * len(ids)), ("cuts", [NO_CUT] * len(ids)):
+            getattr(completion, name).extend(new)
+        request = protocol.find(completion, 500)
+        protocol.answer(completion, request, protocol.block("b a", request.room), "")
+    text = encoder.decode(completion.ids)
+    for call in completion.calls:
+        assert text[slice(*call.span)] == f"<search>{call.query}</search> <result>{call.result}</result>"
+    assert own_words(text, completion.calls).split() == ["so", "and"]
+
+
 # --- hostile texts, slow and broken tools ----------------------------------------------------------------------------
 
 HOSTILE = [
@@ -377,12 +395,32 @@ def with_default(query: str, k: int = 3) -> str: ...
 def bare(query): ...
 
 
+class Shop:
+    def __call__(self, query: str) -> str:
+        return f"no {query}"
+
+
+class Needs(Shop):
+    def __init__(self, path: str): ...
+
+
 @pytest.mark.parametrize(("tool", "why"), [
     (two, "one text between two tags"), (none, "one text"), (number, "a call is a text"), (named, "one text"),
-    (3, "no function"), (dict, "no function"),
+    (3, "no function"), (dict, "no function"), (Path, "no function"), (Needs, "cannot make the tool mine"),
 ])  # fmt: skip
 def test_a_tool_takes_one_text(tool, why):
     refused(lambda: as_tool("mine", tool), why, exit_code=2)
+
+
+def test_a_class_stands_for_the_object_that_it_makes():
+    """Else a call would make one, and give its address to the model."""
+    assert as_tool("mine", Shop)("tea") == "no tea"
+
+
+def test_a_failure_names_the_place_in_the_users_file(encoder, make_tools, tmp_path):
+    (tmp_path / "mine.py").write_text("def search(query):\n    raise RuntimeError('closed')\n")
+    _, call = one_call(encoder, make_tools(find_tools([f"{tmp_path / 'mine.py'}:search"], {})))
+    assert call.failure == f"RuntimeError: closed ({tmp_path / 'mine.py'}:2 in search)"
 
 
 def test_functions_with_one_text_are_taken():

@@ -209,6 +209,19 @@ def test_a_reward_that_fails_on_an_attack_is_found_and_hides_no_other(world):
     assert "IndexError" in found.findings[0].remedy and found.findings[0].is_paid
 
 
+def test_a_reward_that_fails_on_groups_alone_is_not_tried_one_by_one(world):
+    """One value is right for one completion, and wrong for a group; a run asks for groups."""
+    found = audited(*world("def short(completions, **columns):\n    return [1.0]\n", ":short"))
+    ((reason, count),) = found.tried[0].untried.items()
+    assert f"must return a list of {count} numbers or None: it returned [1.0]" in reason and not found.findings
+
+
+def test_all_texts_are_counted_that_have_nothing_to_stay_below(world):
+    code = "def nan(completions, **columns):\n    return [float('nan')] * len(completions)\n"
+    (tried,) = audited(*world(code, ":nan")).tried
+    assert sum(tried.untried.values()) > 80 and not tried.num_tried
+
+
 def test_a_reward_that_cannot_be_asked_is_not_tried_and_the_reason_is_told(world, capsys):
     assert main(world("def broken(completions, **columns):\n    return 1 / 0\n", ":broken", "exact")) == 0
     assert "ZeroDivisionError" in capsys.readouterr().out
@@ -284,6 +297,13 @@ def test_a_form_of_ones_own(world):
     settings = [*world(code, ":so")[:2], "system_prompt=Say it."]
     assert "a wrong answer" in found_in(audited(*settings))  # it pays neither
     assert audited(*settings, form="So: {answer}").findings == []
+
+
+@pytest.mark.parametrize("truth", ["1", "e", "answer"])
+def test_an_answer_is_cut_though_what_follows_it_holds_the_same(truth):
+    case = Case("<answer>{answer}</answer><confidence>{confidence}</confidence>", "q", truth, "2", "3")
+    (text,) = next(attack for attack in ATTACKS if attack.name == "cut off").write(case)
+    assert text == "<answer>" + truth[: len(truth) // 2]
 
 
 def test_several_answers_stand_where_one_does():
