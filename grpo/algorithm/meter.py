@@ -25,7 +25,8 @@ class TokenMeter:
     loss: float = 0.0
     num_first: float = 0.0  # tokens of the first iteration
     first_diff: float = 0.0  # of them: how far the log-probs of sampler and trainer are apart
-    largest_diff: float = 0.0  # of them; no sum, but the maximum
+    num_kl: float = 0.0  # tokens with a log-prob of the reference
+    largest_diff: float = 0.0  # of the first iteration; no sum, but the maximum
 
     def add(
         self,
@@ -44,6 +45,8 @@ class TokenMeter:
         of_pass = TokenMeter(kl, entropy, low, high, num_tokens, loss_of_batch)
         if batch.old_logp_C is None:
             of_pass.num_first, of_pass.first_diff, of_pass.largest_diff = num_tokens, diff, largest_diff
+        if batch.ref_logp_C is not None:
+            of_pass.num_kl = num_tokens
         self.include(of_pass)
 
     def include(self, other: "TokenMeter") -> None:
@@ -59,7 +62,7 @@ class TokenMeter:
     def result(self, ranks: Peers) -> dict[str, float]:
         """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations.
 
-        A step without scored tokens has the loss 0, and no means.
+        A step without scored tokens has the loss 0, and no means; one without a reference has no `kl`.
         """
         total = TokenMeter(*ranks.sum(list(self.sums().values())))
         total.largest_diff = ranks.max(self.largest_diff)
@@ -67,8 +70,8 @@ class TokenMeter:
             return {"loss": 0.0}
         clipped_low = total.clipped_low / total.num_tokens
         clipped_high = total.clipped_high / total.num_tokens
-        return {
-            "kl": total.kl / total.num_tokens,
+        kl = {"kl": total.kl / total.num_kl} if total.num_kl else {}
+        return kl | {
             "entropy": total.entropy / total.num_tokens,
             "clip_ratio/low_mean": clipped_low,
             "clip_ratio/high_mean": clipped_high,

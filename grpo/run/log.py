@@ -143,12 +143,11 @@ class Log:
 
 
 def describe(metrics: Metrics, columns: int | None = None) -> str:
-    """Return the metrics that matter, the most important ones first. Without a reference, kl is left out.
+    """Return the metrics that matter, the most important ones first.
 
     columns: show only as many of them as fit, each completely.
     """
     hidden = {"loss"} if "reward" in metrics else set()
-    hidden |= set() if metrics.get("time/reference") else {"kl"}
     shown = metrics.keys() - hidden
     texts = [text.format(metrics[name]) for name, text in TEXTS.items() if name in shown]
     while texts and columns is not None and len(SEPARATOR.join(texts)) > columns:

@@ -15,9 +15,10 @@ from grpo.run.diagnosis.glossary import check_names
 from grpo.run.metrics import Clock, completion_metrics
 
 
-def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high):
+def add(meter, iteration, loss, weight, logp, sampler, kl, entropy, low, high, has_ref=True):
     """One micro-batch; the arguments are numbers per token."""
-    batch = loss_batch(weight, [1.0] * len(weight), old=logp if iteration else None, sampler=sampler)
+    ref = logp if has_ref else None
+    batch = loss_batch(weight, [1.0] * len(weight), old=logp if iteration else None, ref=ref, sampler=sampler)
     stats = {"kl": torch.tensor(kl), "clipped_low": torch.tensor(low), "clipped_high": torch.tensor(high)}
     loss, logp_C = torch.tensor(loss, requires_grad=True), torch.tensor(logp, requires_grad=True)
     meter.add(batch, loss, logp_C, torch.tensor(entropy), stats)
@@ -61,6 +62,12 @@ def test_token_means_over_two_micro_batches_and_two_iterations():
     meter = TokenMeter()
     two_iterations(meter, meter)
     assert meter.result(ALONE) == pytest.approx(BY_HAND, rel=1e-6)
+
+
+def test_without_a_reference_no_kl_is_measured():
+    meter = TokenMeter()
+    add(meter, 0, 0.5, [0.1], [-3.0], [-2.7], [0.0], [3.0], [0], [0], has_ref=False)
+    assert meter.result(ALONE).keys() == BY_HAND.keys() - {"kl"}
 
 
 @pytest.mark.parametrize("rank", [0, 1])

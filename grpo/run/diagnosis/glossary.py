@@ -35,7 +35,7 @@ GLOSSARY = {
     "of those that needed a service or the knowledge base, the share that got no answer",
     "log/<text>": "what a user's function has given to `log_metric` under this name, mean of the step's calls",
     "rewards/<name>/time": "seconds of all calls of a user's function; they overlap each other and the sampling",
-    "kl": "mean k3 estimate (Eq. 6) per scored token, nats",
+    "kl": "mean k3 estimate (Eq. 6) per scored token, nats; absent with beta: 0, which has no reference",
     "entropy": "mean entropy per scored token of the distribution sampled from, nats",
     "clip_ratio/low_mean": "share of scored tokens whose ratio is below 1 - epsilon with a negative advantage",
     "clip_ratio/high_mean": "share of scored tokens whose ratio is above 1 + epsilon_high with a positive advantage",
