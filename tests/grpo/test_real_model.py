@@ -172,11 +172,15 @@ def test_a_step_of_the_real_model_is_made_again_bit_for_bit(tmp_path, cache):
     """Sums, sampled and trained; the second step from the checkpoint of the first."""
     rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(4, 8) for b in range(2, 6)]
     keys = [f"model_name_or_path={NAME}", f"dataset_id_or_path={write_rows(tmp_path / 'sums.jsonl', rows)}"]
-    keys += ["reward_funcs=exact", "questions_per_step=2", "num_generations=4", "max_completion_length=12", "lora_r=4"]
+    rewards = tmp_path / "mine.py"
+    rewards.write_text("def brevity(completions, **columns):\n    return [-len(text) / 100 for text in completions]\n")
+    keys += [f"reward_funcs={rewards}:brevity", "questions_per_step=2", "num_generations=4", "lora_r=4"]
+    keys += ["max_completion_length=12", "mask_truncated_completions=false"]
     keys += ["max_steps=2", "save_steps=1", "logging_steps=1", "beta=0.01", "learning_rate=1e-3", "report_to=none"]
     keys += ["system_prompt=Say the number alone.", f"output_dir={tmp_path / 'run'}", "temperature=1.5"]
     train(load_config(None, keys)[0])
     found = replay(tmp_path / "run", 2)
     assert found.start == 1 and found.num_same == found.num_recorded == 8 and not found.notes
     assert found.num_equal == found.num_compared >= 6
-    assert found.look.error < 1e-6 and sum(len(seen.tokens) for _, seen in found.shown) > 4
+    assert found.look.norm > 0.01  # not the KL's alone, whose noise is that of a small difference
+    assert found.look.error < 3e-6 and sum(len(seen.tokens) for _, seen in found.shown) > 4
