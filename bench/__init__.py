@@ -11,6 +11,7 @@ Each file answers one question:
     real_model     Does a real model learn where its knowledge ends?
     searching      Does it learn to search for what it does not know?
     reasoning      What does KnowRL's reward do to a real model's reasoning, fact by fact?
+    rejection      Does fine-tuning on the supported sentences do as well?
     curves         Does it learn as with TRL?
     scale          What would a step cost on 1, 8 and 64 GPUs? Counted, not measured.
 
