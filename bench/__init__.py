@@ -12,6 +12,7 @@ Each file answers one question:
     searching      Does it learn to search for what it does not know?
     reasoning      What does KnowRL's reward do to a real model's reasoning, fact by fact?
     rejection      Does fine-tuning on the supported sentences do as well?
+    services       Do rewards by rules agree with those by models, and how long does a step wait for a model?
     curves         Does it learn as with TRL?
     scale          What would a step cost on 1, 8 and 64 GPUs? Counted, not measured.
 
@@ -26,6 +27,7 @@ Read first what they share:
     ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
     asking         how a model goes on after a start, and how probable an ending is
+    chat_model     a chat endpoint on this machine that knows the truth, with a service's forms and troubles
     measures       measures with intervals, AUROC, and the risk at a coverage
     declining      ask a model which facts it declines
 

@@ -34,9 +34,9 @@ REWARDS = {"format": (), "correctness": ("correctness",), "factuality": ("factua
 REWARDS["knowrl"] = ("correctness", "factuality")
 SERVICES = ("judge", "decomposer")
 MODEL, KEY = "gpt-4o-mini", "BENCH_CHAT_MODEL_KEY"  # the variable of a key, which no other service has
-REFUSED, CUT = "refused, unscored", "cut off, unscored"
+REFUSED, CUT_OFF = "refused, unscored", "cut off, unscored"
 LOST, MORE, OTHERWISE = "facts lost", "facts that rules do not read", "read otherwise"
-CAUSES = (REFUSED, CUT, LOST, MORE, OTHERWISE)
+CAUSES = (REFUSED, CUT_OFF, LOST, MORE, OTHERWISE)
 FIRST = {"toy_world": None, "toy_dir": None, "cold_start": None, "eval_dataset_id_or_path": None}  # what is there
 
 
@@ -88,7 +88,7 @@ def facts_of(row: Row, reward: str) -> set[str]:
 def cause(reward: str, by_rules: Row, by_model: Row) -> str:
     """Say why an answer is not read by both, or is read otherwise; "" if it is read alike."""
     if by_model["rewards"][reward] is None:
-        return REFUSED if SORRY in by_model["reasons"][reward] else CUT
+        return REFUSED if SORRY in by_model["reasons"][reward] else CUT_OFF
     ours, theirs = facts_of(by_rules, reward), facts_of(by_model, reward)
     if ours != theirs:
         return LOST if theirs < ours else MORE
