@@ -47,11 +47,12 @@ def parse(completion: str) -> Parsed:
 
 
 def thoughts(completion: str) -> tuple[str, int]:
-    """Return the body of the first think block, stripped, and where it starts; all of the completion if it has none."""
+    """Return the body of the first think block, stripped, and where it starts.
+
+    A block that is not closed goes to the end of the completion, one that is not opened starts with it.
+    """
     start = completion.find("<think>") + len("<think>") if "<think>" in completion else 0
-    body, is_closed, _ = completion[start:].partition("</think>")
-    if not is_closed:
-        return completion, 0
+    body, _, _ = completion[start:].partition("</think>")
     return body.strip(), start + len(body) - len(body.lstrip())
 
 

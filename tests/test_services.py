@@ -23,7 +23,7 @@ CHAD = Fact("capital", "Chad", ("N'Djamena",))
 ARTICLE = "The capital of Chad is N'Djamena. The continent of Chad is Africa. A language of Chad is French."
 TRUE, FALSE = "The continent of Chad is Africa.", "The capital of Chad is Lima."
 ANSWERS = {
-    "right": f"<think>{TRUE} {FALSE}</think><answer>N'Djamena</answer>",
+    "right": f"<think>{TRUE} {FALSE} It is hot. A language of Chad is French.</think><answer>N'Djamena</answer>",
     "right to a reader": f"<think>{FALSE}</think><answer>N'Djamena city</answer>",
     "no space": f"<think>{TRUE} A language of Chad isFrench.</think><answer>Lima</answer>",
     "not closed": f"<think>{TRUE} {FALSE} A language",

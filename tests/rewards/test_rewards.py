@@ -90,6 +90,11 @@ def test_parse_finds_blocks_even_in_a_bad_format():
     assert format.parse("nothing").answer is None
 
 
+def test_thoughts_that_were_cut_off_begin_after_their_tag():
+    assert format.thoughts("<think> It is D. It") == ("It is D. It", 8)
+    assert format.thoughts(" It is D.</think>") == ("It is D.", 1) == format.thoughts(" It is D. ")
+
+
 CONFIDENCES = {
     0.8: cells("<answer>x</answer><confidence>0.8</confidence> ¦ <confidence> 80 % </confidence>"),
     0.25: ["<confidence>.25</confidence>"],
