@@ -138,7 +138,7 @@ class ChatModel(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.seed, self.delay_s, self.troubles, self.lasting = seed, delay_s, troubles, lasting
         self.counts: Counter[str] = Counter()
-        self.tries: Counter[tuple[str, int]] = Counter()
+        self.tries: Counter[str] = Counter()  # by what is asked
         self.lock = Lock()
 
     def __enter__(self) -> "ChatModel":
@@ -163,9 +163,9 @@ class ChatModel(ThreadingHTTPServer):
         asked = messages[1]["content"]
         form, trouble, times = self.drawn(asked)
         with self.lock:
-            self.tries[asked, len(messages)] += 1
-            # a refusal ends a request, the other troubles are followed by the same one
-            tries = len(messages) // 2 if trouble == REFUSES else self.tries[asked, len(messages)]
+            self.tries[asked] += 1
+            # after a refusal the conversation goes on, after other troubles the same is asked
+            tries = len(messages) // 2 if trouble == REFUSES else self.tries[asked]
             trouble = trouble if tries <= times else NONE
             self.counts[trouble] += 1
         if trouble == BUSY:

@@ -26,6 +26,7 @@ from grpo import train
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.data.files import read_records
+from rewards.api.reply import CUT
 from rewards.registry import build_rewards
 from rewards.score import score_rows
 from rewards.scorer import Scorer
@@ -34,9 +35,10 @@ REWARDS = {"format": (), "correctness": ("correctness",), "factuality": ("factua
 REWARDS["knowrl"] = ("correctness", "factuality")
 SERVICES = ("judge", "decomposer")
 MODEL, KEY = "gpt-4o-mini", "BENCH_CHAT_MODEL_KEY"  # the variable of a key, which no other service has
-REFUSED, CUT_OFF = "refused, unscored", "cut off, unscored"
+REFUSED, CUT_OFF, SILENT = "refused, unscored", "cut off, unscored", "not answered"
 LOST, MORE, OTHERWISE = "facts lost", "facts that rules do not read", "read otherwise"
-CAUSES = (REFUSED, CUT_OFF, LOST, MORE, OTHERWISE)
+CAUSES = (REFUSED, CUT_OFF, SILENT, LOST, MORE, OTHERWISE)
+REASONS = {SORRY: REFUSED, CUT: CUT_OFF}  # of an answer that is unscored
 FIRST = {"toy_world": None, "toy_dir": None, "cold_start": None, "eval_dataset_id_or_path": None}  # what is there
 
 
@@ -56,7 +58,7 @@ def answers_of(run: Path) -> list[Row]:
 def asking(model: ChatModel) -> list[str]:
     """Return the keys of a configuration whose services are a stub."""
     os.environ[KEY] = "none"
-    keys = []
+    keys = ["api_deadline_s=600"]  # on a busy machine, too
     for name in SERVICES:
         keys += [f"{name}=api", f"{name}_base_url={model.url}", f"{name}_model={MODEL}", f"{name}_api_key_env={KEY}"]
     return keys
@@ -88,7 +90,7 @@ def facts_of(row: Row, reward: str) -> set[str]:
 def cause(reward: str, by_rules: Row, by_model: Row) -> str:
     """Say why an answer is not read by both, or is read otherwise; "" if it is read alike."""
     if by_model["rewards"][reward] is None:
-        return REFUSED if SORRY in by_model["reasons"][reward] else CUT_OFF
+        return next((why for said, why in REASONS.items() if said in by_model["reasons"][reward]), SILENT)
     ours, theirs = facts_of(by_rules, reward), facts_of(by_model, reward)
     if ours != theirs:
         return LOST if theirs < ours else MORE

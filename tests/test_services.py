@@ -8,7 +8,20 @@ from making import build_base, read_lines, write_rows
 
 from bench import chat_model
 from bench.chat_model import BUSY, CUT, LISTS, REFUSES, ChatModel, grade, lines, stated
-from bench.services import CUT_OFF, LOST, MORE, OTHERWISE, REFUSED, answers_of, asking, compare, graded, main, table
+from bench.services import (
+    CAUSES,
+    CUT_OFF,
+    LOST,
+    MORE,
+    OTHERWISE,
+    REFUSED,
+    answers_of,
+    asking,
+    compare,
+    graded,
+    main,
+    table,
+)
 from grpo.config.load import load_config
 from knowledge.almanac import Fact
 from knowledge.facts.replies import parse_reply
@@ -137,14 +150,13 @@ def test_it_says_what_is_stated_once_and_compares_words():
 
 def test_rules_and_models_are_compared_by_what_both_can_read(run):
     found, counts, model = told(run, troubles={})
-    assert found["format"] == dict.fromkeys(("answers", "equal", "readable", "read_alike"), 5) | dict.fromkeys(
-        (REFUSED, CUT_OFF, LOST, MORE, OTHERWISE), 0
-    )
+    all_of_them = dict.fromkeys(("answers", "equal", "readable", "read_alike"), 5)
+    assert found["format"] == all_of_them | dict.fromkeys(CAUSES, 0)
     correctness, factuality = found["correctness"], found["factuality"]
     assert (correctness["equal"], correctness["readable"], correctness[OTHERWISE]) == (4, 5, 1)
     assert (factuality["equal"], factuality["readable"], factuality[MORE]) == (4, 4, 1)
     assert counts["calls"] == model.counts[""] == model.counts.total()
-    assert "| factuality | 5 | 80.0% | 100.0% | 0 | 0 | 0 | 1 | 0 |" in table(found)
+    assert "| factuality | 5 | 80.0% | 100.0% | 0 | 0 | 0 | 0 | 1 | 0 |" in table(found)
 
 
 def test_what_a_service_did_not_answer_is_told_apart(run):
