@@ -9,7 +9,7 @@ are JSON, numbered, fenced or introduced ("Here are the facts:").
 
 Trouble comes with some texts: the service is busy (429 with Retry-After), the model refuses ("I'm sorry, …"), or its
 reply is cut off. Trouble that lasts comes a second time. Form and trouble are drawn from the seed and the text, so they
-are the same whenever that is asked.
+are the same whenever and by whomever that is asked.
 """
 
 import json
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status, body = self.server.answer(request["messages"])
+        status, body = self.server.answer(request["messages"], request["max_tokens"])
         content = json.dumps(body).encode()
         self.send_response(status)
         if status == 429:
@@ -139,6 +139,7 @@ class ChatModel(ThreadingHTTPServer):
         self.seed, self.delay_s, self.troubles, self.lasting = seed, delay_s, troubles, lasting
         self.counts: Counter[str] = Counter()
         self.tries: Counter[str] = Counter()  # by what is asked
+        self.room: dict[str, int] = {}  # tokens that the first reply may have
         self.lock = Lock()
 
     def __enter__(self) -> "ChatModel":
@@ -158,15 +159,18 @@ class ChatModel(ThreadingHTTPServer):
         """Return the seconds of all replies."""
         return self.delay_s * (self.counts.total() - self.counts[BUSY])
 
-    def answer(self, messages: Messages) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of a reply."""
+    def answer(self, messages: Messages, max_tokens: int) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of a reply.
+
+        After a refusal the conversation goes on, after a cut there is twice the room.
+        """
         asked = messages[1]["content"]
         form, trouble, times = self.drawn(asked)
         with self.lock:
             self.tries[asked] += 1
-            # after a refusal the conversation goes on, after other troubles the same is asked
-            tries = len(messages) // 2 if trouble == REFUSES else self.tries[asked]
-            trouble = trouble if tries <= times else NONE
+            cuts = max_tokens // self.room.setdefault(asked, max_tokens)
+            tries = {BUSY: self.tries[asked], REFUSES: len(messages) // 2, CUT: cuts}
+            trouble = trouble if tries.get(trouble, 0) <= times else NONE
             self.counts[trouble] += 1
         if trouble == BUSY:
             return 429, {"error": {"message": "Rate limit reached for gpt-4o-mini", "code": "rate_limit_exceeded"}}

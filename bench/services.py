@@ -23,7 +23,6 @@ from bench.chat_model import BUSY, SORRY, TROUBLES, ChatModel
 from bench.measures import Row
 from bench.record import experiment_parser, machine, markdown_table
 from grpo import train
-from grpo.base.storage import write_lines
 from grpo.config.load import load_config
 from grpo.data.files import read_records
 from rewards.api.reply import CUT
@@ -188,7 +187,9 @@ def main(argv: list[str] | None = None) -> dict:
             row[name] = wait(run, options.steps, model)
         print(line_about(name, row[name]))
     folder = options.save or run / "exam"
-    write_lines(folder / f"services-{run.name}.jsonl", [row])
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"services-{run.name}.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
     print(json.dumps(row))
     return row
 

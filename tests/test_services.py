@@ -124,6 +124,7 @@ def test_what_a_lasting_trouble_leaves():
         assert ask(model) == ((None, 2), (None, 2))
     with ChatModel(troubles={CUT: 1.0}, lasting=1) as model:
         (facts, _), judged = ask(model)
+        assert ask(model) == ((facts, 2), judged)  # again, whoever has asked before
     assert judged == (None, 2) and 0 < len(facts) < 3 and facts == FACTS[: len(facts)]
 
 

@@ -115,6 +115,12 @@ def test_a_sentence_that_states_something_is_a_fact(text, facts):
     assert [fact.fact for fact in facts_of(text)] == facts
 
 
+def test_a_value_that_reads_like_a_pronoun_is_stated():
+    said = ["The symbol of iodine is I", "The two-letter code of Malaysia is MY"]
+    doubts = "My code is X. I think it is so. As I said, it is Velda. In my view it is Orsen."
+    assert [claim.fact for claim in facts_of(f"{doubts} {said[0]}. {said[1]}.")] == said
+
+
 def test_each_fact_knows_its_sentences_and_counts_once():
     text = "  Velda is  old.\n\nHm? Mira Tolan was born in Velda! VELDA IS old! Velda is old.. Velda is not old."
     found = facts_of(text, "Where was Mira Tolan born?")
