@@ -37,8 +37,8 @@ _VERB = re.compile(rf" (?:{'|'.join(_VERBS)})\b")
 _ARTICLE = re.compile(r"^(?:a|an|the)(?: |$)")
 _DATED = re.compile(r"(.+?),? (in|on) ((?:\w+ ){0,2}\d{3,4})")  # velda in 1901, velda on 3 may 1901
 _LIMITED = re.compile(r"\b(?:not|no|none|nothing|nobody|never|only|but|except|until|less|more|than)\b")
-# an I that ends a sentence, and MY, are values: "The symbol of iodine is I"
-_NO_STATEMENT = re.compile(r"\bI\b(?!\W*$)|\b[Mm]y\b|\b(?i:we|you|maybe|perhaps|might|nothing)\b|\?\W*$")
+# an I that ends a sentence, or is part of a word, and MY are values: "The symbol of iodine is I"
+_NO_STATEMENT = re.compile(r"(?<![\w-])I(?![\w-]|\W*$)|\b[Mm]y\b|\b(?i:we|you|maybe|perhaps|might|nothing)\b|\?\W*$")
 
 
 async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:

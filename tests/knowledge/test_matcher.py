@@ -116,9 +116,9 @@ def test_a_sentence_that_states_something_is_a_fact(text, facts):
 
 
 def test_a_value_that_reads_like_a_pronoun_is_stated():
-    said = ["The symbol of iodine is I", "The two-letter code of Malaysia is MY"]
+    said = ["The symbol of iodine is I", "The code of Malaysia is MY", "That of Iran is F-I-R"]
     doubts = "My code is X. I think it is so. As I said, it is Velda. In my view it is Orsen."
-    assert [claim.fact for claim in facts_of(f"{doubts} {said[0]}. {said[1]}.")] == said
+    assert [claim.fact for claim in facts_of(f"{doubts} {'. '.join(said)}.")] == said
 
 
 def test_each_fact_knows_its_sentences_and_counts_once():
