@@ -111,7 +111,7 @@ def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
         (f"</think><answer>{SUPPORTED}</answer>", ""),
         (f"{UNKNOWN}</think><answer>{SUPPORTED}</answer>", UNKNOWN.strip()),
         (f"<answer>{SUPPORTED}</answer>", None),  # no block: the whole completion is judged
-        (f"<think>{SUPPORTED}<answer>Quent</answer>", None),
+        (f"<think>{SUPPORTED}<answer>Quent</answer>", f"{SUPPORTED}<answer>Quent</answer>"),  # not closed: to the end
     ],
 )
 def test_facts_are_taken_from_the_think_block_and_from_all_only_without_one(base, completion, think):
