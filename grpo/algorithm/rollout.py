@@ -38,8 +38,8 @@ class Sampled:
 class Rollout:
     """Sample the groups of each step, and have them graded.
 
-    prompts: of the data. decode: tokens to text. total_steps: of the run, for the rewards of users. phase: surrounds
-    "time/generate" and "time/reward".
+    prompts: of the data. decode: tokens to text. total_steps: of the run, for the rewards of users. position: how many
+    prompts are taken already. phase: surrounds "time/generate" and "time/reward".
     """
 
     def __init__(
@@ -51,11 +51,12 @@ class Rollout:
         scorer: Scorer,
         ranks: Ranks,
         total_steps: int = 0,
+        position: int = 0,
         phase: Phase = untimed,
     ):
         self.config, self.prompts, self.sampler, self.decode, self.scorer = config, prompts, sampler, decode, scorer
         self.ranks, self.replicas, self.total_steps, self.phase = ranks, ranks.replicas, total_steps, phase
-        self.order = Order(len(prompts), config.seed, config.shuffle_dataset)
+        self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )

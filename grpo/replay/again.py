@@ -6,8 +6,9 @@ It begins at the newest checkpoint before the step, or where the run began, and 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Completion, Group, Score
@@ -24,6 +25,7 @@ from grpo.replay.told import Later, Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
 from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
 from grpo.run.run import SilentRun
+from grpo.tools.functions import build_tools
 from grpo.train import GrpoTrainer
 from rewards.calls import TrainerState
 from rewards.custom import short_name
@@ -155,14 +157,15 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     with ExitStack() as ending:
         ending.callback(run.bring_back)
         ending.callback(scorer.close)
-        trainer = GrpoTrainer(config, run, scorer, data)
+
+        def make_tools(*given: Any) -> Told | None:
+            tools = build_tools(*given)
+            return Told(tools, lambda: answers(trainer.step + 1)) if tools else None
+
+        trainer = GrpoTrainer(config, run, scorer, data, partial(Observer, number=step, row=row), make_tools)
         if trainer.tools:
-            trainer.sampler.tools = told = Told(trainer.tools, lambda: answers(trainer.step + 1))
-            ending.callback(told.close)
-        trainer.learner = Observer(trainer.equipment(), trainer.rollout, trainer.reference, step, row)
-        if folder is None:
-            _take_budget(trainer, record.path)
-        else:
+            ending.callback(trainer.tools.close)
+        if folder:
             trainer.restore()
         start = trainer.step
         while trainer.step < step:
@@ -189,21 +192,18 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
     manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
     manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1
+    tokens = config.max_tokens_per_micro_batch
+    counters = [one / COUNTERS_FILE for one in saved if not problem_with(one)]
+    if counters and not (tokens or folder):  # the last bits of sums depend on it; what resumes knows it by itself
+        tokens = read_json(counters[-1])["micro_batch_tokens"]
     return replace(
         config,
+        max_tokens_per_micro_batch=tokens,
         allow_changes=(*config.allow_changes, *ANSWERED),
         resume_from_checkpoint=str(folder) if folder else False,
         gradient_accumulation_steps=config.gradient_accumulation_steps * world // replicas_of(config),
         tensor_parallel_size=1,
     )
-
-
-def _take_budget(trainer: GrpoTrainer, path: Path) -> None:
-    """Let micro-batches be as large as in the run, whatever memory is free now: the last bits of sums depend on it."""
-    saved = [one / COUNTERS_FILE for one in checkpoints(path) if not problem_with(one)]
-    if saved and not trainer.config.max_tokens_per_micro_batch:
-        limit = trainer.learner.memory
-        limit.budget = replace(limit.budget, tokens=read_json(saved[-1])["micro_batch_tokens"])
 
 
 def _compared(

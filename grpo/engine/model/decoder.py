@@ -7,6 +7,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -192,6 +193,15 @@ class Decoder(nn.Module):
         for block in self.blocks:
             x = block.recomputed(x, this_pass) if recompute == "all" else block(x, this_pass)
         return self.norm(x)
+
+    @contextmanager
+    def keeping_activations(self) -> Iterator[None]:
+        """Recompute nothing for passes inside: for small ones with many backward passes each."""
+        usual, self.recompute = self.recompute, "none"
+        try:
+            yield
+        finally:
+            self.recompute = usual
 
     def head(self) -> Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
