@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
+from grpo.base.text import MAX_CHARACTER_BYTES
 from rewards.own_words import own_words
 
-MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -99,7 +99,7 @@ class TokenPlaces:
         complete characters into that U+FFFD. Then the text of fewer tokens shows more complete characters.
         """
         complete = 0
-        for end in range(place, max(place - MAX_BYTES, -1), -1):
+        for end in range(place, max(place - MAX_CHARACTER_BYTES, -1), -1):
             text = certain = self.decode(self.completion.ids[:end])
             while not self.completion.text.startswith(certain):
                 certain = certain[:-1]

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.algorithm.schema import Call, Completion
+from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
 
 OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"
 CHARS_PER_TOKEN = 32  # of a result; what goes beyond is not read
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
-MAX_BYTES = 4  # of a character
 _BRACKETS = str.maketrans("<>", "‹›")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a token of tokenizers that spell unknown characters by their bytes
 
@@ -86,7 +86,7 @@ class ToolProtocol:
         """Return the tokens of a result within its tags."""
         spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
         body = [token for token in spelled if token not in self.brackets][:room]
-        for _ in range(MAX_BYTES):
+        for _ in range(MAX_CHARACTER_BYTES):
             if body and self.encoder.decode(body).endswith(INCOMPLETE):
                 body.pop()
         return [*self.open_ids, *body, *self.close_ids]
