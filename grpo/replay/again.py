@@ -80,7 +80,8 @@ class Remembered(Scorer):
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        nothing = [None] * len(group.completions)
+        futures = self.under_way.setdefault(group, nothing)
         futures[index] = {}
         if None in futures:
             return
@@ -130,7 +131,8 @@ def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
     is_paid = any(answer.reward is not None for answer in answers)
     scores: list[dict[str, Score]] = [{} for _ in answers]
     for name in answers[0].grades:
-        applies = not is_paid or any(answer.grades[name][0] is not None for answer in answers)
+        values = [answer.grades[name][0] for answer in answers]
+        applies = not is_paid or any(value is not None for value in values)
         for answer, of_answer in zip(answers, scores, strict=True):
             value, reason = answer.grades[name]
             facts = answer.facts.get(name, [])
@@ -146,7 +148,8 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     ANSWERED.
     """
     record = read_record(path)
-    earlier = (one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one))
+    saved = checkpoints(record.path)
+    earlier = (one for one in saved if step_of(one) < step and not problem_with(one))
     folder = next(earlier, None)
     config = _config_of(record, step, folder, overrides)
     run = SilentRun(config)
@@ -162,7 +165,8 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
             tools = build_tools(*given)
             return Told(tools, lambda: answers(trainer.step + 1)) if tools else None
 
-        trainer = GrpoTrainer(config, run, scorer, data, partial(Observer, number=step, row=row), make_tools)
+        make_learner = partial(Observer, number=step, row=row)
+        trainer = GrpoTrainer(config, run, scorer, data, make_learner, make_tools)
         if trainer.tools:
             ending.callback(trainer.tools.close)
         if folder:
@@ -182,8 +186,8 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
         raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
     saved = checkpoints(record.path)
-    made = [metrics["step"] for metrics in record.steps] + [step_of(one) for one in saved]
-    last = max(made, default=0)
+    logged = [metrics["step"] for metrics in record.steps]
+    last = max([*logged, *map(step_of, saved)], default=0)
     if not 1 <= step <= last:
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
@@ -213,7 +217,8 @@ def _compared(
     look, groups = trainer.learner.look, trainer.learned.generated
     if look is None:  # of several updates, none was made
         raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
-    notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
+    told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
+    notes = [text.removeprefix("note: ") for text in told]
     recorded = record.answers(step)
     same, differences = 0, []
     for answer, group, place in _pairs(recorded, groups):
@@ -221,7 +226,8 @@ def _compared(
         same += not found
         differences += found
     notes += differences[:MAX_NOTES]
-    was = next((line for line in record.steps if line["step"] == step), {})
+    logged = (line for line in record.steps if line["step"] == step)
+    was = next(logged, {})
     exact = [name for name in MEASURED if not (trainer.tools and name.startswith(SAMPLER))]
     compared = [name for name in exact if name in was and name in metrics]
     unequal = [name for name in compared if was[name] != metrics[name]]
@@ -231,8 +237,18 @@ def _compared(
         for place, seen in enumerate(look.answers)
         if seen.group.prompt.row == look.row
     }
-    counts = len(recorded), same, len(compared) - len(unequal), len(compared)
-    return Replay(str(record.path), step, start, look, *counts, notes, pieces)
+    return Replay(
+        run=str(record.path),
+        step=step,
+        start=start,
+        look=look,
+        num_recorded=len(recorded),
+        num_same=same,
+        num_equal=len(compared) - len(unequal),
+        num_compared=len(compared),
+        notes=notes,
+        pieces=pieces,
+    )
 
 
 def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tuple[Answer, Group, int]]:
@@ -240,7 +256,8 @@ def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tupl
     waiting = list(recorded)
     for group in groups:
         for place in range(len(group.completions)):
-            answer = next((one for one in waiting if one.row == group.prompt.row), None)
+            of_row = (answer for answer in waiting if answer.row == group.prompt.row)
+            answer = next(of_row, None)
             if answer is not None:
                 waiting.remove(answer)
                 yield answer, group, place
@@ -258,7 +275,9 @@ def _difference(answer: Answer, group: Group, place: int, trainer: GrpoTrainer) 
     pairs = zip(answer.ids, completion.ids, strict=False)
     unequal = (number for number, (old, new) in enumerate(pairs) if old != new)
     same = next(unequal, len(completion.ids))
-    old, new = (trainer.policy.decode(ids[same : same + 8]) for ids in (answer.ids, completion.ids))
+    shown = slice(same, same + 8)
+    old = trainer.policy.decode(answer.ids[shown])
+    new = trainer.policy.decode(completion.ids[shown])
     yield f"{where}: from token {same + 1} on it was {old!r}, and is now {new!r}"
 
 
@@ -266,6 +285,7 @@ def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:
     """Yield the text of each token; of one that ends no character, and of a special one, its name."""
     places = TokenPlaces(completion, policy.decode)
     for place, token in enumerate(completion.ids):
-        start, end = places.start(place), places.start(place + 1)
+        start = places.start(place)
+        end = places.start(place + 1)
         text = completion.text[start:end]
         yield text or str(policy.tokenizer.convert_ids_to_tokens(token))
