@@ -27,7 +27,8 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     prompts = []
     for fact in facts:
         text = prompt_text(policy, config.system_prompt, fact) + fact.stem
-        prompts.append(policy.tokenizer.encode(text, add_special_tokens=False))
+        ids = policy.tokenizer.encode(text, add_special_tokens=False)
+        prompts.append(ids)
     ends = (*policy.eos_ids, *end_ids(policy))
     sampler = Sampler(policy.model, ends, MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)

@@ -23,7 +23,8 @@ def sketch(case: Case) -> Decoder | None:
     if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
         config = case.config
         try:
-            lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
+            lora = lora_spec(config)
+            dtype = choose_dtype(config.torch_dtype, case.device)
             build = Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
             case.decoder = Decoder(read_model_config(case.parts.model), build)
         except UserError:
@@ -33,8 +34,12 @@ def sketch(case: Case) -> Decoder | None:
 
 def share_of(case: Case) -> Decoder:
     """Return the part of the decoder that one process holds, without weights."""
-    decoder, num_shards = need(sketch(case), "the model"), case.config.tensor_parallel_size
-    return Decoder(decoder.config, replace(decoder.build, shard=Shard(0, num_shards))) if num_shards > 1 else decoder
+    decoder = need(sketch(case), "the model")
+    num_shards = case.config.tensor_parallel_size
+    if num_shards == 1:
+        return decoder
+    build = replace(decoder.build, shard=Shard(0, num_shards))
+    return Decoder(decoder.config, build)
 
 
 def sketch_reference(case: Case) -> Decoder | None:
@@ -47,7 +52,8 @@ def sketch_reference(case: Case) -> Decoder | None:
 
 def kept(case: Case) -> memory.Account:
     """Count what model and optimizer take in each process, once they are loaded."""
-    return memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config)).account()
+    loaded = memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config))
+    return loaded.account()
 
 
 def lacks_a_gpu(case: Case) -> bool:
@@ -76,4 +82,7 @@ def bytes_needed(case: Case, number: float) -> str:
 
 def rounded(number: float) -> str:
     """Write a large number in millions or billions, and a small one in full."""
-    return next((f"{number / size:,.2f}{unit}" for size, unit in UNITS if number >= size / 10), f"{number:,.0f}")
+    for size, unit in UNITS:
+        if number >= size / 10:
+            return f"{number / size:,.2f}{unit}"
+    return f"{number:,.0f}"
