@@ -68,8 +68,8 @@ def choose(
 def _in_words(trials: Mapping[str, float | str]) -> str:
     words = []
     for name, result in trials.items():
-        is_time = isinstance(result, float)
-        words.append(f"{name} {1e6 * result:.0f} µs" if is_time else f"{name}: {result}")
+        shown = f" {1e6 * result:.0f} µs" if isinstance(result, float) else f": {result}"
+        words.append(name + shown)
     return ", ".join(words)
 
 
