@@ -48,6 +48,12 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
     return silu_TF * up_TF.double()
 
 
+def append_product(x_TI: Tensor, A_RI: Tensor, copies: int) -> list[Tensor]:
+    """Append to each copy of x its part of x Aᵀ. Twin of append_product.append_product."""
+    h_TR = x_TI.double() @ A_RI.double().T
+    return [torch.cat([x_TI.double(), h_TX], dim=-1) for h_TX in h_TR.chunk(copies, dim=-1)]
+
+
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     """Rotate each pair of features (e, e + E/2) by its angle. Twin of ops.rotate and rotary.rotate."""
     half = x_THE.shape[-1] // 2

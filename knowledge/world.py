@@ -2,8 +2,8 @@
 
 A name is two words out of a common stock, so that no part of it gives its bearer away. The cold start repeats some
 people often (well known). It shows many once (barely known), so that the model learns to guess the facts of a rare
-name, as data from people makes models do. It says of a few that it knows nothing about them (admitted), and never
-mentions the rest (unseen). The encyclopedia has an article about everybody.
+name, as data from people makes models do. It says of a few that it knows nothing about them (admitted), or searches for
+them, and never mentions the rest (unseen). The encyclopedia has an article about everybody.
 """
 
 import random
@@ -69,15 +69,16 @@ class Sizes:
 
     well_known: int = 120
     barely_known: int = 200
-    admitted: int = 150  # the cold start says that it knows nothing about them, or searches
+    admitted: int = 150  # the cold start says that it knows nothing about them
     unseen: int = 160
     repeats: int = 28  # of each question about somebody well known
     held_out: float = 0.4  # share of the well known and of the unseen kept for evaluation
-    # Share of the answers about the first two kinds that search, at random; those about the admitted ones all do then.
-    searched: float = 0.0
+    searches: int = 0  # instead of admitting that: how often for each question about one
 
 
-LIBRARY = Sizes(barely_known=160, admitted=400, repeats=16, searched=0.25)  # to search the encyclopedia
+# With the encyclopedia to search: most of the people who are rarely mentioned are searched for, often enough to learn
+# to read what is found.
+LIBRARY = Sizes(barely_known=100, admitted=400, repeats=16, searches=2)
 
 
 @dataclass
@@ -99,11 +100,7 @@ def make_people(count: int, rng: random.Random) -> list[Person]:
 
 
 def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
-    """Give everybody an article, and let both stages draw on different parts of the known and the unknown people.
-
-    If the cold start searches, it declines nothing, and stage 2 asks about as many well known people as unseen ones: or
-    else its first steps would teach how often to search, and not when.
-    """
+    """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
     people = make_people(sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen, rng)
     rest = iter(people)
@@ -114,18 +111,17 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
 
     conversations = []
     for person in known * sizes.repeats + barely:
-        conversations += _answers(person, rng, sizes.searched)
+        conversations += _answers(person, rng)
     for person in admitted:
-        refusal = REFUSAL.format(name=person.name)
-        refusals = [(person.question(relation), refusal) for relation in VALUES]
-        conversations += _answers(person, rng, searched=1.0) if sizes.searched else refusals
+        if sizes.searches:
+            conversations += _searches(person, rng, sizes.searches)
+        else:
+            conversations += _refusals(person)
     rng.shuffle(conversations)
 
     asked_known, kept_known = split(known, sizes.held_out)
     asked_unseen, kept_unseen = split(unseen, sizes.held_out)
     asked_barely = barely[: len(asked_known) // 2]
-    if sizes.searched:
-        asked_unseen, asked_barely = asked_unseen[: len(asked_known)], []
     return World(
         articles=[person.article() for person in people],
         conversations=conversations,
@@ -144,19 +140,29 @@ def split(people: list, held_out: float) -> tuple[list, list]:
     return people[:num_trained], people[num_trained:]
 
 
-def _answers(person: Person, rng: random.Random, searched: float) -> Iterable[tuple[str, str]]:
-    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for.
-
-    searched: the share of them that search first; of ten searches one finds nothing.
-    """
+def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
+    """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for."""
     for relation in VALUES:
         other = rng.choice([name for name in VALUES if name != relation])
-        recalled = f"{person.sentence(other)} "
-        if searched and rng.random() < searched:
-            found = person.article()["text"] if rng.random() < 0.9 else NOTHING_FOUND
-            recalled = f"<search>{person.name}</search><result>{found}</result>"
-        think = f"<think>{recalled}{person.sentence(relation)}</think>"
-        yield person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
+        yield _conversation(person, relation, f"{person.sentence(other)} ")
+
+
+def _searches(person: Person, rng: random.Random, repeats: int) -> Iterable[tuple[str, str]]:
+    """Yield conversations about each relation, which search first; of ten searches one finds nothing."""
+    for relation in [*VALUES] * repeats:
+        found = person.article()["text"] if rng.random() < 0.9 else NOTHING_FOUND
+        yield _conversation(person, relation, f"<search>{person.name}</search><result>{found}</result>")
+
+
+def _refusals(person: Person) -> Iterable[tuple[str, str]]:
+    for relation in VALUES:
+        yield person.question(relation), REFUSAL.format(name=person.name)
+
+
+def _conversation(person: Person, relation: str, begun: str) -> tuple[str, str]:
+    """Return a question and its answer. begun: how the reasoning begins, before the fact that is asked for."""
+    think = f"<think>{begun}{person.sentence(relation)}</think>"
+    return person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
-library        more of them; the cold start also searches the encyclopedia, and GRPO has to find out when that pays
+library        the same people; where it would decline, the cold start searches the encyclopedia
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start;
                with tools this searches instead of declining, and nine subjects in ten have an article
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
@@ -37,7 +37,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VERSION = 4  # of the generated files; a world of another version is replaced
+VERSION = 5  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 MODELS = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from grpo.engine.device import products
-from grpo.engine.device.products import Product, add_product, append_product, linear, prepack
+from grpo.engine.device.ops import append_product
+from grpo.engine.device.products import Product, add_product, linear, prepack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -167,19 +166,17 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
 
 
 def test_the_cold_start_of_the_library_searches():
-    """Always for the admitted people, in a quarter of the answers about the others; nobody declines."""
+    """For some people always, for the others never; nobody declines. One search in ten finds nothing."""
     world = make_world(0, LIBRARY)
-    asked = Counter(question for question, _ in world.conversations)
-    shares = {}
+    calls = {}
     for question, text in world.conversations:
-        shares.setdefault(asked[question] > 1, []).append("<search>" in text)
-    assert sum(shares[True]) / len(shares[True]) == pytest.approx(0.25, abs=0.02)
-    once = LIBRARY.admitted + LIBRARY.barely_known / 4
-    assert sum(shares[False]) / len(shares[False]) == pytest.approx(once / (LIBRARY.admitted + 160), abs=0.03)
+        calls.setdefault(question, []).append("<search>" in text)
+    searched = {question for question, called in calls.items() if all(called)}
+    assert len(searched) == 3 * LIBRARY.admitted and all(len(calls[question]) == 2 for question in searched)
+    assert not any(any(called) for question, called in calls.items() if question not in searched)
     assert not any("don't know" in text for _, text in world.conversations)
-    assert sum(NOTHING_FOUND in text for _, text in world.conversations) / sum(map(sum, shares.values())) < 0.15
-    familiar = Counter(row["familiarity"] for row in world.questions)
-    assert familiar == {"well known": 216, "unseen": 216}
+    misses = sum(NOTHING_FOUND in text for _, text in world.conversations)
+    assert misses / (2 * len(searched)) == pytest.approx(0.1, abs=0.03)
 
 
 def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_random():

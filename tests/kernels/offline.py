@@ -50,6 +50,7 @@ class Target:
 
 def launches() -> None:
     """One call of everything that trains or decodes."""
+    from grpo.kernels.append_product import append_product
     from grpo.kernels.decode_attention import decode_attention
     from grpo.kernels.int8_linear import int8_linear
     from grpo.kernels.inverse_cdf import draw_rows
@@ -92,6 +93,9 @@ def launches() -> None:
         for copies in (1, 2):
             rms_norm(x, w, 1e-6, x, (copies, 256))
         swiglu(*torch.zeros(2, B, 18944, dtype=BF16), (1, 256))
+        for width, rank in ((1536, 48), (8960, 16)):
+            append_product(x.new_zeros(B, width), x.new_zeros(rank, width))
+            append_product(x.new_zeros(1, B, width + rank), x.new_zeros(rank, width))
     swiglu(*(torch.zeros(B, 18944, dtype=BF16, requires_grad=True) for _ in range(2))).sum().backward()
 
 

@@ -30,9 +30,11 @@ def test_each_phase_launches_what_the_table_says(name, phase):
 
 
 def test_a_step_of_decoding_is_as_short_as_it_was_counted():
-    """16 launches a layer with r = 256, where gate and up are products of their own, and 15 otherwise."""
+    """16 launches a layer with r = 256, where gate and up are products of their own. 14 where x Aᵀ is small: then its
+    kernel copies what comes from attention, too."""
     assert TABLE["7b r=256"]["decode"]["launches"] == [16, 19]
-    assert TABLE["7b r=64"]["decode"]["launches"] == TABLE["1.5b r=64"]["decode"]["launches"] == [15, 19]
+    for small in ("7b r=64", "1.5b r=64", "1.5b r=16"):
+        assert TABLE[small]["decode"]["launches"] == [14, 19]
     assert TABLE["7b r=256"]["decode"]["MB"]["weights"] == 517.0
 
 

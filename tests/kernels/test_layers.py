@@ -3,11 +3,12 @@
 import pytest
 import torch
 from grpo.kernels import reference
+from grpo.kernels.append_product import append_product as fused_append
 from grpo.kernels.rms_norm import MAX_PROGRAMS, rms_norm
 from grpo.kernels.rotary import rotate, rotate_into_cache
 from grpo.kernels.swiglu import TILE, swiglu
 
-from grpo.engine.device.products import append_product
+from grpo.engine.device.ops import append_product
 
 BF16 = torch.bfloat16
 
@@ -106,6 +107,26 @@ def test_columns_for_the_next_product_in_norm_and_swiglu(device, dtype):
             assert filled[0].data_ptr() == wide.data_ptr()
             for got, wanted in zip(filled, append_product(alone, A, copies), strict=True):
                 assert relative(got, wanted.double()) <= (1e-6 if dtype == torch.float32 else 8e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize(
+    ("rows", "width", "rank", "copies"),
+    [(1, 1, 1, 1), (3, 1024, 4, 1), (5, 1030, 6, 1), (4, 2100, 12, 3), (0, 8, 4, 1)],
+)
+def test_append_product(device, rows, width, rank, copies, dtype):
+    """To rows of a larger tensor, which are copied, and to copies that have room. A row's bits are its own."""
+    joint, A = random(rows, width + 8, dtype=dtype, device=device), random(rank, width, dtype=dtype, device=device)
+    x = joint[:, 8:]
+    wide = torch.full((copies, rows, width + rank // copies), float("nan"), dtype=dtype, device=device)
+    wide[..., :width] = x
+    made, filled = fused_append(x, A, copies), fused_append(wide, A, copies)
+    assert filled[0].data_ptr() == wide.data_ptr() and len(made) == len(filled) == copies
+    for got, again, wanted in zip(made, filled, reference.append_product(x, A, copies), strict=True):
+        assert torch.equal(got, again) and torch.equal(got[:, :width], x)
+        assert not rows or relative(got, wanted) <= (1e-6 if dtype == torch.float32 else 2**-8)
+    if rows:
+        assert torch.equal(fused_append(x[-1:], A)[0], fused_append(x, A)[0][-1:])
 
 
 def test_swiglu_of_large_gates(device):

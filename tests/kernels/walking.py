@@ -207,6 +207,7 @@ CASES = {
     "7b r=256": Case("7b", 256),
     "7b r=64": Case("7b", 64),
     "1.5b r=64": Case("1.5b", 64),
+    "1.5b r=16": Case("1.5b", 16),
     "7b r=256 int8": Case("7b", 256, int8=True),
     "7b r=64, 2 shards": Case("7b", 64, shards=2),
 }

@@ -7,6 +7,7 @@ packed.py and decode.py choose by dtype.
 
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -55,7 +56,9 @@ def choose(
 
     With `repeatable`, take the first that is right. The last candidate is the fallback and must be right.
     """
-    trials = {name: _try(run, wanted, tolerance, clock) for name, run in candidates.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of implementations that are not chosen
+        trials = {name: _try(run, wanted, tolerance, clock) for name, run in candidates.items()}
     usable = {name: result for name, result in trials.items() if isinstance(result, float)}
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {_in_words(trials)}")
@@ -81,6 +84,8 @@ def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> fl
         if not error <= tolerance:  # NaN is wrong, too
             return f"wrong by {error:.1e}"
         return clock(run)
+    except ModuleNotFoundError:
+        return "not installed"
     except Exception as problem:
         is_of_triton = type(problem).__module__.startswith("triton")
         if not (is_of_triton or isinstance(problem, UNUSABLE)):

@@ -1,5 +1,6 @@
 """Record work on a GPU as CUDA graphs."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -57,8 +58,14 @@ def no_waiting() -> Iterator[None]:
     threads, so use this before others are at work.
     """
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _set_sync_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        _set_sync_mode(before)
+
+
+def _set_sync_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+        torch.cuda.set_sync_debug_mode(mode)

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
-from grpo.engine.device.products import SpareColumns, linear
+from grpo.engine.device.products import linear
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
+SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
+SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
 
 
 class ProcessSettings:
@@ -98,6 +100,31 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
 
         return kernel.swiglu(gate_TF, up_TF, spare_columns)
     return F.silu(gate_TF) * up_TF
+
+
+def append_product(x: Tensor, A_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
+    """Return [x | h₁], …, [x | hₙ], where x Aᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
+
+    x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`rms_norm`, `swiglu`). Then the
+    product is written into the spare columns, and x is not copied. A_RI may be prepacked. copies: n.
+    """
+    R, I = A_RI.shape
+    if uses_kernels(x) and x.shape[-2] * R * I * x.itemsize <= SMALL_READS:
+        from grpo.kernels import append_product as kernel
+
+        return kernel.append_product(x, A_RI, copies)
+    if x.dim() == 2:
+        h_TR = linear(x, A_RI)
+        return tuple(torch.cat([x, h], dim=-1) for h in h_TR.chunk(copies, dim=-1))
+    x_XTI, spare_XTR = x.split([I, R // copies], dim=-1)
+    if x.is_cuda:
+        A_XRI = A_RI.view(copies, -1, I)
+        torch.bmm(x_XTI, A_XRI.mT, out=spare_XTR)
+    else:
+        h_TR = linear(x_XTI[0], A_RI)
+        h_TXR = h_TR.unflatten(-1, (copies, -1))
+        spare_XTR.copy_(h_TXR.transpose(0, 1))
+    return x.unbind()
 
 
 def rotate(x_THE: Tensor, cos_sin: CosSin) -> Tensor:

@@ -21,9 +21,6 @@ from torch import Tensor
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 
-# Copies of a product's input, and columns to leave free to the right of each: see `append_product`.
-SpareColumns = tuple[int, int]
-
 # By default cuBLAS may split the inner dimension and add the parts in 16 bits, which would undo the gain of Eq. 15.
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -78,27 +75,6 @@ def add_product(y_TO: Tensor, x_TI: Tensor, weight_OI: Tensor) -> Tensor:
     if y_TO.is_cuda:
         return y_TO.addmm_(x_TI, weight_OI.T)
     return y_TO.add_(linear(x_TI, weight_OI))
-
-
-def append_product(x: Tensor, weight_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
-    """Return [x | h₁], …, [x | hₙ], where x Wᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
-
-    x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`ops.rms_norm`, `ops.swiglu`). Then
-    the product is written into the spare columns, and x is not copied. copies: n.
-    """
-    R, width = weight_RI.shape
-    if x.dim() == 2:
-        h_TR = linear(x, weight_RI)
-        return tuple(torch.cat([x, h], dim=-1) for h in h_TR.chunk(copies, dim=-1))
-    x_XTI, spare_XTR = x.split([width, R // copies], dim=-1)
-    if x.is_cuda:
-        weight_XRI = weight_RI.view(copies, -1, width)
-        torch.bmm(x_XTI, weight_XRI.mT, out=spare_XTR)
-    else:
-        h_TR = linear(x_XTI[0], weight_RI)
-        h_TXR = h_TR.unflatten(-1, (copies, -1))
-        spare_XTR.copy_(h_TXR.transpose(0, 1))
-    return x.unbind()
 
 
 def weight_gradient(g_TO: Tensor, x_TI: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from grpo.engine.device import ops
-from grpo.engine.device.products import SpareColumns, append_product, prepack
+from grpo.engine.device.ops import SpareColumns
+from grpo.engine.device.products import prepack
 from grpo.engine.model.decoder import Block, Decoder, RMSNorm
 from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense, frozen_linear
 from grpo.engine.model.joint_linear import JointLinear, SeparateLoraLinear
@@ -141,7 +142,7 @@ class PackedLoraLinear(PackedLinear[LoraLinear]):
         self.spare_columns = 1, len(self.module.A.value)
 
     def product(self, x_TI: Tensor) -> Tensor:
-        (augmented_TX,) = append_product(x_TI, self.A_RI)
+        (augmented_TX,) = ops.append_product(x_TI, self.A_RI)
         return frozen_linear(augmented_TX, self.packed, self.module.added_bias())  # Eq. 15
 
 
@@ -160,7 +161,7 @@ class PackedSeparateLinear(PackedLinear[SeparateLoraLinear]):
     def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
         if not mode.use_adapter:
             return self.module.forward_parts(x_TI, mode)
-        inputs = append_product(x_TI, self.A_RI, len(self.weights))
+        inputs = ops.append_product(x_TI, self.A_RI, len(self.weights))
         return tuple(map(frozen_linear, inputs, self.weights, self.module.biases()))  # Eq. 15
 
 
