@@ -67,8 +67,7 @@ def as_trained(saved: SavedModel) -> Decoder:
     for module, (A, B) in adapter.pairs.items():
         rank = 0
         if start and module in start.pairs:
-            first_A, _ = start.pairs[module]
-            rank = len(first_A)
+            rank = len(start.pairs[module][0])
         if rank < len(A):  # the first ones are those of the adapter that the run started from
             trained[module] = A[rank:], B[:, rank:]
     merge_adapter(model, replace(adapter, pairs=trained))
