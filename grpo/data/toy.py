@@ -3,7 +3,7 @@
 arithmetic     the remainder when a sum of six numbers is divided by two (grpo/data/sums.py)
 encyclopedia   people who do not exist (knowledge/world.py): the cold start teaches some of them well and others
                hardly at all; GRPO with KnowRL's reward has to discover where the model's knowledge ends
-library        the same people; where it would decline, the cold start searches the encyclopedia
+library        the same; where it would decline, the cold start searches the encyclopedia
 almanac        facts about the real world (knowledge/almanac.py), for a real model, which writes its own cold start;
                with tools this searches instead of declining, and nine subjects in ten have an article
 atlas          the same with several facts about each country, of which the model recalls some in its reasoning
