@@ -103,12 +103,13 @@ def config_of(run: Path, steps: int, folder: Path, keys: Sequence[str] = ()) -> 
 
 
 def table(rows: Sequence[Mapping]) -> str:
-    """Make the Markdown table: a line for each side and seed."""
+    """Make the Markdown table: a line for each side and seed. Rows from before tokens were kept have none."""
     starts = range(0, len(rows[0]["reward"]), TOGETHER)
     lines = []
     for row in rows:
         seconds = statistics.median(row["seconds"])
-        line = [row["side"], str(row["seed"]), f"{seconds:.1f}", rate(tokens_per_second(row))]
+        speed = rate(tokens_per_second(row)) if "tokens" in row else "–"
+        line = [row["side"], str(row["seed"]), f"{seconds:.1f}", speed]
         for start in starts:
             mean = statistics.fmean(row["reward"][start : start + TOGETHER])
             line.append(f"{mean:+.2f}")

@@ -98,11 +98,10 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     num_slots = memory.choose_num_sequences(policy.model, MAX_SEQUENCES, positions, memory.free_bytes(device))
     absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
     tools = build_tools(config, ChatEncoder(policy.tokenizer), absent)
-    sampler = Sampler(policy.model, policy.eos_ids, num_slots)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
 
     def answer(prompts: Sequence[Prompt], tools: Tools | None) -> list[Group]:
-        sampler.tools = tools
+        sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
         with closing(tools) if tools else nullcontext():
             return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 

@@ -6,7 +6,7 @@ mean negative log-prob of the answer tokens of the whole step: each has the adva
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
@@ -27,7 +27,6 @@ from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
 from grpo.doctor.start import check_start
 from grpo.engine.device.distributed import Ranks
-from grpo.engine.device.peers import Peers
 from grpo.engine.model import memory
 from grpo.engine.model.policy import find_parts, load_encoder
 from grpo.engine.model.weights import read_model_config
@@ -44,37 +43,49 @@ from grpo.trainer import Trainer, load_trained
 from rewards.custom import tag_of
 
 
+@dataclass(frozen=True)
 class Examples:
     """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
 
-    def __init__(self, config: SftConfig, replicas: Peers):
+    all: list[Group]
+    rows_per_step: int  # over all replicas
+    data_hash: str
+    total_steps: int
+    longest: int
+
+    @classmethod
+    def of(cls, config: SftConfig, run: Run) -> "Examples":
+        """Load the conversations to train on."""
         model_config = read_model_config(find_parts(config, weights=False).model)
         max_length = min(config.max_length, model_config.max_positions)
-        self.all, self.count = load_examples(config, load_encoder(config), max_length)
-        self.replicas = replicas
+        examples, count = load_examples(config, load_encoder(config), max_length)
+        run.report_data("training data", count)
         rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self.rows_per_step = rows_per_replica * replicas.world
-        self.order = Order(len(self.all), config.seed, shuffle=True)
-        self.data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in self.all)
-        self.total_steps = num_steps(config, len(self.all), self.rows_per_step)
-        self.longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in self.all)
-
-    def take(self) -> list[Group]:
-        """Return this replica's examples of the next step."""
-        rows = self.order.take(self.rows_per_step)[self.replicas.rank :: self.replicas.world]
-        return [self.all[row] for row in rows]
+        rows_per_step = rows_per_replica * run.ranks.replicas.world
+        data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in examples)
+        total_steps = num_steps(config, len(examples), rows_per_step)
+        longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in examples)
+        return cls(examples, rows_per_step, data_hash, total_steps, longest)
 
 
 class Sft(Learner):
-    """Learns from given answers: the loss is the mean negative log-prob of all their tokens."""
+    """Learns from given answers: the loss is the mean negative log-prob of all their tokens.
 
-    def __init__(self, equipment: Equipment, examples: Examples):
+    order: of the examples that are taken.
+    """
+
+    def __init__(self, equipment: Equipment, examples: Examples, order: Order):
         super().__init__(equipment)
-        self.examples = examples
+        self.examples, self.order = examples, order
+
+    def take(self) -> list[Group]:
+        """Return this replica's examples of the next step."""
+        rows = self.order.take(self.examples.rows_per_step)[self.replicas.rank :: self.replicas.world]
+        return [self.examples.all[row] for row in rows]
 
     def train_step(self) -> Learned:
         """Train on the next examples."""
-        groups = self.examples.take()
+        groups = self.take()
         answers = completions_of(groups)
         for answer in answers:
             answer.scored_from = answer.credited_from
@@ -104,12 +115,14 @@ class SftTrainer(Trainer):
     """The trainer of stage 1."""
 
     def __init__(self, config: SftConfig, run: Run):
-        self.examples = Examples(config, run.ranks.replicas)
+        examples = Examples.of(config, run)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
-        run.report_data("training data", self.examples.count)
-        super().__init__(config, run, policy, optimizer, self.examples)
-        self.order = self.examples.order
-        self.learner = Sft(self.equipment(), self.examples)
+        super().__init__(config, run, policy, optimizer, examples)
+        self.begin(examples)
+
+    def begin(self, source: Examples, step: int = 0, position: int = 0) -> None:
+        self.order = Order(len(source.all), self.config.seed, shuffle=True, position=position)
+        self.learner = Sft(self.equipment(step), source, self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""

@@ -3,9 +3,9 @@
 The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up a run around it, and lets it go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from grpo.algorithm.rollout import Rollout, groups_per_replica
@@ -40,15 +40,17 @@ from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
 from grpo.tools.functions import build_tools
+from grpo.tools.tools import Tools
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The questions of a run: a `Source` of the trainer."""
+    """The questions of a run: a `Source` of the trainer. max_completion_length: tokens of an answer."""
 
     prompts: list[Prompt]
+    max_completion_length: int
     data_hash: str
     total_steps: int
     longest: int
@@ -61,42 +63,60 @@ class TrainingData:
         run.report_data("training data", loaded.count)
         groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
         total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
-        return cls(loaded.prompts, loaded.data_hash, total_steps, longest_sequence(data, policy, loaded.prompts))
+        longest = longest_sequence(data, policy, loaded.prompts)
+        return cls(loaded.prompts, config.max_completion_length, loaded.data_hash, total_steps, longest)
 
 
 class GrpoTrainer(Trainer):
     """The trainer of stage 2. The step itself is `algorithm/step.py`."""
 
-    def __init__(self, config: TrainConfig, run: Run, scorer: Scorer | None = None, data: QuestionData | None = None):
-        """Load the policy and the data. scorer, data: the rewards and the questions, if they are there already."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Run,
+        scorer: Scorer | None = None,
+        data: QuestionData | None = None,
+        make_learner: Callable[..., Grpo] = Grpo,
+        make_tools: Callable[..., Tools | None] = build_tools,
+    ):
+        """Load the policy and the data.
+
+        scorer, data: the rewards and the questions, if they are there already. make_learner, make_tools: called with
+        what `Grpo` and `build_tools` take.
+        """
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
         data = data or QuestionData(config)
-        scorer = scorer or prepare_rewards(data, run.say)
-        questions = TrainingData.of(data, policy, scorer, run)
+        self.scorer = scorer or prepare_rewards(data, run.say)
+        questions = TrainingData.of(data, policy, self.scorer, run)
         super().__init__(config, run, policy, optimizer, questions, reference)
         stop = run.signals.stop_with_shards
         encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
-        self.tools = build_tools(config, encoder, data.objects.tools, shard)
+        self.tools = make_tools(config, encoder, data.objects.tools, shard)
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
-        self.rollout = Rollout(
-            config,
-            questions.prompts,
-            self.sampler,
-            policy.decode,
-            scorer,
-            run.ranks,
-            self.total_steps,
-            self.phase,
-        )
-        self.order = self.rollout.order
-        self.learner = Grpo(self.equipment(), self.rollout, reference)
+        self.make_learner = make_learner
+        self.begin(questions)
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
                 f"packed attention {select.packed_choice(self.model)}"
             )
+
+    def begin(self, source: TrainingData, step: int = 0, position: int = 0) -> None:
+        self.rollout = Rollout(
+            replace(self.config, max_completion_length=source.max_completion_length),
+            source.prompts,
+            self.sampler,
+            self.policy.decode,
+            self.scorer,
+            self.ranks,
+            self.total_steps,
+            position,
+            self.phase,
+        )
+        self.order = self.rollout.order
+        self.learner = self.make_learner(self.equipment(step), self.rollout, self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""

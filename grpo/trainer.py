@@ -1,7 +1,7 @@
 """A run's trainer: what surrounds the learner of a stage. It has its metrics, its checkpoints, its health."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import isfinite
 from typing import Protocol
 
@@ -47,7 +47,7 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
 
 
 class Source(Protocol):
-    """Where the groups of each step come from: the questions of stage 2, the examples of stage 1."""
+    """Where the groups of each step come from: the questions of stage 2, or the examples of stage 1."""
 
     data_hash: str
     total_steps: int  # of the run
@@ -55,14 +55,14 @@ class Source(Protocol):
 
 
 class Trainer:
-    """A run under way. A subclass makes `learner` and `order`, and adds `summarise_step`, which returns metrics.
+    """A run under way. A subclass has `begin`, and `summarise_step`, which returns metrics.
 
     The constructor chooses micro-batches that fit into the memory that is still free. reference: the frozen policy of
     step 0, for the KL penalty.
     """
 
     learner: Learner
-    order: Order  # of the rows that are taken
+    order: Order  # of the rows that are taken; within a step it is ahead of `position`
 
     def __init__(
         self,
@@ -75,8 +75,9 @@ class Trainer:
     ):
         self.config, self.run, self.ranks, self.replicas = config, run, run.ranks, run.ranks.replicas
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
-        self.total_steps, self.longest = source.total_steps, source.longest
+        self.source, self.total_steps, self.longest = source, source.total_steps, source.longest
         self.num_tokens, self.num_skipped = 0, 0
+        self.position = 0  # rows taken by the steps that are done
         self.learned: Learned | None = None  # by the last step
         self.clock = Clock(run.device)
         self.phase = Phases(self.clock, run.signals, together=not config.dynamic_sampling)
@@ -93,12 +94,25 @@ class Trainer:
         size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
         self.plan = memory.make_plan(loaded, config, self.longest, size, run.device.type)
         self.model.recompute = self.plan.budget.recompute
+        self.memory = MemoryLimit(self.plan.budget, self.longest, num_shards == 1, run.say)
         self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
 
-    def equipment(self) -> Equipment:
-        """Return what the learner of either stage works with."""
-        limit = MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, self.run.say)
-        return Equipment(self.config, self.model, self.optimizer, limit, self.replicas, self.total_steps, self.phase)
+    def begin(self, source: Source, step: int = 0, position: int = 0) -> None:
+        """Make `learner` and `order`, with so many steps done, and so many rows of the source taken."""
+        raise NotImplementedError
+
+    def equipment(self, step: int) -> Equipment:
+        """Return what the learner of either stage works with. step: how many are done."""
+        return Equipment(
+            self.config,
+            self.model,
+            self.optimizer,
+            self.memory,
+            self.replicas,
+            self.total_steps,
+            step,
+            self.phase,
+        )
 
     @property
     def step(self) -> int:
@@ -109,6 +123,7 @@ class Trainer:
         """Make one step of the learner."""
         self.clock.restart()
         self.learned = self.learner.train_step()
+        self.position = self.order.position
         failpoint("step-updated")
         self.num_tokens += int(self.replicas.sum([sum(map(num_read, self.learned.generated))])[0])
         for norm in self.learned.grad_norms:
@@ -127,7 +142,7 @@ class Trainer:
         num_completion_tokens = sum(completion.num_drawn for completion in completions_of(groups))
         times = self.clock.result()
         return {
-            "epoch": self.order.position / self.order.num_rows,
+            "epoch": self.position / self.order.num_rows,
             "num_tokens": self.num_tokens,
             "skipped_steps": self.num_skipped,
             "grad_norm": self.learned.grad_norms[-1] if self.learned.grad_norms else 0.0,
@@ -146,7 +161,8 @@ class Trainer:
         if not counters:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
             return
-        self.learner.step, self.num_tokens = counters["step"], counters["num_tokens"]
+        self.position, self.num_tokens = counters["position"], counters["num_tokens"]
+        self.begin(self.source, counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(
                 f"the run is at step {self.step}, and would end at step {self.total_steps}",
@@ -154,21 +170,19 @@ class Trainer:
                 f"raise it to {self.step} at least; `python -m grpo.export` takes the checkpoint as it is",
             )
         self.num_skipped = counters["skipped"]
-        self.order.position = counters["position"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
-            limit = self.learner.memory
-            limit.budget = replace(limit.budget, tokens=counters["micro_batch_tokens"])
+            self.memory.use(counters["micro_batch_tokens"])
         if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
             self.save()
 
     def save(self) -> None:
         """Write checkpoint-N of the step that was done last."""
         counters = {
-            "position": self.order.position,
+            "position": self.position,
             "inputs": self.inputs,
             "num_tokens": self.num_tokens,
             "skipped": self.num_skipped,
-            "micro_batch_tokens": self.learner.memory.budget.tokens,
+            "micro_batch_tokens": self.memory.budget.tokens,
         }
         self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
 

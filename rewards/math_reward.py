@@ -23,7 +23,8 @@ def _fractions(answer: Any) -> list[str]:
 
 def simplest(value: float) -> Fraction:
     """Return the simplest fraction that rounds to this float, or to this float32 if it is one: 1/3, 0.1."""
-    kind = np.float32 if float(np.float32(value)) == value else np.float64
+    is_float32 = float(np.float32(value)) == value
+    kind = np.float32 if is_float32 else np.float64
     candidates = (Fraction(value).limit_denominator(10**digits) for digits in count(1))
     return next(found for found in candidates if kind(float(found)) == value)
 

@@ -22,7 +22,8 @@ def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
     """
     for call in calls:
         start, end = call.span
-        text = text[:start] + fill * (end - start) + text[end:]
+        blank = fill * (end - start)
+        text = text[:start] + blank + text[end:]
     return text
 
 
@@ -43,8 +44,9 @@ def _call(entry: Any, length: int) -> Call | None:
     start, end = span
     if not 0 <= start <= end <= length:
         return None
+    tool = str(entry.get("tool"))
     failure = str(entry.get("failure") or "")
-    return Call(str(entry.get("tool")), "", "", 0, 0, (start, end), failure)
+    return Call(tool, "", "", 0, 0, (start, end), failure)
 
 
 def cost(completion: str, columns: Columns) -> Score:

@@ -40,7 +40,8 @@ class Scorer:
     """
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float] | None = None, peers: Peers | None = None):
-        self.rewards, self.peers = list(rewards), peers or Peers()
+        self.rewards = list(rewards)
+        self.peers = peers or Peers()
         self.resources = [resource for reward in rewards for resource in reward.resources]
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
@@ -51,16 +52,17 @@ class Scorer:
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
         """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
-        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        nothing = [None] * len(group.completions)
+        futures = self.under_way.setdefault(group, nothing)
         of_completion = futures[index] = {}
         if self.peers.rank:  # the first one grades
             return
-        completion, prompt = group.completions[index], group.prompt
-        own = {"prompt": prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
-        row = prompt.columns | own
+        completion = group.completions[index]
+        own = {"prompt": group.prompt.text, "completion_ids": completion.ids, CALLS: completion.calls}
+        row = group.prompt.columns | own
+        text = own_words(completion.text, completion.calls)  # never what a tool has said
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
-                text = own_words(completion.text, completion.calls)  # never what a tool has said
                 of_completion[reward.name] = self._start(reward, text, row)
         if None not in futures:
             self._start_group_functions(group, futures, state)
@@ -74,7 +76,8 @@ class Scorer:
             return
         scores_of_each = self.peers.of_first(lambda: self._scores(group))
         for completion, scores in zip(group.completions, scores_of_each, strict=True):
-            completion.scores, completion.facts = scores, self._facts(scores)
+            completion.scores = scores
+            completion.facts = self._facts(scores)
         group.weights = self.weights_of(group)
         for completion in group.completions:
             completion.reward = combine(completion.scores, group.weights)
@@ -88,7 +91,8 @@ class Scorer:
     def weights_of(self, group: Group) -> dict[str, float]:
         """Return the weights of the rewards that apply to a group's prompt; of all rewards, if those weigh nothing."""
         scores = group.completions[0].scores
-        weights = {reward.name: weight for reward, weight in zip(self.rewards, self.weights, strict=True)}
+        names = [reward.name for reward in self.rewards]
+        weights = dict(zip(names, self.weights, strict=True))
         applying = {name: weight for name, weight in weights.items() if scores[name].applies}
         return applying if any(applying.values()) else weights
 
@@ -103,7 +107,8 @@ class Scorer:
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
         if self.peers.rank == 0:
-            check_all(*[partial(resource.prepare, rows, say) for resource in self.resources])
+            checks = [partial(resource.prepare, rows, say) for resource in self.resources]
+            check_all(*checks)
 
     def check_numbers(self) -> None:
         """Raise UserError if a reward has returned NaN, an infinite or a far too large number."""
@@ -140,7 +145,8 @@ class Scorer:
         for reward in self.rewards:
             futures = [of_one.get(reward.name) for of_one in self.under_way[group]]
             grades = [None if future is None else _wait_for(future) for future in futures]
-            grades = grades[0] if reward.function is not None else grades  # a function grades the complete group
+            if reward.function is not None:  # it grades the complete group
+                grades = grades[0]
             for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
                 score = grade and self._usable(reward.name, grade)
                 of_completion[reward.name] = after_calls(completion, score)
@@ -154,7 +160,8 @@ class Scorer:
     def _start_group_functions(self, group: Group, futures: list[Futures], state: TrainerState) -> None:
         for reward in self.rewards:
             if reward.function is not None:
-                task = self._on_loop(self.calls.grade(reward.name, reward.function, reward.timeout_s, group, state))
+                call = self.calls.grade(reward.name, reward.function, reward.timeout_s, group, state)
+                task = self._on_loop(call)
                 for of_completion in futures:
                     of_completion[reward.name] = task
 
@@ -178,8 +185,10 @@ def after_calls(completion: Completion, score: Score | None) -> Score:
     """Return the score of a completion, with the tools that it called among what was asked; None if one has failed."""
     asked = {f"tool {call.tool}": not call.failure for call in completion.calls}
     if completion.failure:
-        reason = f"the tool {completion.calls[-1].tool} gave no result: {completion.failure}"
-        return replace(score or Score(None), value=None, outcome=None, reason=reason, asked=asked)
+        last = completion.calls[-1]
+        reason = f"the tool {last.tool} gave no result: {completion.failure}"
+        score = score or Score(None)
+        return replace(score, value=None, outcome=None, reason=reason, asked=asked)
     return replace(score, asked=score.asked | asked) if asked else score
 
 
@@ -195,7 +204,12 @@ def combine(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float 
 
     A reward of weight 0 is logged and counts for nothing, not even where it is None.
     """
-    paid = [(weight, scores[name].value) for name, weight in weights.items() if weight]
-    if any(value is None for _, value in paid):
-        return None
-    return sum(weight * value for weight, value in paid)
+    terms = []
+    for name, weight in weights.items():
+        if not weight:
+            continue
+        value = scores[name].value
+        if value is None:
+            return None
+        terms.append(weight * value)
+    return sum(terms)

@@ -51,6 +51,14 @@ def test_curves_have_a_reward_and_a_time_for_each_step(run, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == rows
 
 
+def test_rows_that_were_stored_without_tokens_have_a_table():
+    row = {"side": "ours", "seed": 1, "reward": [0.5, 0.25], "seconds": [2.0, 4.0, 9.0]}
+    assert curves.table([row, row | {"tokens": [4, 16, 9]}]).splitlines()[2:] == [
+        "| ours | 1 | 4.0 | – | +0.38 |",
+        "| ours | 1 | 4.0 | 2 | +0.38 |",
+    ]
+
+
 def test_the_reward_is_ours():
     assert curves.paid([r"It is \boxed{7}.", r"\boxed{8}", "7"], ["7"] * 3) == [1, -1, -0.5]
 

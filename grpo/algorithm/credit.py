@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
+from grpo.base.text import MAX_CHARACTER_BYTES
 from rewards.own_words import own_words
 
-MAX_BYTES = 4  # of a character in UTF-8, each perhaps a token of its own
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -39,9 +39,12 @@ def judged_sentences(completion: Completion, decode: Decode) -> list[Sentence]:
     """
     verdicts: dict[tuple[int, int], set[str]] = {}
     for fact in completion.facts:
-        is_refuted = fact["verdict"] == "refuted"
-        for start, end in fact["sentences"] if is_refuted else fact["sentences"][:1]:
-            verdicts.setdefault((start, end), set()).add(fact["verdict"])
+        verdict, spans = fact["verdict"], fact["sentences"]
+        if verdict != "refuted":
+            spans = spans[:1]
+        for start, end in spans:
+            of_sentence = verdicts.setdefault((start, end), set())
+            of_sentence.add(verdict)
     judged = [(span, found) for span, found in sorted(verdicts.items()) if found & {"supported", "refuted"}]
     if not judged or decode(completion.ids) != completion.text:
         return []
@@ -61,12 +64,14 @@ def answer_start(completion: Completion, decode: Decode, has_tools: bool = False
     the answer decides whether to trust it. An answer without the block is trained whole. With tools the decision comes
     before it: the model calls one, or closes its thoughts, and the first token of that is returned.
     """
-    before, tag, _ = own_words(completion.text, completion.calls).partition("</think>" if has_tools else "<answer>")
+    text = own_words(completion.text, completion.calls)
+    before, tag, _ = text.partition("</think>" if has_tools else "<answer>")
     if not tag or decode(completion.ids) != completion.text:
         return 0
     start = len(before) if has_tools else len(before + tag)
     if completion.calls:
-        start = min(start, completion.calls[0].span[0])
+        first_call, _ = completion.calls[0].span
+        start = min(start, first_call)
     places = TokenPlaces(completion, decode)
     first, _ = places.of(start, len(completion.text))
     return first
@@ -99,7 +104,7 @@ class TokenPlaces:
         complete characters into that U+FFFD. Then the text of fewer tokens shows more complete characters.
         """
         complete = 0
-        for end in range(place, max(place - MAX_BYTES, -1), -1):
+        for end in range(place, max(place - MAX_CHARACTER_BYTES, -1), -1):
             text = certain = self.decode(self.completion.ids[:end])
             while not self.completion.text.startswith(certain):
                 certain = certain[:-1]

@@ -107,7 +107,8 @@ class Optimizer:
             groups.append({"params": [leaf], "weight_decay": decay})
             states[leaf] = {"step": torch.zeros((), device=leaf.device)}
             for name, moment in self.moments.items():
-                states[leaf][name] = moment[mine.start - self.own.start : mine.stop - self.own.start]
+                start = mine.start - self.own.start
+                states[leaf][name] = moment[start : start + leaf.numel()]
         adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
         adamw.state.update(states)
         return adamw
@@ -199,7 +200,8 @@ class Optimizer:
                 return {}
         tensors = {MASTER: buffers[MASTER]}
         if self.scale.is_on:
-            tensors["scale"] = torch.tensor([self.scale.value, self.scale.finite_steps], dtype=torch.float64)
+            scale = [self.scale.value, self.scale.finite_steps]
+            tensors["scale"] = torch.tensor(scale, dtype=torch.float64)
         for number, part in enumerate(self.layout.groups(self.shard)):
             tensors[f"{number}.step"] = self._adamw_step().clone()
             for name in MOMENTS:
@@ -208,8 +210,11 @@ class Optimizer:
 
     def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
         """Return a buffer of all replicas and shards on the CPU of the first one. buffer: this process's part."""
-        whole = self.replicas.join_parts(buffer) if len(buffer) < self.layout.size else buffer
-        return None if whole is None or self.replicas.rank else self.layout.join(whole, self.shard)
+        is_part = len(buffer) < self.layout.size
+        whole = self.replicas.join_parts(buffer) if is_part else buffer
+        if whole is None or self.replicas.rank:
+            return None
+        return self.layout.join(whole, self.shard)
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:

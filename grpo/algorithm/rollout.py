@@ -18,6 +18,7 @@ from grpo.engine.sampling.sampler import Sampler
 from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
+NO_MASK = 0  # makes a completion's seed one of five numbers: none is that of a dropout mask, which has four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
 
@@ -38,8 +39,8 @@ class Sampled:
 class Rollout:
     """Sample the groups of each step, and have them graded.
 
-    prompts: of the data. decode: tokens to text. total_steps: of the run, for the rewards of users. phase: surrounds
-    "time/generate" and "time/reward".
+    prompts: of the data. decode: tokens to text. total_steps: of the run, for the rewards of users. position: how many
+    prompts are taken already. phase: surrounds "time/generate" and "time/reward".
     """
 
     def __init__(
@@ -51,11 +52,12 @@ class Rollout:
         scorer: Scorer,
         ranks: Ranks,
         total_steps: int = 0,
+        position: int = 0,
         phase: Phase = untimed,
     ):
         self.config, self.prompts, self.sampler, self.decode, self.scorer = config, prompts, sampler, decode, scorer
         self.ranks, self.replicas, self.total_steps, self.phase = ranks, ranks.replicas, total_steps, phase
-        self.order = Order(len(prompts), config.seed, config.shuffle_dataset)
+        self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         self.sampling = SamplingParams(
             config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
         )
@@ -83,11 +85,10 @@ class Rollout:
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
         # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
-        # The 0 has no meaning; without it, recorded runs would draw other tokens.
         seeds = []
         for number in range(len(groups)):
             first = (replicas.rank + number * replicas.world) * G
-            seeds += [hash_seed(self.config.seed, step, attempt, 0, place) for place in range(first, first + G)]
+            seeds += [hash_seed(self.config.seed, step, attempt, NO_MASK, place) for place in range(first, first + G)]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G

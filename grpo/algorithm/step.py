@@ -59,8 +59,9 @@ class Learned:
 class Equipment:
     """What a learner works with, in either stage.
 
-    memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate. phase: makes
-    a context manager from a name; the pass of the reference runs in that of "time/reference".
+    memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate. step: how
+    many of them are done. phase: makes a context manager from a name; the pass of the reference runs in that of
+    "time/reference".
     """
 
     config: TrainConfig | SftConfig
@@ -69,6 +70,7 @@ class Equipment:
     memory: MemoryLimit
     replicas: Peers
     total_steps: int
+    step: int = 0
     phase: Phase = untimed
 
 
@@ -81,14 +83,21 @@ class Learner:
         self.total_steps = equipment.total_steps
         self.device = torch.device(self.model.build.device)
         self.exact = torch.promote_types(self.model.build.dtype, torch.float32)  # the dtype of all but the model
-        self.step = 0  # steps done
+        self.step = equipment.step  # steps done
 
     def make_batches(
-        self, groups: Sequence[Group], ref_logp_C: torch.Tensor | None = None, old_logp_C: torch.Tensor | None = None
+        self,
+        groups: Sequence[Group],
+        ref_logp_C: torch.Tensor | None = None,
+        old_logp_C: torch.Tensor | None = None,
+        max_tokens: int = 0,
     ) -> list[PackedBatch]:
-        """Split the trained completions into micro-batches that fit into memory. Their loss weights are set already."""
+        """Split the trained completions into micro-batches. Their loss weights are set already.
+
+        max_tokens: packed tokens of a micro-batch; 0: as many as fit into memory.
+        """
         batches, start = [], 0
-        for number, parts in enumerate(split_into_micro_batches(groups, self.memory.budget.tokens)):
+        for number, parts in enumerate(split_into_micro_batches(groups, max_tokens or self.memory.budget.tokens)):
             end = start + num_scored(parts)
             batch = pack_batch(
                 parts,

@@ -31,8 +31,10 @@ MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp 
 def sequence_log_ratio(log_ratio_C: torch.Tensor, completion_C: torch.Tensor) -> torch.Tensor:
     """Give each token the mean log-ratio over the tokens of its completion (Eq. 9)."""
     counts_N = completion_C.bincount()
-    sums_N = log_ratio_C.new_zeros(len(counts_N)).index_add(0, completion_C, log_ratio_C)
-    return (sums_N / counts_N)[completion_C]  # Eq. 9
+    zeros_N = log_ratio_C.new_zeros(len(counts_N))
+    sums_N = zeros_N.index_add(0, completion_C, log_ratio_C)
+    means_N = sums_N / counts_N  # Eq. 9
+    return means_N[completion_C]
 
 
 # --- Two-sided clipping (2505.07291) ---------------------------------------------------------------------------------
@@ -48,7 +50,9 @@ def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
 
 def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
     """Return min(π_train / π_sampler, cap), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
-    return log_ratio_C.clamp(max=MAX_LOG_RATIO).exp().clamp(max=cap).detach()  # Eq. 11
+    bounded_C = log_ratio_C.clamp(max=MAX_LOG_RATIO)
+    weight_C = bounded_C.exp().clamp(max=cap)  # Eq. 11
+    return weight_C.detach()
 
 
 # --- GDPO: normalize each reward, then sum (2601.05242) --------------------------------------------------------------
@@ -104,11 +108,16 @@ class RefusalCounts(NamedTuple):
         >>> tuple(RefusalCounts.of([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
         (0.0, 2, 1, 2)
         """
-        pairs = list(zip(rewards, outcomes, strict=True))
-        declined = [reward for reward, outcome in pairs if reward is not None and outcome == "refused"]
-        answered = [reward for reward, outcome in pairs if reward is not None and outcome not in (None, "refused")]
+        declined: list[float] = []
+        answered: list[float] = []
+        for reward, outcome in zip(rewards, outcomes, strict=True):
+            if reward is None or outcome is None:
+                continue
+            alike = declined if outcome == "refused" else answered
+            alike.append(reward)
         gain = len(declined) * math.fsum(answered) - len(answered) * math.fsum(declined)
-        return cls(gain, len(declined) * len(answered), len(declined), len(answered))
+        num_pairs = len(declined) * len(answered)
+        return cls(gain, num_pairs, len(declined), len(answered))
 
     def shift(self, target: float) -> float:
         """Return what is added to the reward of declining in a step (Eq. 14), from the counts of all its groups.
@@ -139,7 +148,8 @@ def refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers
         outcomes = ["refused" if declines(completion) else completion.outcome for completion in group.completions]
         counts.append(RefusalCounts.of(rewards, outcomes))
     mine = [sum(column) for column in zip(*counts, strict=True)]
-    return RefusalCounts(*replicas.sum(mine)).shift(target)  # Eq. 14
+    of_all = RefusalCounts(*replicas.sum(mine))
+    return of_all.shift(target)  # Eq. 14
 
 
 def shifted_reward(completion: Completion, shift: float) -> float | None:

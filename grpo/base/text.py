@@ -3,6 +3,7 @@
 import unicodedata
 from difflib import get_close_matches
 
+MAX_CHARACTER_BYTES = 4  # in UTF-8; each may be a token of its own
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"  # Hangul fillers and the blank of Braille: letters and signs without ink
 
 

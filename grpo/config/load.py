@@ -44,7 +44,8 @@ from grpo.config.foreign import (
     find_match,
     readings,
 )
-from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, describe_keys, keys_that
+from grpo.config.help import describe_keys
+from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, keys_that
 from grpo.config.supplied import NO_REWARD, supply
 from grpo.config.values import BOOLEANS, Values, check_bounds, coerce, expand_variables, types_of
 

@@ -4,17 +4,8 @@
 which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
 """
 
-import argparse
-import ast
-import inspect
-from dataclasses import Field, dataclass, field, fields
-from functools import cache, partial
-from itertools import pairwise
+from dataclasses import dataclass, field, fields
 from typing import Any
-
-import yaml
-
-from grpo.config.values import describe_limits
 
 ALMANAC, ATLAS, SUMS = "almanac", "atlas", "sums"  # toy worlds of a real model
 OF_FACTS = (ALMANAC, ATLAS)  # it writes its own cold start
@@ -25,7 +16,6 @@ PEOPLE = ("encyclopedia", LIBRARY)  # toy worlds of people who do not exist
 WITH_KNOWLEDGE = (*PEOPLE, *OF_FACTS)  # toy worlds that have a knowledge base
 MAX_PER_STEP = 1_000_000  # of anything that is counted per step; more is a slip, and would fill the memory
 MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes for this one (device/distributed.py)
-HELP_COLUMN, HELP_WIDTH = 42, 120  # where meanings begin and end
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
@@ -440,47 +430,3 @@ def keys_that(fact: str, kind: type | None = None) -> list[str]:
     groups = [group for stage in ([kind] if kind else [TrainConfig, SftConfig]) for group in stage.__mro__[1:-1]]
     entries = [entry for group in groups for entry in fields(group)]
     return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))
-
-
-@cache
-def meanings(kind: type) -> dict[str, str]:
-    """Return what each key of a stage means: the text under its declaration."""
-    texts = {}
-    for group in kind.__mro__[1:-1]:
-        for declaration, text in pairwise(ast.parse(inspect.getsource(group)).body[0].body):
-            if isinstance(declaration, ast.AnnAssign):
-                texts[declaration.target.id] = " ".join(text.value.value.split())
-    return texts
-
-
-def describe_keys(kind: type) -> str:
-    """Return a text with every key, its default, meaning and bounds: those to know first, then the groups above."""
-    docs, first = meanings(kind), keys_that("first", kind)
-    groups = {"the keys to know first": first}
-    for group in kind.__mro__[1:-1]:
-        groups[group.__name__.removesuffix("Keys").lower()] = [
-            key.name for key in fields(group) if key.name not in first
-        ]
-    layout = partial(argparse.HelpFormatter, max_help_position=HELP_COLUMN, width=HELP_WIDTH)
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False, formatter_class=layout)
-    for title, names in groups.items():
-        section = parser.add_argument_group(title)
-        for name in names:
-            declared = kind.__dataclass_fields__[name]
-            about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
-            facts = declared.metadata["facts"]
-            default = as_yaml(None if "supplied" in facts else declared.default)
-            default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
-            section.add_argument(name, metavar=f"{name}: {default}", help=about)
-    return parser.format_help()
-
-
-def _describe_bounds(declared: Field) -> str:
-    choices, limits = declared.metadata["choices"], describe_limits(declared.metadata)
-    return f" One of: {', '.join(map(as_yaml, choices))}." if choices else f" {limits.capitalize()}." * bool(limits)
-
-
-def as_yaml(value: Any) -> str:
-    """Return a value as YAML, on one line."""
-    value = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()

@@ -27,12 +27,14 @@ def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
     prompts = []
     for fact in facts:
         text = prompt_text(policy, config.system_prompt, fact) + fact.stem
-        prompts.append(policy.tokenizer.encode(text, add_special_tokens=False))
+        ids = policy.tokenizer.encode(text, add_special_tokens=False)
+        prompts.append(ids)
     ends = (*policy.eos_ids, *end_ids(policy))
     sampler = Sampler(policy.model, ends, MAX_SEQUENCES)
     sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
+    seeds = range(len(facts))
     with counting(len(facts), "asking the model itself", "answers") as add:
-        groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
+        groups = sampler.sample(prompts, 1, sampling, seeds, lambda *finished: add(1))
     answers = []
     for fact, (completion,) in zip(facts, groups, strict=True):
         said = first_words(policy.decode(completion.ids))

@@ -51,12 +51,14 @@ class Benchmark:
     def fits(self, record: Record, file_name: str) -> bool:
         """Return whether a record may have this format."""
         names = set(self.columns.split(", "))
-        others = " ".join(str(value) for name, value in record.items() if name not in names)
-        return names <= set(record) and self.says_so in f"{file_name} {others}".lower()
+        others = [str(value) for name, value in record.items() if name not in names]
+        text = " ".join([file_name, *others])
+        return names <= set(record) and self.says_so in text.lower()
 
     def read_row(self, record: Record, seed: str) -> Record:
         """Return a record with the columns above added. seed: for the order of choices. ValueError: what is wrong."""
-        return {**record, **self.read(_named_alike(record), random.Random(seed))}
+        rng = random.Random(seed)
+        return record | self.read(_named_alike(record), rng)
 
 
 def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark | None:
@@ -72,7 +74,11 @@ def find_benchmark(records: Sequence[Record], file_name: str = "") -> Benchmark 
 
 def _named_alike(record: Record) -> Record:
     """Name columns as the hub does: `Best Answer` is best_answer."""
-    return {str(name).strip().lower().replace(" ", "_"): value for name, value in record.items()}
+    renamed = {}
+    for name, value in record.items():
+        alike = str(name).strip().lower()
+        renamed[alike.replace(" ", "_")] = value
+    return renamed
 
 
 def _truthful_qa(record: Record, rng: random.Random) -> Record:
@@ -85,7 +91,8 @@ def _truthful_qa(record: Record, rng: random.Random) -> Record:
 
 
 def _gpqa(record: Record, rng: random.Random) -> Record:
-    given = [record[name] for name in ("correct_answer", *WRONG_CHOICES.split(", "))]
+    columns = ["correct_answer", *WRONG_CHOICES.split(", ")]
+    given = [record[column] for column in columns]
     choices = [" ".join(str(choice or "").split()) for choice in given]
     if not all(choices):
         raise ValueError("a choice is empty")
@@ -97,7 +104,8 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
     letters = list(LETTERS[: len(choices)])
     listed = [f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=True)]
     accepted = [letter for letter, label in zip(letters, labels, strict=True) if label]
-    question = "\n".join([str(record["question"]).strip(), "", *listed])
+    asked = str(record["question"]).strip()
+    question = "\n".join([asked, "", *listed])
     answer = accepted[0] if len(accepted) == 1 else accepted
     return {"question": question, "answer": answer}
 
@@ -105,8 +113,10 @@ def _gpqa(record: Record, rng: random.Random) -> Record:
 def _is_aime_answer(record: Record) -> bool:
     """Return whether the answer, or else the box of a solution, is an integer of up to three digits, as AIME's are."""
     if record.get("answer") is None:
-        return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", str(record.get("solution"))))
-    return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", str(record["answer"]).strip()))
+        solution = str(record.get("solution"))
+        return bool(re.search(r"\\boxed\{\s*[0-9]{1,3}\s*\}", solution))
+    answer = str(record["answer"]).strip()
+    return bool(re.fullmatch(r"[0-9]{1,3}(?:\.0)?", answer))
 
 
 TOO_COMMON = ("problem, answer", "question, answer", "problem, solution")

@@ -20,7 +20,8 @@ from grpo.config.entries import split_arguments
 from grpo.config.load import examine_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.doctor import estimate, trial
-from grpo.doctor.start import Case, Check, NotChecked, start_checks
+from grpo.doctor.case import Case, Check, NotChecked
+from grpo.doctor.start import start_checks
 
 
 @dataclass

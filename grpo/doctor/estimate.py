@@ -14,12 +14,13 @@ from grpo.algorithm.schema import Group, Prompt, Score, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
-from grpo.doctor.start import Case, NotChecked, need, rounded
+from grpo.doctor.case import Case, NotChecked, need
+from grpo.doctor.sketch import rounded
 from grpo.engine.model import memory
 from grpo.run.guard import Guard
 from grpo.run.run import SilentRun
-from grpo.sft import SftTrainer
-from grpo.train import GrpoTrainer
+from grpo.sft import Examples, SftTrainer
+from grpo.train import GrpoTrainer, TrainingData
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 from rewards.services import Checkup, services_of
@@ -42,12 +43,13 @@ class StepTime:
 class Rehearsal:
     """A trainer that makes first steps whose prompts and completions are cut. Subclasses define what a row is.
 
-    num_rows: of a step. longest: tokens of the longest prompt or completion. Subclasses have `cut(tokens)`, which gives
-    the next step prompts and completions of at most so many tokens; and `full_tokens()`, the estimated tokens of
-    prompts (from the data) and of completions (from the last step) in a complete step.
+    source: of the rows. num_rows: of a step. longest: tokens of the longest prompt or completion. Subclasses have
+    `cut(tokens)`, the source with prompts and completions of at most so many tokens; and `full_tokens()`, the estimated
+    tokens of prompts (from the data) and of completions (from the last step) in a complete step.
     """
 
     trainer: GrpoTrainer | SftTrainer
+    source: TrainingData | Examples
     num_rows: int
     longest: int
 
@@ -79,8 +81,7 @@ class Rehearsal:
 
     def make_step(self, tokens: int) -> dict[str, float]:
         """Make the run's first step, cut to so many tokens; return its seconds by phase."""
-        self.trainer.learner.step = self.trainer.order.position = 0
-        self.cut(tokens)
+        self.trainer.begin(self.cut(tokens))
         Guard(self.trainer).run_step()
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
@@ -93,26 +94,24 @@ class GrpoRehearsal(Rehearsal):
         config = replace(config, dynamic_sampling=False, knowledge_base=None)  # they are for grades
         config = replace(config, tools=())  # which are not called before a run
         self.trainer = GrpoTrainer(config, SilentRun(config), Scorer([NO_REWARD]))
-        rollout = self.trainer.rollout
-        self.prompts, self.sampling = rollout.prompts, rollout.sampling
-        self.num_rows = groups_per_replica(rollout.config)
-        longest_prompt = max(len(prompt.ids) for prompt in self.prompts)
+        self.source: TrainingData = self.trainer.source
+        self.num_rows = groups_per_replica(config)
+        longest_prompt = max(len(prompt.ids) for prompt in self.source.prompts)
         self.longest = max(config.max_completion_length, longest_prompt)
 
-    def cut(self, tokens: int) -> None:
-        rollout = self.trainer.rollout
-        most = min(tokens, self.sampling.max_new_tokens)
-        rollout.prompts = [_cut_prompt(prompt, tokens) for prompt in self.prompts]
-        rollout.sampling = replace(self.sampling, max_new_tokens=most)
+    def cut(self, tokens: int) -> TrainingData:
+        prompts = [_cut_prompt(prompt, tokens) for prompt in self.source.prompts]
+        most = min(tokens, self.source.max_completion_length)
+        return replace(self.source, prompts=prompts, max_completion_length=most)
 
     def full_tokens(self) -> tuple[float, float]:
         """A completion that was cut off counts with the maximum length."""
-        most = self.sampling.max_new_tokens
+        most = self.source.max_completion_length
         lengths = []
         for completion in completions_of(self.trainer.learned.groups):
             lengths.append(len(completion.ids) if completion.finish_reason == "stop" else most)
         num_completions = self.num_rows * self.trainer.config.num_generations
-        prompt = fmean(len(prompt.ids) for prompt in self.prompts)
+        prompt = fmean(len(prompt.ids) for prompt in self.source.prompts)
         return self.num_rows * prompt, num_completions * fmean(lengths)
 
 
@@ -121,18 +120,18 @@ class SftRehearsal(Rehearsal):
 
     def __init__(self, config: SftConfig):
         self.trainer = SftTrainer(config, SilentRun(config))
-        examples = self.trainer.examples
-        self.examples, self.num_rows = examples.all, examples.rows_per_step
-        longest_prompt = max(len(example.prompt.ids) for example in self.examples)
-        longest_answer = max(len(example.completions[0].ids) for example in self.examples)
+        self.source: Examples = self.trainer.source
+        self.num_rows = self.source.rows_per_step
+        longest_prompt = max(len(example.prompt.ids) for example in self.source.all)
+        longest_answer = max(len(example.completions[0].ids) for example in self.source.all)
         self.longest = max(longest_prompt, longest_answer)
 
-    def cut(self, tokens: int) -> None:
-        self.trainer.examples.all = [_cut_example(example, tokens) for example in self.examples]
+    def cut(self, tokens: int) -> Examples:
+        return replace(self.source, all=[_cut_example(example, tokens) for example in self.source.all])
 
     def full_tokens(self) -> tuple[float, float]:
-        prompt = fmean(len(example.prompt.ids) for example in self.examples)
-        example = fmean(map(num_packed, self.examples))
+        prompt = fmean(len(example.prompt.ids) for example in self.source.all)
+        example = fmean(map(num_packed, self.source.all))
         return self.num_rows * prompt, self.num_rows * (example - prompt)
 
 

@@ -3,29 +3,23 @@
 `check_start` makes them for grpo.train and grpo.sft, so that a run that cannot start says at once everything that it
 lacks; the doctor makes them first. Of a model on the hub they fetch its config and its tokenizer.
 
-A check takes a Case (a configuration, and what earlier checks have found) and returns a text, or raises the error that
-the run would end with.
+A check takes a `Case` and returns a text, or raises the error that the run would end with.
 """
 
 import os
-import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
-from grpo.base.storage import Json
 from grpo.config.load import examine_config, replicas_of
-from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig, TrainConfig
+from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
 from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
@@ -35,124 +29,24 @@ from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.registry import find_sources
 from grpo.data.rows import Row
-from grpo.data.toy import is_made, locate
+from grpo.doctor.case import Case, Check, NotChecked, need
+from grpo.doctor.sketch import bytes_needed, kept, lacks_a_gpu, num_weights, rounded, sketch
 from grpo.engine.device import ops
-from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.products import slow_dtype
-from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
-from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.policy import ModelParts, check_vocabulary, choose_dtype, find_parts, load_encoder, lora_spec
-from grpo.engine.model.weights import named_tensors, read_model_config, read_tensors
+from grpo.engine.model.policy import check_vocabulary, load_encoder, lora_spec
+from grpo.engine.model.weights import read_model_config, read_tensors
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import is_in_use, refuse_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, stage1_overrides
 from grpo.run.trackers import check_trackers
-from rewards.registry import Reward, build_rewards, built_in, expand
+from rewards.registry import Reward, build_rewards, built_in
 
-if TYPE_CHECKING:
-    from grpo.doctor.estimate import Rehearsal
-    from rewards.services import Checkup
-
-Value = TypeVar("Value")
 MAX_SHOWN = 3  # examples of duplicates
-UNITS = ((1e9, "B"), (1e6, "M"))
-MOST_ON_A_CPU = 1e9  # weights; a step with more takes hours there
 DOCTOR = "`python -m grpo.doctor CONFIG` checks everything at once"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")  # of a model, in its name: Qwen2.5-Math-1.5B
-
-
-@dataclass
-class Case:
-    """A configuration, and what the checks have found so far; None: not found, or not yet.
-
-    memory_gb: of the GPU to plan for, if it is not in this machine. objects: rows and rewards of a program. is_restart:
-    whether the run goes on in its directory without being asked to, as torchrun's restarts do.
-    """
-
-    config: AnyConfig
-    memory_gb: float | None = None
-    is_restart: bool = False
-    objects: Objects = NO_OBJECTS
-    start: AnyConfig | None = None  # it names model and tokenizer: stage 1's config if stage 1 has to run first
-    data: QuestionData | None = None  # stage 2's
-    rows: dict[str, list[Row]] = field(default_factory=dict)  # of these: "train", "eval"
-    unread: set[str] = field(default_factory=set)  # data sets with a fault
-    folder: Path | None = None  # of the model
-    decoder: Decoder | None = None  # without weights
-    tokenizer: Any = None
-    prompts: list[Prompt] | None = None
-    num_examples: int | None = None  # of stage 1
-    longest: int | None = None  # tokens of the longest prompt with its completion
-    needed_bytes: int | None = None  # of memory
-    rehearsal: "Rehearsal | None" = None  # a trainer of this run
-    functions: list[Reward] = field(default_factory=list)  # the user's own rewards
-    checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
-
-    def __post_init__(self) -> None:
-        if self.config.toy_world and is_made(self.config):
-            self.config = locate(self.config)
-        self.start = start_of(self.start or self.config)
-
-    @property
-    def is_stage2(self) -> bool:
-        return isinstance(self.config, TrainConfig)
-
-    @property
-    def makes_its_data(self) -> bool:
-        """Return whether the run will make its data, and perhaps model and knowledge base: not yet to be checked."""
-        return bool(self.config.toy_world) and not is_made(self.config)
-
-    @cached_property
-    def device(self) -> torch.device:
-        return torch.device("cuda") if self.memory_gb else choose_device(self.config.device)
-
-    @cached_property
-    def parts(self) -> ModelParts | UserError:
-        """Return where config and tokenizer of the model are, or why they cannot be found."""
-        try:
-            return find_parts(self.start, weights=False)
-        except UserError as error:
-            return error
-
-    @property
-    def options(self) -> Json:
-        """Return the configuration as rewards take it. A reply cache that is not there yet is not made here."""
-        options = asdict(self.config)
-        if (cache := options.get("api_cache")) and not Path(cache).exists():
-            options["api_cache"] = None
-        return options
-
-    @property
-    def reward_names(self) -> list[str]:
-        """Return the names of all rewards, including those of held-out questions."""
-        return list(dict.fromkeys([*self.rewards_of("train"), *self.rewards_of("eval")]))
-
-    def rewards_of(self, use: str) -> list[str]:
-        """Return the names of the rewards that grade the questions to train on, or the held-out ones."""
-        if not self.is_stage2:
-            return []
-        config = self.config
-        named = config.eval_reward_funcs if use == "eval" and Questions.held_out(config) else None
-        return expand(named or config.reward_funcs or ())
-
-
-Check = Callable[[Case], str]
-
-
-class NotChecked(Exception):
-    """Raised if a check needs a key that is not set, or what an earlier check did not find: a finding of its own."""
-
-
-def need(value: Value | None, what: str) -> Value:
-    """Return the value. Raise NotChecked if it is not known."""
-    if value is None:
-        raise NotChecked(f"not checked: this needs {what}")
-    return value
 
 
 def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = NO_OBJECTS) -> None:
@@ -223,30 +117,6 @@ def machine(case: Case) -> str:
     else:
         device = f"{torch.get_num_threads()} CPU threads"
     return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
-
-
-def lacks_a_gpu(case: Case) -> bool:
-    """Return whether a large model would be trained on a CPU that the configuration does not name."""
-    return case.device.type == "cpu" and case.config.device == "auto" and num_weights(case) >= MOST_ON_A_CPU
-
-
-def num_weights(case: Case) -> float:
-    """Count the model's weights by its config, or else by its name; 0 if neither says."""
-    if decoder := sketch(case):
-        return sum(tensor.numel() for tensor in named_tensors(decoder).values())
-    sizes = _SIZE.findall(case.start.model_name_or_path or "")
-    return float(sizes[-1]) * 1e9 if sizes else 0
-
-
-def bytes_needed(case: Case, number: float) -> str:
-    """Say what a model of so many weights takes on a GPU, and on this CPU."""
-    weights = (
-        f"its weights take {2 * number / 1e9:.1f} GB in bfloat16 on a GPU and {4 * number / 1e9:.1f} GB in float32"
-    )
-    if not case.decoder:
-        return f"{weights} (counted by its name: its config.json is not here)"
-    training = kept(case).training / 1e9
-    return f"{weights}, and what is trained {training:.1f} GB with gradient and moments"
 
 
 def output(case: Case) -> str:
@@ -394,38 +264,6 @@ def conversations(case: Case) -> str:
 # --- the model, by its config and its tokenizer ----------------------------------------------------------------------
 
 
-def sketch(case: Case) -> Decoder | None:
-    """Build the run's decoder without weights; None if its config cannot be found or is not usable."""
-    if case.decoder is None and case.start.model_name_or_path and isinstance(case.parts, ModelParts):
-        config = case.config
-        try:
-            lora, dtype = lora_spec(config), choose_dtype(config.torch_dtype, case.device)
-            build = Build(lora, lora is None, dtype, "meta", int8=config.base_weights == "int8")
-            case.decoder = Decoder(read_model_config(case.parts.model), build)
-        except UserError:
-            return None  # `model` raises it
-    return case.decoder
-
-
-def share_of(case: Case) -> Decoder:
-    """Return the part of the decoder that one process holds, without weights."""
-    decoder, num_shards = need(sketch(case), "the model"), case.config.tensor_parallel_size
-    return Decoder(decoder.config, replace(decoder.build, shard=Shard(0, num_shards))) if num_shards > 1 else decoder
-
-
-def sketch_reference(case: Case) -> Decoder | None:
-    """Return the reference, if it is a second model: where all weights are trained."""
-    decoder = share_of(case)
-    if not getattr(case.config, "beta", 0) or decoder.build.lora:
-        return None
-    return Decoder(decoder.config, replace(decoder.build, train_weights=False))
-
-
-def kept(case: Case) -> memory.Account:
-    """Count what model and optimizer take in each process, once they are loaded."""
-    return memory.Loaded(share_of(case), sketch_reference(case), replicas_of(case.config)).account()
-
-
 def model(case: Case) -> str:
     """Read the model's config, and check that checkpoints fit on the disk. UserError (exit 3) if there is no model."""
     need(case.start.model_name_or_path, "model_name_or_path")
@@ -451,11 +289,6 @@ def model(case: Case) -> str:
         slow_dtype(decoder.build.dtype, case.device),
     ]
     return "; ".join(filter(None, found))
-
-
-def rounded(number: float) -> str:
-    """Write a large number in millions or billions, and a small one in full."""
-    return next((f"{number / size:,.2f}{unit}" for size, unit in UNITS if number >= size / 10), f"{number:,.0f}")
 
 
 def tokenizer(case: Case) -> str:

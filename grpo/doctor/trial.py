@@ -10,19 +10,10 @@ from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
+from grpo.doctor.case import Case, Check, NotChecked, need
 from grpo.doctor.estimate import check_room, rehearse
-from grpo.doctor.start import (
-    MAX_SHOWN,
-    Case,
-    Check,
-    NotChecked,
-    conversations,
-    need,
-    need_written,
-    services_used,
-    share_of,
-    sketch_reference,
-)
+from grpo.doctor.sketch import share_of, sketch_reference
+from grpo.doctor.start import MAX_SHOWN, conversations, need_written, services_used
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter

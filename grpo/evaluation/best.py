@@ -28,19 +28,23 @@ class Best:
         if value is None or not self._is_better(value):
             return
         self.value = value
-        self.run.save_policy("best", policy, {BEST_FILE: {"metric": self.name, "step": step, "value": value}})
-        self.run.say(
-            f"step {step}: {self.name} is {value:.4g}, the best so far; this policy is in {self.run.path}/best"
-        )
+        about = {"metric": self.name, "step": step, "value": value}
+        self.run.save_policy("best", policy, {BEST_FILE: about})
+        found = f"step {step}: {self.name} is {value:.4g}, the best so far"
+        self.run.say(f"{found}; this policy is in {self.run.path}/best")
 
     def _is_better(self, value: float) -> bool:
         if self.value is None:
             return True
-        return value > self.value if self.name in HIGHER_IS_BETTER else value < self.value
+        if self.name in HIGHER_IS_BETTER:
+            return value > self.value
+        return value < self.value
 
 
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
     kept = read_document(path)
     is_intact = is_number(kept.get("step")) and is_number(kept.get("value"))
-    return kept["value"] if is_intact and kept.get("metric") == name and kept["step"] <= step else otherwise
+    if is_intact and kept.get("metric") == name and kept["step"] <= step:
+        return kept["value"]
+    return otherwise

@@ -53,9 +53,13 @@ class Comparison:
 
 def compare(a: Measured, b: Measured) -> Comparison:
     """Compare two models by each measure. UserError (exit 3) if there is no question that both have answered."""
-    shared = {name: [question for question in a[name] if question in b[name]] for name in a if name in b}
-    shared = {name: questions for name, questions in shared.items() if questions}
-    of_a, of_b = (set().union(*measured.values()) for measured in (a, b))
+    shared: dict[str, list[Question]] = {}
+    for name in a:
+        of_both = [question for question in a[name] if question in b.get(name, ())]
+        if of_both:
+            shared[name] = of_both
+    of_a = set().union(*a.values())
+    of_b = set().union(*b.values())
     if not shared:
         raise UserError(
             "there is nothing to compare",
@@ -74,11 +78,12 @@ def compare(a: Measured, b: Measured) -> Comparison:
 
 def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference:
     """Compare a measure of two models. a, b: the values of the answers to each question."""
-    pairs = list(zip(a, b, strict=True))
-    changes = np.array([fmean(after) - fmean(before) for before, after in pairs])
-    means = [fmean(map(fmean, of_model)) for of_model in zip(*pairs, strict=True)]
+    of_a = list(map(fmean, a))
+    of_b = list(map(fmean, b))
+    changes = np.array([after - before for before, after in zip(of_a, of_b, strict=True)])
+    mean_a, mean_b = fmean(of_a), fmean(of_b)
     low, high = interval(lambda chosen: changes[chosen].mean(), len(changes))
-    return Difference(*means, means[1] - means[0], low, high, exchange_test(changes))
+    return Difference(mean_a, mean_b, mean_b - mean_a, low, high, exchange_test(changes))
 
 
 def exchange_test(changes: np.ndarray) -> float:
@@ -89,11 +94,13 @@ def exchange_test(changes: np.ndarray) -> float:
     """
     generator = np.random.default_rng(0)
     least = abs(changes.sum()) * (1 - 1e-12)
-    sizes, counts = np.unique(abs(changes[changes != 0]), return_counts=True)
+    changed = changes[changes != 0]
+    sizes, counts = np.unique(abs(changed), return_counts=True)
     is_common = counts >= COMMON
     sums = np.zeros(NUM_EXCHANGES)
     for size, count in zip(sizes[is_common], counts[is_common], strict=True):
-        sums += size * (2.0 * generator.binomial(count, 0.5, NUM_EXCHANGES) - count)
+        num_positive = generator.binomial(count, 0.5, NUM_EXCHANGES)
+        sums += size * (2.0 * num_positive - count)
     others = np.repeat(sizes[~is_common], counts[~is_common])
     num_bytes = -(-len(others) // 8)
     at_a_time = max(1, CHUNK // max(1, len(others)))
@@ -110,8 +117,12 @@ def exchange_test(changes: np.ndarray) -> float:
 def interval(measure: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
     """Return the 95 % interval of a measure of chosen questions, by bootstrap over `count` of them."""
     rng = np.random.default_rng(0)
-    values = [measure(rng.integers(count, size=count)) for _ in range(NUM_RESAMPLES)]
-    return tuple(float(value) for value in np.nanpercentile(values, [2.5, 97.5]))
+    values = []
+    for _ in range(NUM_RESAMPLES):
+        chosen = rng.integers(count, size=count)
+        values.append(measure(chosen))
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    return float(low), float(high)
 
 
 def read_answers(path: Path) -> Measured:
@@ -148,7 +159,8 @@ def measure_answers(answers: Iterable[Mapping[str, Any]]) -> Measured:
     measured: dict[str, dict[Question, list[float]]] = defaultdict(lambda: defaultdict(list))
     for answer in answers:
         for name, value in _values(answer):
-            measured[name][answer["row"], str(answer["question"])].append(value)
+            question = answer["row"], str(answer["question"])
+            measured[name][question].append(value)
     return measured
 
 
@@ -157,9 +169,11 @@ def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if answer["outcome"] in RATES.values():
         yield from ((name, float(answer["outcome"] == wanted)) for name, wanted in RATES.items())
     yield from _facts(answer.get("details"))
+    values = {"reward": answer.get("reward")}
     rewards = answer.get("rewards")
-    named = {f"rewards/{name}": value for name, value in rewards.items()} if isinstance(rewards, dict) else {}
-    for name, value in {"reward": answer.get("reward"), **(named if len(named) > 1 else {})}.items():
+    if isinstance(rewards, dict) and len(rewards) > 1:
+        values |= {f"rewards/{name}": value for name, value in rewards.items()}
+    for name, value in values.items():
         if is_number(value):
             yield name, value
 

@@ -38,10 +38,12 @@ def effects_of_merging(saved: SavedModel, merged: Policy, dtype: str) -> Iterato
     config = saved.config()
     if is_adapter(Path(saved.name)) and config is not None and config.base_weights == "int8":
         what = "merged into the file's own weights, while the run trained with them in 8 bits"
-        yield _effect(what, "the run's model", saved, merged, lambda: replace(merged, model=as_trained(saved)))
+        of_run = lambda: replace(merged, model=as_trained(saved))  # noqa: E731
+        yield _effect(what, "the run's model", saved, merged, of_run)
     if dtype in ROUNDED:
-        exact = TrainConfig(torch_dtype="float32")
-        yield _effect(f"rounded to {dtype}", "float32", saved, merged, lambda: load_saved(saved, exact, CPU))
+        config = TrainConfig(torch_dtype="float32")
+        exact = lambda: load_saved(saved, config, CPU)  # noqa: E731
+        yield _effect(f"rounded to {dtype}", "float32", saved, merged, exact)
 
 
 def as_trained(saved: SavedModel) -> Decoder:
@@ -63,7 +65,9 @@ def as_trained(saved: SavedModel) -> Decoder:
     adapter = load_adapter(Path(saved.name))
     trained = {}
     for module, (A, B) in adapter.pairs.items():
-        rank = len(start.pairs[module][0]) if start and module in start.pairs else 0
+        rank = 0
+        if start and module in start.pairs:
+            rank = len(start.pairs[module][0])
         if rank < len(A):  # the first ones are those of the adapter that the run started from
             trained[module] = A[rank:], B[:, rank:]
     merge_adapter(model, replace(adapter, pairs=trained))
@@ -95,7 +99,9 @@ def _effect(what: str, name: str, saved: SavedModel, merged: Policy, load: Calla
     same = sum(_num_shared(a.ids, b.ids) for a, b in pairs)
     total = sum(len(a.ids) for a, _ in pairs)
     groups = [Group(prompt, [answer]) for prompt, answer in zip(prompts, theirs, strict=True)]
-    apart = (_logprobs(merged.model, groups) - _logprobs(other.model, groups)).abs()
+    our_logp_C = _logprobs(merged.model, groups)
+    their_logp_C = _logprobs(other.model, groups)
+    apart = (our_logp_C - their_logp_C).abs()
     return (
         f"{what}: {same} of {total} greedy tokens ({same / total:.0%}) are those of {name}, "
         f"up to the first difference in each of {len(pairs)} answers to held-out questions; "

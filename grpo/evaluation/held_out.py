@@ -35,9 +35,11 @@ class Evaluation:
     def __init__(self, data: QuestionData, run: Run, policy: Policy, sampler: Sampler, scorer: Scorer):
         """scorer: the rewards of these questions."""
         config = data.config
-        self.config, self.run, self.policy, self.sampler, self.scorer = config, run, policy, sampler, scorer
+        self.config, self.run = config, run
+        self.policy, self.sampler, self.scorer = policy, sampler, scorer
         self.prompts: list[Prompt] = []
-        self.data_hash, self.first_step = "", 0
+        self.data_hash = ""
+        self.first_step = 0
         self.warned: set[str] = set()
         questions = Questions.held_out(config)
         if not questions:
@@ -50,13 +52,13 @@ class Evaluation:
         """Answer all held-out questions, each replica its share; write the answers, and return their summaries."""
         if not self.prompts:
             return {}
-        ranks = self.run.ranks
+        ranks, replicas = self.run.ranks, self.run.ranks.replicas
         sampling = SamplingParams(self.config.max_completion_length, temperature=0.0)
-        mine = self.prompts[ranks.replicas.rank :: ranks.replicas.world]
+        mine = self.prompts[replicas.rank :: replicas.world]
         groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
         self.scorer.metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
-        everyones = ranks.replicas.gather_lists(groups)
+        everyones = replicas.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_lines(f"step-{step:06d}.jsonl", completion_records(everyones))
         parts = split_into_parts(everyones, self.config.eval_group_field)
@@ -80,16 +82,18 @@ class Evaluation:
         """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
         try:
             written = read_document(self.run.path / "evaluation.json")
-            numbers = [value for part in written["before"].values() for value in part.values()]
+            before = written["before"]
+            numbers = [value for part in before.values() for value in part.values()]
             is_intact = all(value is None or isinstance(value, int | float) for value in numbers)
-            is_same_data = written["data"] == self.data_hash and "" in written["before"]
-            return (int(written["step"]), written["before"]) if is_intact and is_same_data else None
+            is_same_data = written["data"] == self.data_hash and "" in before
+            return (int(written["step"]), before) if is_intact and is_same_data else None
         except (ValueError, KeyError, TypeError, AttributeError):
             return None  # the file is missing, damaged, or of an older version
 
     def metrics(self, measured: Measurement) -> dict[str, float]:
         """Return the metrics eval/* of a measurement, without unknown ones."""
-        known = {name: value for name, value in measured.get("", {}).items() if value is not None}
+        of_all = measured.get("", {})
+        known = {name: value for name, value in of_all.items() if value is not None}
         return {f"eval/{name}": known[name] for name in LOGGED if name in known}
 
     def before_after(self, before: Measurement, after: Measurement) -> str:

@@ -33,7 +33,7 @@ UNKNOWN = "–"
 
 
 @dataclass(frozen=True)
-class Part:
+class Measured:
     """The rows of a table about some of the questions: each measure that is known, with a text per evaluation."""
 
     name: str
@@ -57,7 +57,7 @@ def summary_table(columns: Mapping[str, Mapping[str, Summary]], title: str = "qu
     return "\n".join(lines)
 
 
-def parts_of(columns: Mapping[str, Mapping[str, Summary]]) -> list[Part]:
+def parts_of(columns: Mapping[str, Mapping[str, Summary]]) -> list[Measured]:
     """Return the parts of a table of one evaluation, or of several (see `summary_table`)."""
     parts = []
     for name in dict.fromkeys(name for column in columns.values() for name in column):
@@ -65,7 +65,8 @@ def parts_of(columns: Mapping[str, Mapping[str, Summary]]) -> list[Part]:
         more = (*ONE_MODEL, *_pass_at_k(summaries[0])) if len(columns) == 1 else ()
         measures = _known(SHOWN_OF_PART if name else (*SHOWN, *more), summaries)
         rows = [(measure, [_cell(measure, summary.get(measure)) for summary in summaries]) for measure in measures]
-        parts.append(Part(name, round(max(summary.get("num_questions", 0) for summary in summaries)), rows))
+        num_questions = max(summary.get("num_questions", 0) for summary in summaries)
+        parts.append(Measured(name, round(num_questions), rows))
     return parts
 
 

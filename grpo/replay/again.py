@@ -6,8 +6,9 @@ It begins at the newest checkpoint before the step, or where the run began, and 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Completion, Group, Score
@@ -24,6 +25,7 @@ from grpo.replay.told import Later, Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
 from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
 from grpo.run.run import SilentRun
+from grpo.tools.functions import build_tools
 from grpo.train import GrpoTrainer
 from rewards.calls import TrainerState
 from rewards.custom import short_name
@@ -78,7 +80,8 @@ class Remembered(Scorer):
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        futures = self.under_way.setdefault(group, [None] * len(group.completions))
+        nothing = [None] * len(group.completions)
+        futures = self.under_way.setdefault(group, nothing)
         futures[index] = {}
         if None in futures:
             return
@@ -128,7 +131,8 @@ def recorded_scores(answers: Sequence[Answer]) -> list[dict[str, Score]]:
     is_paid = any(answer.reward is not None for answer in answers)
     scores: list[dict[str, Score]] = [{} for _ in answers]
     for name in answers[0].grades:
-        applies = not is_paid or any(answer.grades[name][0] is not None for answer in answers)
+        values = [answer.grades[name][0] for answer in answers]
+        applies = not is_paid or any(value is not None for value in values)
         for answer, of_answer in zip(answers, scores, strict=True):
             value, reason = answer.grades[name]
             facts = answer.facts.get(name, [])
@@ -144,7 +148,8 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     ANSWERED.
     """
     record = read_record(path)
-    earlier = (one for one in checkpoints(record.path) if step_of(one) < step and not problem_with(one))
+    saved = checkpoints(record.path)
+    earlier = (one for one in saved if step_of(one) < step and not problem_with(one))
     folder = next(earlier, None)
     config = _config_of(record, step, folder, overrides)
     run = SilentRun(config)
@@ -155,14 +160,16 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     with ExitStack() as ending:
         ending.callback(run.bring_back)
         ending.callback(scorer.close)
-        trainer = GrpoTrainer(config, run, scorer, data)
+
+        def make_tools(*given: Any) -> Told | None:
+            tools = build_tools(*given)
+            return Told(tools, lambda: answers(trainer.step + 1)) if tools else None
+
+        make_learner = partial(Observer, number=step, row=row)
+        trainer = GrpoTrainer(config, run, scorer, data, make_learner, make_tools)
         if trainer.tools:
-            trainer.sampler.tools = told = Told(trainer.tools, lambda: answers(trainer.step + 1))
-            ending.callback(told.close)
-        trainer.learner = Observer(trainer.equipment(), trainer.rollout, trainer.reference, step, row)
-        if folder is None:
-            _take_budget(trainer, record.path)
-        else:
+            ending.callback(trainer.tools.close)
+        if folder:
             trainer.restore()
         start = trainer.step
         while trainer.step < step:
@@ -179,8 +186,8 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
         what = f"{record.path} is no run of stage 2" if record.config else f"{record.path} has no {CONFIG_FILE}"
         raise UserError(what, "only its steps can be made again", "name a run of grpo.train", CONFIG)
     saved = checkpoints(record.path)
-    made = [metrics["step"] for metrics in record.steps] + [step_of(one) for one in saved]
-    last = max(made, default=0)
+    logged = [metrics["step"] for metrics in record.steps]
+    last = max([*logged, *map(step_of, saved)], default=0)
     if not 1 <= step <= last:
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
@@ -189,21 +196,18 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
     manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
     manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1
+    tokens = config.max_tokens_per_micro_batch
+    counters = [one / COUNTERS_FILE for one in saved if not problem_with(one)]
+    if counters and not (tokens or folder):  # the last bits of sums depend on it; what resumes knows it by itself
+        tokens = read_json(counters[-1])["micro_batch_tokens"]
     return replace(
         config,
+        max_tokens_per_micro_batch=tokens,
         allow_changes=(*config.allow_changes, *ANSWERED),
         resume_from_checkpoint=str(folder) if folder else False,
         gradient_accumulation_steps=config.gradient_accumulation_steps * world // replicas_of(config),
         tensor_parallel_size=1,
     )
-
-
-def _take_budget(trainer: GrpoTrainer, path: Path) -> None:
-    """Let micro-batches be as large as in the run, whatever memory is free now: the last bits of sums depend on it."""
-    saved = [one / COUNTERS_FILE for one in checkpoints(path) if not problem_with(one)]
-    if saved and not trainer.config.max_tokens_per_micro_batch:
-        limit = trainer.learner.memory
-        limit.budget = replace(limit.budget, tokens=read_json(saved[-1])["micro_batch_tokens"])
 
 
 def _compared(
@@ -213,7 +217,8 @@ def _compared(
     look, groups = trainer.learner.look, trainer.learned.generated
     if look is None:  # of several updates, none was made
         raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
-    notes = [note.removeprefix("note: ") for note in said if note.startswith(("note: ", "warning: ", "some "))]
+    told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
+    notes = [text.removeprefix("note: ") for text in told]
     recorded = record.answers(step)
     same, differences = 0, []
     for answer, group, place in _pairs(recorded, groups):
@@ -221,7 +226,8 @@ def _compared(
         same += not found
         differences += found
     notes += differences[:MAX_NOTES]
-    was = next((line for line in record.steps if line["step"] == step), {})
+    logged = (line for line in record.steps if line["step"] == step)
+    was = next(logged, {})
     exact = [name for name in MEASURED if not (trainer.tools and name.startswith(SAMPLER))]
     compared = [name for name in exact if name in was and name in metrics]
     unequal = [name for name in compared if was[name] != metrics[name]]
@@ -231,8 +237,18 @@ def _compared(
         for place, seen in enumerate(look.answers)
         if seen.group.prompt.row == look.row
     }
-    counts = len(recorded), same, len(compared) - len(unequal), len(compared)
-    return Replay(str(record.path), step, start, look, *counts, notes, pieces)
+    return Replay(
+        run=str(record.path),
+        step=step,
+        start=start,
+        look=look,
+        num_recorded=len(recorded),
+        num_same=same,
+        num_equal=len(compared) - len(unequal),
+        num_compared=len(compared),
+        notes=notes,
+        pieces=pieces,
+    )
 
 
 def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tuple[Answer, Group, int]]:
@@ -240,7 +256,8 @@ def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tupl
     waiting = list(recorded)
     for group in groups:
         for place in range(len(group.completions)):
-            answer = next((one for one in waiting if one.row == group.prompt.row), None)
+            of_row = (answer for answer in waiting if answer.row == group.prompt.row)
+            answer = next(of_row, None)
             if answer is not None:
                 waiting.remove(answer)
                 yield answer, group, place
@@ -258,7 +275,9 @@ def _difference(answer: Answer, group: Group, place: int, trainer: GrpoTrainer) 
     pairs = zip(answer.ids, completion.ids, strict=False)
     unequal = (number for number, (old, new) in enumerate(pairs) if old != new)
     same = next(unequal, len(completion.ids))
-    old, new = (trainer.policy.decode(ids[same : same + 8]) for ids in (answer.ids, completion.ids))
+    shown = slice(same, same + 8)
+    old = trainer.policy.decode(answer.ids[shown])
+    new = trainer.policy.decode(completion.ids[shown])
     yield f"{where}: from token {same + 1} on it was {old!r}, and is now {new!r}"
 
 
@@ -266,6 +285,7 @@ def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:
     """Yield the text of each token; of one that ends no character, and of a special one, its name."""
     places = TokenPlaces(completion, policy.decode)
     for place, token in enumerate(completion.ids):
-        start, end = places.start(place), places.start(place + 1)
+        start = places.start(place)
+        end = places.start(place + 1)
         text = completion.text[start:end]
         yield text or str(policy.tokenizer.convert_ids_to_tokens(token))

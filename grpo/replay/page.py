@@ -17,17 +17,28 @@ CLASSES = {LIKELIER: "likelier", LESS_LIKELY: "less", STRONGER: "strong", PALE: 
 
 def as_json(found: Replay) -> Json:
     """Return everything that is known of a replay."""
-    told = {name: value for name, value in vars(found).items() if name not in ("look", "pieces")}
-    look = found.look
-    answers = [_answer(seen) for seen in sorted(look.answers, key=lambda seen: -seen.norm)]
-    shown = [_answer(seen) | {"tokens": _tokens(seen, found.pieces[place])} for place, seen in found.shown]
-    return {**told, "grad_norm": look.norm, "error": look.error, "row": look.row, "answers": answers, "shown": shown}
+    told = dict(vars(found))
+    look = told.pop("look")
+    pieces = told.pop("pieces")
+    strongest_first = sorted(look.answers, key=lambda seen: -seen.norm)
+    shown = []
+    for place, seen in found.shown:
+        tokens = _tokens(seen, pieces[place])
+        shown.append(_answer(seen) | {"tokens": tokens})
+    return {
+        **told,
+        "grad_norm": look.norm,
+        "error": look.error,
+        "row": look.row,
+        "answers": list(map(_answer, strongest_first)),
+        "shown": shown,
+    }
 
 
 def _answer(seen: Seen) -> Json:
-    completion, row = seen.completion, seen.group.prompt.row
+    completion = seen.completion
     return {
-        "row": row,
+        "row": seen.group.prompt.row,
         "answer": place_in_group(seen),
         "reward": completion.reward,
         "outcome": completion.outcome,
@@ -56,7 +67,8 @@ def write_page(found: Replay) -> Path:
 
 def render(found: Replay) -> str:
     """Return the page as HTML that needs nothing else. The template escapes the texts of model and data."""
-    prompt = found.shown[0][1].group.prompt
+    _, first = found.shown[0]
+    prompt = first.group.prompt
     page = template("replay.html").render(
         title=f"{Path(found.run).resolve().name}: step {found.step}, row {found.look.row}",
         summary=list(summary(found)),
@@ -71,7 +83,8 @@ def render(found: Replay) -> str:
 
 def _shown(seen: Seen, texts: list[str]) -> dict[str, Any]:
     """Return what the page shows of a completion: its text in pieces, and the table of its tokens."""
-    pieces, rows = [{"text": text, "look": "pale"} for text in texts], []
+    pieces = [{"text": text, "look": "pale"} for text in texts]
+    rows = []
     for token, codes in zip(seen.tokens, looks(seen.tokens), strict=True):
         look = " ".join(CLASSES[code] for code in codes)
         pieces[token.place]["look"] = look

@@ -6,7 +6,8 @@ that: the shares of a step add up to 1, and a token with a negative one pulls ag
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 import torch
 
@@ -93,6 +94,9 @@ class Gradient:
         self, learner: Grpo, groups: Sequence[Group], ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ):
         self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
+        # Any split gives the same gradient, but for the masks of dropout.
+        self.is_split = not learner.config.lora_dropout
+        self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
         self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
@@ -112,33 +116,37 @@ class Gradient:
             raise UserError(what, f"they are {', '.join(map(str, sorted(rows)))}", "name one of them", CONFIG)
         answers = [Seen(group, completion) for group in self.groups for completion in group.completions]
         of_completion = {id(seen.completion): seen for seen in answers}
-        budget, recompute = self.learner.memory.budget, self.learner.model.recompute
-        if not self.learner.config.lora_dropout:  # any split gives the same gradient, but for the masks of dropout
-            self.learner.memory.budget, self.learner.model.recompute = replace(budget, tokens=1), "none"
-        for scored in self._scored_batches():
-            for completion, own_C in scored.completions():
+        with self.learner.model.keeping_activations() if self.is_split else nullcontext():
+            for scored, completion, own_C in self._completions():
                 seen = of_completion[id(completion)]
                 seen.norm, seen.share, part = self._part(scored, own_C)
                 self.rest -= part
-        if row is None:
-            for seen in answers:
-                rows[seen.group.prompt.row] += seen.share
-            row = max(rows, key=rows.get)
-        for scored in self._scored_batches():
-            for completion, own_C in scored.completions():
-                if (seen := of_completion[id(completion)]).group.prompt.row == row:
-                    self.rest += self._part(scored, own_C)[2]
-                    seen.tokens = [*self._tokens(scored, seen, own_C)]
+            if row is None:
+                for seen in answers:
+                    rows[seen.group.prompt.row] += seen.share
+                row = max(rows, key=rows.get)
+            for scored, completion, own_C in self._completions():
+                seen = of_completion[id(completion)]
+                if seen.group.prompt.row == row:
+                    _, _, part = self._part(scored, own_C)
+                    self.rest += part
+                    seen.tokens = list(self._tokens(scored, seen, own_C))
         self.grad.copy_(self.whole)
-        self.learner.memory.budget, self.learner.model.recompute = budget, recompute
         norm = self.square**0.5
         error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
         return Look(row, answers, norm / self.scale, error)
 
+    def _completions(self) -> Iterator[tuple["ScoredBatch", Completion, torch.Tensor]]:
+        """Yield each completion, with its micro-batch, and which of the scored tokens there are its own."""
+        for scored in self._scored_batches():
+            for number, completion in enumerate(scored.members):
+                yield scored, completion, scored.batch.completion_C == number
+
     def _scored_batches(self) -> Iterator["ScoredBatch"]:
         learner = self.learner
-        split = split_into_micro_batches(self.groups, learner.memory.budget.tokens)
-        for parts, batch in zip(split, learner.make_batches(self.groups, *self.logps), strict=True):
+        split = split_into_micro_batches(self.groups, self.max_tokens)
+        batches = learner.make_batches(self.groups, *self.logps, max_tokens=self.max_tokens)
+        for parts, batch in zip(split, batches, strict=True):
             logp_C, _ = learner.policy_logprobs(batch)  # Eq. 3
             loss, stats = policy_loss(batch, logp_C, learner.config)  # Eq. 4 to 7, 9 to 11
             (slope_C,) = torch.autograd.grad(loss * self.scale, logp_C, retain_graph=True)
@@ -190,8 +198,3 @@ class ScoredBatch:
     logp_C: torch.Tensor
     slope_C: torch.Tensor
     stats: dict[str, torch.Tensor]
-
-    def completions(self) -> Iterator[tuple[Completion, torch.Tensor]]:
-        """Yield each completion, and which of the scored tokens are its own."""
-        for number, completion in enumerate(self.members):
-            yield completion, self.batch.completion_C == number

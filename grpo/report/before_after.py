@@ -27,7 +27,7 @@ class Row(NamedTuple):
     cells: list[Cell]
 
 
-class Part(NamedTuple):
+class Section(NamedTuple):
     """The rows about some of the questions, or about all."""
 
     title: str
@@ -39,7 +39,7 @@ class Table:
     """A table of measures. is_paired: its last columns tell how each changed, and whether chance explains that."""
 
     heads: list[str]
-    parts: list[Part]
+    sections: list[Section]
     is_paired: bool
 
 
@@ -71,15 +71,16 @@ def make_table(summaries: Summaries, compared: Comparison | None) -> Table | Non
         return None
     is_paired = compared is not None and len(summaries) > 1
     heads = [*summaries, "change", "p"] if is_paired else list(summaries)
-    parts = []
+    sections = []
     for part in parts_of(summaries):
         changes = compared.measures if is_paired and not part.name else {}  # those of all questions
         rows = []
         for name, texts in part.rows:
             cells = [*(Cell(text.strip()) for text in texts), *_change(name, changes.get(name))]
-            rows.append(Row(re.split("(?<=[_/:])", name), cells + [Cell("")] * (len(heads) - len(cells))))
-        parts.append(Part(f"{part.name or 'all held-out questions'}: {part.num_questions}", rows))
-    return Table(heads, parts, is_paired)
+            missing = len(heads) - len(cells)
+            rows.append(Row(re.split("(?<=[_/:])", name), cells + [Cell("")] * missing))
+        sections.append(Section(f"{part.name or 'all held-out questions'}: {part.num_questions}", rows))
+    return Table(heads, sections, is_paired)
 
 
 def _change(name: str, of: Difference | None) -> Iterator[Cell]:

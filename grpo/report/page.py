@@ -13,7 +13,8 @@ from markupsafe import Markup
 from grpo.base.errors import escape, redact
 from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
-from grpo.config.options import SftConfig, TrainConfig, as_yaml, keys_that
+from grpo.config.help import as_yaml
+from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.explain import explain
 from grpo.report.answers import answered_twice, before_and_after, examples, headline, most_changed
 from grpo.report.before_after import draw_bars, make_table, summaries_of

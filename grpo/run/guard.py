@@ -27,14 +27,13 @@ class Guard:
         failed service saves nothing: it fails on one rank only, and saving needs all of them.)
         """
         trainer = self.trainer
-        position, num_updates = trainer.order.position, trainer.optimizer.num_updates
+        num_updates = trainer.optimizer.num_updates
         try:
             self._explain_oom(trainer.train_step)
         except (UserError, Interrupted) as error:
             is_unchanged = trainer.optimizer.num_updates == num_updates
             can_save = error.exit_code == SERVICE and trainer.ranks.world == 1 and is_unchanged
             if isinstance(error, Interrupted) or can_save:
-                trainer.order.position = position
                 trainer.save()
             raise
 
@@ -53,8 +52,8 @@ class Guard:
 
     def try_largest(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
-        learner = self.trainer.learner
-        self._explain_oom(lambda: learner.memory.run(learner.try_largest), "trying the longest step")
+        trainer = self.trainer
+        self._explain_oom(lambda: trainer.memory.run(trainer.learner.try_largest), "trying the longest step")
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
@@ -78,7 +77,7 @@ class Guard:
         return UserError(
             f"out of memory while {phase}, at step {trainer.step}",
             f"{reason}. Counted: {self._account()}; {trainer.plan.num_sequences} sequences of up to {trainer.longest} "
-            f"tokens, micro-batches of {trainer.learner.memory.budget.tokens} packed tokens",
+            f"tokens, micro-batches of {trainer.memory.budget.tokens} packed tokens",
             f"lower {key}, max_completion_length or max_prompt_length, or set gradient_checkpointing=true",
             MEMORY,
         )
@@ -86,4 +85,4 @@ class Guard:
     def _account(self) -> memory.Account:
         trainer = self.trainer
         loaded = memory.Loaded(trainer.model, trainer.reference, trainer.replicas.world)
-        return loaded.account(trainer.plan.num_sequences, trainer.longest, trainer.learner.memory.budget)
+        return loaded.account(trainer.plan.num_sequences, trainer.longest, trainer.memory.budget)

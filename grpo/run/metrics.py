@@ -22,6 +22,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [completion.num_drawn for completion in completions]
     ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
+    num_scored = sum(len(completion.scored) for completion in completions if completion.loss_weight)
     logps = [completion.logps[place] for completion in completions for place in completion.drawn]
     num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
@@ -35,14 +36,20 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/mean_terminated_length": mean(ended),
         "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
         "sampler/entropy": -mean(logps),
-        "completions/scored_frac": sum(len(c.scored) for c in completions if c.loss_weight) / max(sum(lengths), 1),
+        "completions/scored_frac": num_scored / max(sum(lengths), 1),
     }
     for name in reward_names:
-        values = [c.scores[name].value for c in completions if c.scores[name].value is not None]
+        values: list[float] = []
+        applying: list[Score] = []
+        for completion in completions:
+            score = completion.scores[name]
+            if score.value is not None:
+                values.append(score.value)
+            if score.applies or completion.reward is None:
+                applying.append(score)
         if values:
             metrics[f"rewards/{name}/mean"] = mean(values)
         metrics[f"rewards/{name}/std"] = std(values)
-        applying = [c.scores[name] for c in completions if c.scores[name].applies or c.reward is None]
         metrics[f"rewards/{name}/unscored_frac"] = _unscored_share(applying)
     outcomes = [completion.outcome for completion in completions]
     known = [outcome for outcome in outcomes if outcome is not None]
@@ -57,7 +64,9 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the share of tokens in true or false sentences, and of those whose advantage changed its sign (Eq. 13)."""
     num_tokens = num_judged = num_changed = 0
     for completion in completions_of(groups):
-        judged = {place for sentence in completion.sentences for place in range(sentence.start, sentence.end)}
+        judged: set[int] = set()
+        for sentence in completion.sentences:
+            judged.update(range(sentence.start, sentence.end))
         advantages = completion.token_advantages
         num_tokens += completion.num_drawn
         num_judged += len(judged.intersection(completion.drawn))
@@ -118,7 +127,8 @@ def std(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     centre = mean(values)
-    return math.sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1))
+    squares = sum((value - centre) ** 2 for value in values)
+    return math.sqrt(squares / (len(values) - 1))
 
 
 class Window:
@@ -140,7 +150,7 @@ class Window:
         """Return the metrics of the line, and begin a new one. A metric is NaN if no step has a finite value."""
         taken = {}
         for name, values in self.values.items():
-            finite = [value for value in values if math.isfinite(value)] or [math.nan]
+            finite = list(filter(math.isfinite, values)) or [math.nan]
             taken[name] = values[-1] if self.SINCE_START.match(name) else mean(finite)
         self.values, self.number = {}, 0
         return taken

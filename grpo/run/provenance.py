@@ -50,7 +50,8 @@ def program() -> dict[str, str]:
     files = []
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            files.append([str(path.relative_to(root)), path.read_text(encoding="utf-8")])
+            name = str(path.relative_to(root))
+            files.append([name, path.read_text(encoding="utf-8")])
     source = digest(files)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
     return found | {library: version(library) for library in LIBRARIES}
@@ -58,14 +59,18 @@ def program() -> dict[str, str]:
 
 def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, str]:
     """Return a hash of each input of a run, by the names that `allow_changes` knows; a file's name may follow them."""
-    weights = [path for folder in policy.folders for path in sorted(folder.glob("*.safetensors"))]
-    adapters = [path for folder in policy.folders for path in folder.glob("adapter_config.json")]
+    weights: list[Path] = []
+    adapters: list[Path] = []
+    for folder in policy.folders:
+        weights += sorted(folder.glob("*.safetensors"))
+        adapters += folder.glob("adapter_config.json")
+    hashes = map(file_hash, weights + adapters)
     tokenizer = policy.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)  # a slow tokenizer has none
     definition = backend.to_str() if backend else sorted(tokenizer.get_vocab().items())
     inputs = {
         "dataset": data_hash,
-        "base_weights": digest([repr(policy.model.config), *map(file_hash, weights + adapters)]),
+        "base_weights": digest([repr(policy.model.config), *hashes]),
         "tokenizer": digest([definition, tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
         EXAMPLE: render(tokenizer, [{"role": "user", "content": "x"}]),
@@ -75,7 +80,8 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
 
         inputs["knowledge_base"] = identity(knowledge_base)
     for key in ("reward_funcs", "eval_reward_funcs", "tools"):
-        for file, content in code_of(getattr(config, key, None) or ()).items():
+        functions = getattr(config, key, None) or ()
+        for file, content in code_of(functions).items():
             inputs[f"{key} ({file})"] = content
     return inputs | hidden_values(config)
 
@@ -86,7 +92,8 @@ def code_of(rewards: Iterable[str]) -> dict[str, str]:
     rewards: names such as `path/file.py:function`. A comment, or another layout of the code, makes no difference.
     """
     found: dict[Path, str] = {}
-    waiting = [path.resolve() for path in map(_file_of, rewards) if path]
+    files = filter(None, map(_file_of, rewards))
+    waiting = [path.resolve() for path in files]
     while waiting:
         path = waiting.pop()
         if path in found:
@@ -117,8 +124,11 @@ def _imported_files(code: ast.AST, folder: Path) -> list[Path]:
             modules |= {node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
-    paths = [folder / module.strip(".").replace(".", "/") for module in modules if module.strip(".")]
-    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    files = []
+    for module in modules:
+        if name := module.strip("."):
+            path = folder / name.replace(".", "/")
+            files += [path.with_suffix(".py"), path / "__init__.py"]
     return [file for file in files if file.is_file()]
 
 
@@ -157,7 +167,8 @@ def hidden_values(config: AnyConfig) -> dict[str, str]:
     for name, value in asdict(config).items():
         value = list(value) if isinstance(value, tuple) else value
         if in_file.get(name, value) != value:
-            hidden[name] = hashlib.sha256(repr(value).encode()).hexdigest()
+            text = repr(value).encode()
+            hidden[name] = hashlib.sha256(text).hexdigest()
     return hidden
 
 
@@ -179,7 +190,10 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
     before = _compared(saved, manifest.get("world_size", 1))
     now = _compared(config, num_replicas)
     changes = differences(before, now)
-    frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
+    frozen = {}
+    for name, (old, new) in changes.items():
+        if name not in FREE | WARNED:
+            frozen[name] = f"{old} -> {new}"
     _refuse_changes(folder, "configuration", frozen, config)
     changes |= differences(manifest.get("program", program()), program())
     return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
@@ -198,13 +212,15 @@ def check_inputs(folder: Path, before: Mapping[str, str], now: Mapping[str, str]
 
     An input that the checkpoint does not know is not compared.
     """
-    changes = {name: "its content has changed" for name in now if before.get(name, now[name]) != now[name]}
+    changed = [name for name in now if before.get(name, now[name]) != now[name]]
+    changes = dict.fromkeys(changed, "its content has changed")
     notices = []
     if changes.pop(EXAMPLE, None) and "chat_template" not in changes:
         notices = [f"the chat template prints something else than before, such as the date: {now[EXAMPLE]!r}"]
         if "dataset" in changes:
             changes["dataset"] += f", perhaps because {notices[0]}"
-    _refuse_changes(folder, ", ".join(changes).replace("_", " "), changes, config)
+    what = ", ".join(changes).replace("_", " ")
+    _refuse_changes(folder, what, changes, config)
     return notices
 
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo.algorithm.schema import Call, Completion
+from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
 
 OPEN, CLOSE = f"<{RESULT}>", f"</{RESULT}>"
 CHARS_PER_TOKEN = 32  # of a result; what goes beyond is not read
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
-MAX_BYTES = 4  # of a character
 _BRACKETS = str.maketrans("<>", "‹›")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a token of tokenizers that spell unknown characters by their bytes
 
@@ -74,9 +74,10 @@ class ToolProtocol:
             return None
         # Counted from the end: some tokenizers drop a space from the start of what they decode.
         text = self.encoder.decode(completion.ids[:length])
-        place = len(text) - len(found.string[found.start() :])
-        room = min(room, self.max_tokens)
-        return Request(found[1], found[2].strip(), length, place, room)
+        from_call = found.string[found.start() :]
+        place = len(text) - len(from_call)
+        query = found[2].strip()
+        return Request(found[1], query, length, place, min(room, self.max_tokens))
 
     def _search(self, ids: Sequence[int]) -> re.Match | None:
         """Return the first call in the text of these tokens."""
@@ -85,8 +86,9 @@ class ToolProtocol:
     def block(self, result: str, room: int) -> list[int]:
         """Return the tokens of a result within its tags."""
         spelled = self.encoder.spelled(as_data(result[: self.max_chars]))
-        body = [token for token in spelled if token not in self.brackets][:room]
-        for _ in range(MAX_BYTES):
+        body = [token for token in spelled if token not in self.brackets]
+        body = body[:room]
+        for _ in range(MAX_CHARACTER_BYTES):
             if body and self.encoder.decode(body).endswith(INCOMPLETE):
                 body.pop()
         return [*self.open_ids, *body, *self.close_ids]

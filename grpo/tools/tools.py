@@ -32,7 +32,10 @@ class Tools:
     def __init__(
         self, functions: Mapping[str, Function], protocol: ToolProtocol, timeout_s: float, peers: Peers | None = None
     ):
-        self.functions, self.protocol, self.timeout_s, self.peers = functions, protocol, timeout_s, peers or Peers()
+        self.functions = functions
+        self.protocol = protocol
+        self.timeout_s = timeout_s
+        self.peers = peers or Peers()
         self.workers = Workers(timeout_s, protocol.max_chars)
         self.ends = protocol.ends
 
@@ -42,7 +45,8 @@ class Tools:
 
     def instead(self, function: Function) -> Self:
         """Return tools of the same names that all do this instead."""
-        return type(self)(dict.fromkeys(self.functions, function), self.protocol, self.timeout_s, self.peers)
+        functions = dict.fromkeys(self.functions, function)
+        return type(self)(functions, self.protocol, self.timeout_s, self.peers)
 
     def close(self) -> None:
         """End the threads, and what the tools hold."""
@@ -54,7 +58,9 @@ class Calls:
     """The calls within the completions of one `sample`."""
 
     def __init__(self, tools: Tools):
-        self.functions, self.protocol, self.peers = tools.functions, tools.protocol, tools.peers
+        self.functions = tools.functions
+        self.protocol = tools.protocol
+        self.peers = tools.peers
         self.batch = Batch(tools.workers)
         self.paused: dict[int, tuple[Completion, Request]] = {}
 
@@ -63,11 +69,13 @@ class Calls:
         request = self.protocol.find(completion, limit)
         if request is None:
             return False
-        kept = {name: getattr(completion, name)[: request.length] for name in ("ids", "logps", "cuts")}
-        self.paused[number] = replace(completion, **kept), request
+        kept = slice(request.length)
+        begun = replace(completion, ids=completion.ids[kept], logps=completion.logps[kept], cuts=completion.cuts[kept])
+        self.paused[number] = begun, request
         failpoint("call-paused")
         if self.peers.rank == 0:
-            self.batch.add(number, self.function(number, request), request.query)
+            function = self.function(number, request)
+            self.batch.add(number, function, request.query)
         return True
 
     def function(self, number: int, request: Request) -> Function:
@@ -81,7 +89,8 @@ class Calls:
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave."""
         taken = []
-        for number, (result, failure) in self.peers.of_first(lambda: self.batch.replies(wait)):
+        replies = self.peers.of_first(lambda: self.batch.replies(wait))
+        for number, (result, failure) in replies:
             completion, request = self.paused.pop(number)
             given = [] if failure else self.result_ids(number, request, result)
             self.protocol.answer(completion, request, given, failure)

@@ -56,9 +56,10 @@ def admissible(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
         words = frozenset(tokens(claim.fact))
         new = [word for word in words - asked if not (_IS_UNSPACED(word) and asked_letters.issuperset(word))]
         if new and words & said and len(claim.fact) <= MAX_FACT_CHARS:
-            meaning = (words, bool(_NEGATIVE.search(claim.fact)))
-            first = kept.get(meaning, Claim(claim.fact))
-            kept[meaning] = Claim(first.fact, (*first.sentences, *claim.sentences))
+            is_negative = _NEGATIVE.search(claim.fact) is not None
+            first = kept.get((words, is_negative), Claim(claim.fact))
+            stated_in = (*first.sentences, *claim.sentences)
+            kept[words, is_negative] = Claim(first.fact, stated_in)
     return tuple(kept.values())[:MAX_FACTS]
 
 
@@ -69,10 +70,12 @@ def every_fact(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
 
 def sentence_spans(text: str) -> list[Span]:
     """Return where the sentences of a text are, without blank ones and the white space between them."""
-    spans, end = [], 0
+    spans = []
+    end = 0
     for sentence in sentences(text):
         start, end = end, end + len(sentence)
         if sentence.strip():
             first = end - len(sentence.lstrip())
-            spans.append((first, start + len(sentence.rstrip())))
+            after_last = start + len(sentence.rstrip())
+            spans.append((first, after_last))
     return spans

@@ -45,7 +45,8 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
         if not text.strip():
             return Claims((), "the text is empty")
         settings = {"max_tokens": max_tokens, "prompt_version": PROMPT_VERSION}
-        facts, replies = await converse(ask, prompt(text, question, subject), parse_reply, ASK_AGAIN, **settings)
+        messages = prompt(text, question, subject)
+        facts, replies = await converse(ask, messages, parse_reply, ASK_AGAIN, **settings)
         last = replies[-1]
         if last.text is None:
             facts = parse_reply(without_last_line(last.cut)) or None
@@ -56,7 +57,8 @@ def by_model(ask: Ask, max_tokens: int = MAX_REPLY_TOKENS, keep: Keep = admissib
             return Claims(None, reason)
         spans, claims = sentence_spans(text), []
         for fact, numbers in facts.items():
-            claims.append(Claim(fact, _stated_in(fact, numbers, spans, text)))
+            stated_in = _stated_in(fact, numbers, spans, text)
+            claims.append(Claim(fact, stated_in))
         return Claims(keep(claims, text, question))
 
     return decompose
@@ -70,7 +72,8 @@ def prompt(text: str, question: str, subject: str) -> list[dict[str, str]]:
     """
     text, question, subject = (clean(part, MAX_TEXT_CHARS) for part in (text, question, subject))
     text = _numbered(text)
-    mark = "=== " + hashlib.sha256(text.encode()).hexdigest()[:16] + " ==="
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    mark = f"=== {digest[:16]} ==="
     about = f"The text is about: {subject}\n" if subject else ""
     request = (
         f"The text answers this question: {question}\n{about}"

@@ -37,7 +37,8 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         return
     with tempfile.TemporaryDirectory() as folder:
         is_of_facts = config.toy_world in OF_FACTS  # whose cold start holds what a model says
-        write_world(Path(folder), of_facts(config, nothing_said) if is_of_facts else invent(config))
+        world = of_facts(config, nothing_said) if is_of_facts else invent(config)
+        write_world(Path(folder), world)
         yield locate(replace(config, toy_dir=folder))
 
 
@@ -49,7 +50,8 @@ def nothing_said(config: TrainConfig, facts: Sequence[Fact]) -> list[str]:
 def asked_form(config: TrainConfig) -> str:
     r"""Return the form of an honest completion, as rewards and prompt ask for it: `{thought}\n\boxed{{answer}}`."""
     names = expand(config.reward_funcs)
-    asked = "\n".join([config.system_prompt or "", config.prompt_template, *(built_in(name).prompt for name in names)])
+    of_rewards = [built_in(name).prompt for name in names]
+    asked = "\n".join([config.system_prompt or "", config.prompt_template, *of_rewards])
     form = "{answer}"
     if "math" in names or "\\boxed" in asked:
         form = "\\boxed{{answer}}"
@@ -78,11 +80,14 @@ def make_cases(config: TrainConfig, rows: Sequence[Row], num_rows: int, form: st
         for number in range(num_rows):
             row, accepted = answered[number * len(answered) // num_rows]
             alike = sorted(others, key=lambda other: -_num_common(row.question, other[0].question))
-            wrong, other = itertools.islice(_wrong_answers(accepted, [truth for _, (truth, *_) in alike]), 2)
+            truths_of_others = [truth for _, (truth, *_) in alike]
+            wrong, other = itertools.islice(_wrong_answers(accepted, truths_of_others), 2)
             title = row.columns.get("title")
-            stranger = next((one for one, _ in others if one.columns.get("title") != title), None)
-            facts, of_other = (_facts(base, one) for one in (row, stranger))
-            cases.append((row, Case(form, row.question, accepted[0], wrong, other, facts, of_other)))
+            strangers = (one for one, _ in others if one.columns.get("title") != title)
+            stranger = next(strangers, None)
+            facts, of_other = _facts(base, row), _facts(base, stranger)
+            case = Case(form, row.question, accepted[0], wrong, other, facts, of_other)
+            cases.append((row, case))
     return cases
 
 
@@ -125,6 +130,12 @@ def _facts(base: KnowledgeBase | None, row: Row | None) -> tuple[str, ...]:
     if base is None or row is None:
         return ()
     found = base.lookup(joined_titles(row.columns.get("title")))
-    passages = base.search(row.question, NUM_FACTS, found.titles) if found.how != "missing" else []
-    texts = [text.strip() for passage in passages for text in sentences(passage.text)]
-    return tuple(dict.fromkeys(text for text in texts if len(text.split()) >= MIN_FACT_WORDS))[:NUM_FACTS]
+    if found.how == "missing":
+        return ()
+    facts: dict[str, None] = {}  # in order, each once
+    for passage in base.search(row.question, NUM_FACTS, found.titles):
+        for sentence in sentences(passage.text):
+            fact = sentence.strip()
+            if len(fact.split()) >= MIN_FACT_WORDS:
+                facts[fact] = None
+    return tuple(facts)[:NUM_FACTS]

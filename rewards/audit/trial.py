@@ -84,11 +84,15 @@ class Trial:
         """Let all rewards grade all texts about a row, and note what earns too much."""
         prompt = _prompt(self.config, row)
         honest = honest_texts(case)
-        attacks = [(attack, text) for attack in ATTACKS for text in dict.fromkeys(attack.write(case))]
+        attacks: list[tuple[Attack, str]] = []
+        for attack in ATTACKS:
+            different = dict.fromkeys(attack.write(case))
+            attacks += [(attack, text) for text in different]
         dishonest = [text for _, text in attacks]
         texts = list(dict.fromkeys([*honest.values(), *dishonest]))
-        graded = self._grade(prompt, texts)
-        paid = {name: dict(zip(texts, scores, strict=True)) for name, scores in graded.items()}
+        paid: dict[str, dict[str, Score]] = {}
+        for name, scores in self._grade(prompt, texts).items():
+            paid[name] = dict(zip(texts, scores, strict=True))
         exchanged = replace(prompt, columns=case.with_wrong_truth(prompt.columns))
         elsewhere = {}
         if exchanged.columns != prompt.columns:
@@ -122,9 +126,11 @@ class Trial:
             if name not in bars or is_blind:
                 continue
             of_row, tried = bars[name], self.tried[name]
-            others = [score.value for score, text in zip(scores, texts, strict=True) if text != dishonest]
-            known = [value for value in others if value is not None]
-            best = max(known, default=of_row.right)
+            others = []
+            for score, text in zip(scores, texts, strict=True):
+                if text != dishonest and score.value is not None:
+                    others.append(score.value)
+            best = max(others, default=of_row.right)
             sees_answer = "answer" in of_row.sees
             is_paid = (sees_answer or tried.is_last_word) and not attack.is_honest
             limit = Limit(RIGHT, best, is_paid, may_equal=not sees_answer)
@@ -138,10 +144,10 @@ class Trial:
             self.tried[shown].untried[_one_line(error)] += 1
             return
         self.at_work[shown] = Scorer([reward])
-        clients = [client for resource in reward.resources for client in resource.clients]
-        for client in clients:
-            client.allowance = self.allowance
-        self.clients += clients
+        for resource in reward.resources:
+            for client in resource.clients:
+                client.allowance = self.allowance
+            self.clients += resource.clients
 
     def _grade(
         self, prompt: Prompt, texts: Sequence[str], known: Mapping[str, Mapping[str, Score]] | None = None
@@ -169,31 +175,42 @@ class Trial:
         """Return the sum of all rewards for each text, as the scorer of a run makes it."""
         applying = {name: weight for name, weight in self.weights.items() if graded[name][0].applies}
         weights = applying if any(applying.values()) else self.weights
-        of_each_text = zip(*graded.values(), strict=True)
-        return [_sum(dict(zip(graded, scores, strict=True)), weights) for scores in of_each_text]
+        sums = []
+        for of_text in zip(*graded.values(), strict=True):
+            scores = dict(zip(graded, of_text, strict=True))
+            sums.append(_sum(scores, weights))
+        return sums
 
     def _group(self, prompt: Prompt, texts: Sequence[str]) -> Group:
-        return Group(prompt, [Completion(self.encode(text), [], [], "stop", text) for text in texts])
+        completions = []
+        for text in texts:
+            ids = self.encode(text)
+            completions.append(Completion(ids, [], [], "stop", text))
+        return Group(prompt, completions)
 
 
 def honest_texts(case: Case) -> dict[str, str]:
     """Return the texts of which a reward's Bars are the values."""
-    wrong = case.write(case.wrong)
+    wrong = facts = case.write(case.wrong)
+    if case.facts:
+        facts = case.write(case.wrong, " ".join(case.facts))
     return {
         "right": case.write(case.truth),
         "refused": case.write(REFUSAL, confidence="0"),
         "wrong": wrong,
-        "facts": case.write(case.wrong, " ".join(case.facts)) if case.facts else wrong,
+        "facts": facts,
         "unformed": wrong if case.form == "{answer}" else f"{THOUGHT} {case.wrong}",
     }
 
 
 def _prompt(config: TrainConfig, row: Row) -> Prompt:
     """Return a row's prompt as far as rewards see it: it is not rendered, since that needs the model's tokenizer."""
-    question = {"role": "user", "content": config.prompt_template.replace("{question}", row.question)}
-    messages = with_system([*(row.before or ()), question], config.system_prompt)
+    asked = config.prompt_template.replace("{question}", row.question)
+    before = row.before or ()
+    messages = with_system([*before, {"role": "user", "content": asked}], config.system_prompt)
     text = "\n".join(message["content"] for message in messages)
-    return Prompt(row.index, text, (), row.columns, () if row.before is None else tuple(messages))
+    is_conversation = row.before is not None
+    return Prompt(row.index, text, (), row.columns, tuple(messages) if is_conversation else ())
 
 
 def _sees_groups(scorer: Scorer) -> bool:
@@ -226,7 +243,8 @@ def _scores_or_failures(scorer: Scorer, group: Group) -> list[Score]:
 
 def _scores(scorer: Scorer, group: Group) -> list[Score]:
     scorer.grade([group])
-    return [completion.scores[scorer.rewards[0].name] for completion in group.completions]
+    name = scorer.rewards[0].name
+    return [completion.scores[name] for completion in group.completions]
 
 
 def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
@@ -234,7 +252,8 @@ def _sum(scores: Mapping[str, Score], weights: Mapping[str, float]) -> Score:
     value = combine(scores, weights)
     if value is not None:
         return Score(value)
-    return next(replace(score, details={}) for name, score in scores.items() if score.value is None and name in weights)
+    silent = (scores[name] for name in scores if name in weights and scores[name].value is None)
+    return replace(next(silent), details={})
 
 
 def _one_line(error: UserError) -> str:

@@ -35,7 +35,9 @@ def build(name: str, options: Options) -> Reward:
         values = with_threshold(options["abstention_threshold"])
     is_free = name == "simpleqa"
     grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
-    return Reward(name, with_confidence(grade) if name == "rlcr" else grade, resources=(judge,))
+    if name == "rlcr":
+        grade = with_confidence(grade)
+    return Reward(name, grade, resources=(judge,))
 
 
 def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:

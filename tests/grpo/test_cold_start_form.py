@@ -1,10 +1,9 @@
 """`cold_start: form`: the model's own answers, in the form that the rewards read."""
 
-import json
 import random
 
 import pytest
-from making import refused, write_rows
+from making import read_lines, refused, write_rows
 from test_cold_start import examine
 
 from grpo.algorithm.schema import Prompt
@@ -30,7 +29,7 @@ def keys(tmp_path, chat_checkpoint):
 def test_a_run_writes_its_cold_start_and_goes_on_from_it(tmp_path, keys, capsys):
     train(*load_config(None, keys))
     folder = tmp_path / "run"
-    examples = [json.loads(line) for line in (folder / "world" / "form.jsonl").read_text().splitlines()]
+    examples = read_lines(folder / "world" / "form.jsonl")
     asked = {example["prompt"][-1]["content"] for example in examples}
     assert asked <= {row["question"] for row in QUESTIONS[:4]}  # none that is held out
     answers = [parse(example["completion"]) for example in examples]

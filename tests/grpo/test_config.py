@@ -10,8 +10,9 @@ from making import refused, unused
 
 from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
+from grpo.config.help import meanings
 from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
-from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that, meanings
+from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
 from grpo.data.toy import locate
 from rewards import format
 from rewards.boxed import verdict

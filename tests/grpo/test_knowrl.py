@@ -5,7 +5,7 @@ import json
 
 import pytest
 from api_server import ApiServer, fails, says
-from making import build_base, real_data, refused
+from making import build_base, read_lines, real_data, refused
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
@@ -77,7 +77,7 @@ def stage2(tmp_path, chat_checkpoint, base, **keys):
     }
     (tmp_path / "rl.yaml").write_text(json.dumps(keys))
     train(*load_config(tmp_path / "rl.yaml"))
-    return [json.loads(line) for line in (tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(tmp_path / "rl" / "metrics.jsonl")
 
 
 def test_both_stages_on_real_data_with_every_reward_explained(
@@ -98,11 +98,7 @@ def test_both_stages_on_real_data_with_every_reward_explained(
     sft(*load_config(tmp_path / "cold.yaml", kind=SftConfig))
     lines = stage2(tmp_path, chat_checkpoint, xquad_base, cold_start=str(tmp_path / "cold.yaml"))
     assert len(lines) == 3 and all(line["judge/calls"] > 0 and line["decomposer/calls"] > 0 for line in lines)
-    rows = [
-        json.loads(line)
-        for path in sorted((tmp_path / "rl" / "completions").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
+    rows = [row for path in sorted((tmp_path / "rl" / "completions").glob("*.jsonl")) for row in read_lines(path)]
     assert len(rows) == 24 and all(row["reasons"]["format"] for row in rows)
     assert all("the judge says" in row["reasons"]["knowrl_v2"] for row in rows)
     wrong = [row for row in rows if row["rewards"]["knowrl_v2"] is not None and row["rewards"]["knowrl_v2"] <= 0]

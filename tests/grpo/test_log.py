@@ -9,7 +9,7 @@ import sys
 from functools import partial
 
 import pytest
-from making import configured
+from making import configured, read_lines
 
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import UserError
@@ -56,7 +56,7 @@ def steps(config, total, metrics=lambda step: {"reward": float(step)}, stop=None
         run.start_log(total, 0)
         for step in range(1, (stop or total) + 1):
             run.report_step(step, {"step_time": 1.0, **metrics(step)}, [group()])
-    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(run.path / "metrics.jsonl")
 
 
 def test_every_step_is_in_metrics_and_the_first_and_the_last_in_completions(tmp_path):
@@ -213,7 +213,7 @@ def test_a_run_that_is_over_writes_its_last_evaluation_again_and_no_other_does(t
     lines = [{"step": 1, "step_time": 1.0}, {"step": 2, "step_time": 1.0}, {"step": 2, "eval/reward": 0.5}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     Log(config, total, 2, "id").close()
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == kept
+    assert [line["step"] for line in read_lines(path)] == kept
 
 
 def test_a_resumed_run_drops_the_answers_of_the_steps_that_it_repeats(tmp_path):

@@ -384,7 +384,7 @@ def test_smaller_micro_batches_end_at_the_same_weights(made, runs_out_above, pha
     runs_out_above(halved, 120, phase)
     for _ in range(2):
         step(whole), step(halved)
-    assert halved.learner.memory.budget.tokens <= 240 < whole.learner.memory.budget.tokens
+    assert halved.memory.budget.tokens <= 240 < whole.memory.budget.tokens
     assert "note: out of memory (" in capsys.readouterr().err
     same = torch.isclose(halved.optimizer.flat, whole.optimizer.flat, rtol=1e-4, atol=1e-6)
     assert (~same).sum() <= 3  # AdamW's first steps blow up the rounding of a gradient that is nearly 0
@@ -397,8 +397,7 @@ def test_a_step_that_is_done_again_forgets_what_its_first_try_had_summed(made):
     steps = {}
     for name in ("whole", "again"):
         trainer = made(name)
-        limit = trainer.learner.memory
-        limit.budget = replace(limit.budget, tokens=4 * trainer.longest)  # several micro-batches
+        trainer.memory.use(4 * trainer.longest)  # several micro-batches
         passes, original = [], trainer.learner.policy_logprobs
 
         def second_fails(batch, passes=passes, original=original, name=name):
@@ -433,9 +432,9 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
             monkeypatch.setattr(asker, method, record)
         if name == "halved":
             runs_out_above(trainer, 120, "backward")
-        tokens = trainer.learner.memory.budget.tokens
+        tokens = trainer.memory.budget.tokens
         Guard(trainer).run_step()
-        assert (trainer.learner.memory.budget.tokens < tokens) == (name == "halved")
+        assert (trainer.memory.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
     assert asked["whole"] == asked["halved"] and {"sum", "max", "_sum_gradient", "gather"} == set(asked["whole"])
@@ -468,8 +467,7 @@ def test_a_second_iteration_is_done_again_by_itself(made, wrap_passes):
         return runs_out([])() if len(calls) == 3 else run()  # reference, first pass, second pass
 
     for trainer in (whole, halved):
-        limit = trainer.learner.memory
-        limit.budget = replace(limit.budget, tokens=8 * trainer.longest)
+        trainer.memory.use(8 * trainer.longest)
     step(whole)
     wrap_passes(halved, fails_later)
     step(halved)
@@ -481,8 +479,7 @@ def test_no_second_try_where_it_would_not_help(made, monkeypatch):
     """Generation does not get smaller with micro-batches. In an update that has begun, the others wait for this
     process's part of the gradient, and not for another try."""
     begun, full, calls = made("begun"), made("full"), []
-    limit = begun.learner.memory
-    limit.budget = replace(limit.budget, tokens=4 * begun.longest)  # it could be halved
+    begun.memory.use(4 * begun.longest)  # it could be halved
     monkeypatch.setattr(begun.optimizer, "_sum_gradient", runs_out(calls))
     refused(lambda: step(begun), exit_code=MEMORY)
     monkeypatch.setattr(full.sampler, "sample", runs_out(calls))

@@ -9,8 +9,8 @@ from making import make_group, write_rows
 
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.doctor import estimate
+from grpo.doctor.case import Case
 from grpo.doctor.estimate import GrpoRehearsal, SftRehearsal, StepTime, num_packed
-from grpo.doctor.start import Case
 from grpo.sft import sft
 from grpo.train import train
 from rewards.services import Checkup
@@ -111,7 +111,7 @@ def test_a_completion_that_was_cut_counts_with_the_maximum_length(config):
     rehearsal = GrpoRehearsal(config)
     groups = [make_group((7, 7), [8] * 5, [8] * 3, finish_reason=["length", "stop"])]
     rehearsal.trainer.learned = SimpleNamespace(groups=groups)
-    prompts = [len(prompt.ids) for prompt in rehearsal.prompts]
+    prompts = [len(prompt.ids) for prompt in rehearsal.source.prompts]
     assert rehearsal.full_tokens() == (4 * sum(prompts) / len(prompts), 4 * 2 * (40 + 3) / 2)
 
 

@@ -14,6 +14,7 @@ from test_train import configured, run
 
 from grpo.base.errors import Interrupted
 from grpo.config.options import TrainConfig
+from grpo.engine.model import memory
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.replay.__main__ import main
 from grpo.replay.again import Remembered, replay
@@ -56,6 +57,15 @@ def test_a_step_is_made_again_bit_for_bit_and_its_parts_add_up(tmp_path, chat_ch
         for piece in found.pieces[place]:
             left = left.removeprefix(piece)
         assert not left and len(found.pieces[place]) == len(seen.completion.ids)
+
+
+def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(tmp_path, chat_checkpoint, monkeypatch):
+    """Also where it begins: there is no checkpoint before step 1."""
+    run(tmp_path, chat_checkpoint, **LOGGED)
+    monkeypatch.setitem(memory.LARGEST_MICRO_BATCH, "cpu", 1)
+    for step in (1, 4):
+        found = replay(tmp_path / "run", step)
+        assert is_equal(found) and not found.notes
 
 
 def test_tools_say_what_they_said(tmp_path):

@@ -13,7 +13,7 @@ from grpo.base.errors import PREFLIGHT
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.run.run import Run
-from grpo.sft import Examples, SftTrainer, sft
+from grpo.sft import SftTrainer, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
@@ -153,9 +153,10 @@ def test_a_resumed_run_goes_on_counting_what_it_skipped_and_plots_every_loss(tmp
 
 def test_no_example_is_taken_twice(tmp_path, chat_checkpoint):
     config, _ = configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl"))
-    examples = Examples(config, ALONE)
-    rows = [[group.prompt.row for group in examples.take()] for _ in range(2)]
-    assert not set(rows[0]) & set(rows[1]) and examples.order.position == 8
+    with Run(config) as held:
+        trainer = SftTrainer(config, held)
+        rows = [[group.prompt.row for group in trainer.learner.take()] for _ in range(2)]
+    assert not set(rows[0]) & set(rows[1]) and trainer.order.position == 8
 
 
 def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_checkpoint):

@@ -1,9 +1,7 @@
 """What a user of TRL brings along: conversations, and reward functions in a file, through a complete run."""
 
-import json
-
 import pytest
-from making import write_rows
+from making import read_lines, write_rows
 
 from grpo import train
 
@@ -59,9 +57,8 @@ def home(chat_checkpoint, tmp_path, monkeypatch):
 
 def of_run(home) -> tuple[list[dict], list[dict]]:
     """The metrics of the steps, and all completions."""
-    lines = [json.loads(line) for line in (home / "run/metrics.jsonl").read_text().splitlines()]
     files = sorted((home / "run/completions").iterdir())
-    return lines, [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return read_lines(home / "run/metrics.jsonl"), [line for file in files for line in read_lines(file)]
 
 
 def test_trls_functions_and_conversations_run_unchanged(home):

@@ -59,7 +59,8 @@ class DenseAttention(torch.autograd.Function):
         dv_NKXE = torch.empty_like(v_NKXE)
         scale = q_NKJSE.shape[-1] ** -0.5
         for rows in _few_rows(q_NKJSE, k_NKXE):
-            k_rows, v_rows = k_NKXE[rows], v_NKXE[rows]
+            k_rows = k_NKXE[rows]
+            v_rows = v_NKXE[rows]
             mask_of_rows = _mask_of(rows, mask)
             p_NKSX = _probabilities(q_NKJSE[rows], k_rows, mask_of_rows)
             q_NKSE = _one_axis(q_NKJSE[rows])
@@ -70,7 +71,8 @@ class DenseAttention(torch.autograd.Function):
             torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
             dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
             products_NKSE = dout_NKSE.float() * out_NKSE
-            mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True).to(p_NKSX.dtype)  # Σ p dp
+            mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True)  # Σ p dp
+            mean_NKS1 = mean_NKS1.to(p_NKSX.dtype)
             dscore_NKSX = dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
             dscore_NKSX = dscore_NKSX.mul_(scale)
             torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
@@ -87,7 +89,8 @@ def _probabilities(q_NKJSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
     scaled_NKSE = _one_axis(q_NKJSE * scale)
     score_NKSX = torch.matmul(scaled_NKSE, k_NKXE.mT)
     score_NKJSX = score_NKSX.view(*q_NKJSE.shape[:4], -1)
-    p_NKJSX = score_NKJSX.add_(mask[:, None]).softmax(dim=-1)
+    score_NKJSX.add_(mask[:, None])
+    p_NKJSX = score_NKJSX.softmax(dim=-1)
     return _one_axis(p_NKJSX)
 
 
@@ -117,7 +120,8 @@ def _few_rows(q_NKJSE: Tensor, k_NKXE: Tensor) -> list[slice]:
     num_rows, K, X, _ = k_NKXE.shape
     row_bytes = K * J * S * X * q_NKJSE.itemsize
     size = max(1, SCORES_BYTES // row_bytes)
-    return [slice(start, start + size) for start in range(0, num_rows, size)]
+    starts = range(0, num_rows, size)
+    return [slice(start, start + size) for start in starts]
 
 
 def _mask_of(rows: slice, mask: Tensor) -> Tensor:

@@ -55,7 +55,9 @@ class FlashPackedAttention:
         self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
-        return self.attend(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE)
+        q_THE = rotate(q_THE, cos_sin)
+        k_TKE = rotate(k_TKE, cos_sin)
+        return self.attend(q_THE, k_TKE, v_TKE)
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         """Attend with queries and keys that are rotated already."""
@@ -70,7 +72,9 @@ def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.
     """
     query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
     key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
-    return query_starts, key_starts, max(queries, default=0), max(keys, default=0), 0.0, is_causal
+    longest_query = max(queries, default=0)
+    longest_key = max(keys, default=0)
+    return query_starts, key_starts, longest_query, longest_key, 0.0, is_causal
 
 
 class _SharedPrompts(torch.autograd.Function):

@@ -37,7 +37,8 @@ class PackedAttention:
         self.prompt_places = self.num_prompts * self.prompt_width
         self.completion_places = self.num_completions * self.completion_width
         self.num_places = self.prompt_places + self.completion_places
-        self.place_T = torch.tensor(self._places(layout), dtype=torch.int64, device=device)
+        places = self._places(layout)
+        self.place_T = torch.tensor(places, dtype=torch.int64, device=device)
         self.prompt_N = torch.tensor(prompt_of_completion, dtype=torch.int64, device=device)
         lengths = [prompt_lengths[prompt] for prompt in prompt_of_completion]
         if len(set(prompt_lengths)) == 1:
@@ -60,7 +61,9 @@ class PackedAttention:
         return places
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
-        return self.attend(rotate(q_THE, cos_sin), rotate(k_TKE, cos_sin), v_TKE)
+        q_THE = rotate(q_THE, cos_sin)
+        k_TKE = rotate(k_TKE, cos_sin)
+        return self.attend(q_THE, k_TKE, v_TKE)
 
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         """Attend with queries and keys that are rotated already."""
@@ -114,9 +117,11 @@ def _attend(q_NSHE: Tensor, k_NXKE: Tensor, v_NXKE: Tensor, mask: Tensor | None)
     """Attend with the mask; causally if it is None."""
     if dense.usable(q_NSHE):
         if mask is None:
-            mask = _completion_mask([0], 0, q_NSHE.shape[1], q_NSHE.dtype, q_NSHE.device)
+            width = q_NSHE.shape[1]
+            mask = _completion_mask([0], 0, width, q_NSHE.dtype, q_NSHE.device)
         return dense.DenseAttention.apply(q_NSHE, k_NXKE, v_NXKE, mask)
-    num_heads, num_kv_heads = q_NSHE.shape[2], k_NXKE.shape[2]
+    num_heads = q_NSHE.shape[2]
+    num_kv_heads = k_NXKE.shape[2]
     out_NHSE = F.scaled_dot_product_attention(
         q_NSHE.transpose(1, 2),
         k_NXKE.transpose(1, 2),
@@ -136,10 +141,13 @@ def _completion_mask(
     It lets every token of a completion see the complete prompt, and its own completion causally.
     """
     lengths_N = torch.tensor(prompt_lengths, device=device)
-    is_prompt_NX = torch.arange(prompt_width, device=device) < lengths_N[:, None]
-    causal_SS = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device).tril()
+    position_X = torch.arange(prompt_width, device=device)
+    is_prompt_NX = position_X < lengths_N[:, None]
+    all_SS = torch.ones(completion_width, completion_width, dtype=torch.bool, device=device)
+    causal_SS = all_SS.tril()
     prompt_NSX = is_prompt_NX[:, None].expand(-1, completion_width, -1)
     own_NSS = causal_SS.expand(len(prompt_lengths), -1, -1)
     allowed = torch.cat([prompt_NSX, own_NSS], dim=-1)
     mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
-    return mask.masked_fill_(~allowed, float("-inf"))[:, None]
+    mask.masked_fill_(~allowed, float("-inf"))
+    return mask[:, None]

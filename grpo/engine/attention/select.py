@@ -62,14 +62,17 @@ def choose(
     usable = {name: result for name, result in trials.items() if isinstance(result, float)}
     if not usable:
         raise RuntimeError(f"no implementation passed its self-test: {_in_words(trials)}")
-    best = next(iter(usable)) if repeatable else min(usable, key=usable.__getitem__)
+    first = next(iter(usable))
+    fastest = min(usable, key=usable.__getitem__)
+    best = first if repeatable else fastest
     return KernelChoice(best, {best: usable[best]} | trials)
 
 
 def _in_words(trials: Mapping[str, float | str]) -> str:
     words = []
     for name, result in trials.items():
-        words.append(f"{name} {1e6 * result:.0f} µs" if isinstance(result, float) else f"{name}: {result}")
+        shown = f" {1e6 * result:.0f} µs" if isinstance(result, float) else f": {result}"
+        words.append(name + shown)
     return ", ".join(words)
 
 
@@ -84,7 +87,8 @@ def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> fl
     except ModuleNotFoundError:
         return "not installed"
     except Exception as problem:
-        if not isinstance(problem, UNUSABLE) and not type(problem).__module__.startswith("triton"):
+        is_of_triton = type(problem).__module__.startswith("triton")
+        if not (is_of_triton or isinstance(problem, UNUSABLE)):
             raise
         first_line = str(problem).partition("\n")[0]
         return f"{type(problem).__name__}: {first_line}"
@@ -114,7 +118,8 @@ def decode_choice(
     q_BHE = torch.randn(q_shape, generator=generator, device=device).to(dtype)
     kv_2BKSE = torch.randn(kv_shape, generator=generator, device=device).to(dtype)
     lengths_B = torch.linspace(num_positions, 1, num_rows, device=device).long()
-    beyond_BS = torch.arange(num_positions, device=device) >= lengths_B[:, None]
+    position_S = torch.arange(num_positions, device=device)
+    beyond_BS = position_S >= lengths_B[:, None]
     reference = sdpa(lengths_B, num_positions)
     wanted_BHE = reference(q_BHE.double(), *kv_2BKSE.double())
     kv_2BKSE.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
@@ -153,7 +158,8 @@ def choose_packed(
 
     def run(name: str, kind: torch.dtype) -> Tensor:
         q_THE, k_TKE, v_TKE, dout = (x.to(dtype).to(kind).requires_grad_() for x in inputs)
-        out = PACKED[name](TRIAL_LAYOUT, kind, device).attend(q_THE, k_TKE, v_TKE)
+        attention = PACKED[name](TRIAL_LAYOUT, kind, device)
+        out = attention.attend(q_THE, k_TKE, v_TKE)
         grads = torch.autograd.grad(out, (q_THE, k_TKE, v_TKE), dout)
         results = [x.detach().flatten() for x in (out, *grads)]
         return torch.cat(results)
@@ -163,7 +169,8 @@ def choose_packed(
         inputs = []
         for heads in (num_heads, num_kv_heads, num_kv_heads, num_heads):  # of q, k, v and the gradient of the output
             shape = TRIAL_LAYOUT.num_tokens, heads, head_dim
-            inputs.append(torch.randn(shape, generator=generator, device=device))
+            drawn = torch.randn(shape, generator=generator, device=device)
+            inputs.append(drawn)
         return choose(
             {name: partial(run, name, dtype) for name in PACKED},
             run("sdpa", torch.float64),
@@ -181,7 +188,9 @@ def packed_choice(model: "Decoder") -> KernelChoice:
 
 def uses_flash(model: "Decoder") -> bool:
     """Return whether micro-batches of `model` use FlashAttention; for a model on no GPU, whether it is tried there."""
-    return torch.device(model.build.device).type != "cuda" or packed_choice(model).name == "torch flash"
+    if torch.device(model.build.device).type != "cuda":
+        return True
+    return packed_choice(model).name == "torch flash"
 
 
 def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:
@@ -209,7 +218,8 @@ def replay_seconds(run: Callable[[], object]) -> float:
         return seconds(run)
     with no_waiting():
         run()
-    graph = CudaCapture()(lambda: [run() for _ in range(CALLS_PER_GRAPH)])
+    capture = CudaCapture()
+    graph = capture(lambda: [run() for _ in range(CALLS_PER_GRAPH)])
     return seconds(graph.replay) / CALLS_PER_GRAPH
 
 

@@ -60,7 +60,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
     if params.temperature == 0:
         id_B = logits_BV.argmax(dim=-1)
-        best_B = logits_BV.gather(1, id_B[:, None])[:, 0].to(exact)
+        best_B = _entry(logits_BV, id_B).to(exact)
         return id_B, best_B - best_B, no_cut_B
     logits_BV = logits_BV.to(exact)
     if params.temperature != 1:  # even a division by 1 would copy them
@@ -72,8 +72,13 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
         least_B1, cut_B = _threshold(logits_BV, largest_p_B1, params.top_k, params.top_p)
         weight_BV *= _reaches(logits_BV, least_B1)
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-    chosen_B = weight_BV.gather(1, id_B[:, None])[:, 0]
-    return id_B, (chosen_B / total_B).log(), cut_B
+    share_B = _entry(weight_BV, id_B) / total_B
+    return id_B, share_B.log(), cut_B
+
+
+def _entry(x_BV: Tensor, id_B: Tensor) -> Tensor:
+    """Return one entry of each row."""
+    return x_BV.gather(1, id_B[:, None])[:, 0]
 
 
 def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,14 +88,16 @@ def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     a row is not finite, its entry means nothing, and its total is not finite.
     """
     block_BXX = _blocks(weight_BV)
-    running_BX = block_BXX.sum(dim=-1).double().cumsum(dim=-1)
+    sum_BX = block_BXX.sum(dim=-1)
+    running_BX = sum_BX.double().cumsum(dim=-1)
     last_block = running_BX.shape[1] - 1
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
     block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
     block_B1.clamp_(max=last_block)
     previous_B1 = (block_B1 - 1).clamp_min(0)
-    before_B1 = torch.where(block_B1 > 0, running_BX.gather(1, previous_B1), 0.0)
+    up_to_previous_B1 = running_BX.gather(1, previous_B1)
+    before_B1 = torch.where(block_B1 > 0, up_to_previous_B1, 0.0)
     block_B1X = block_B1[:, :, None].expand(-1, -1, BLOCK)
     chosen_BX = block_BXX.gather(1, block_B1X)[:, 0]
     inside_BX = chosen_BX.double().cumsum(dim=-1)
@@ -183,12 +190,15 @@ def _cut_below(least_B1: Tensor, rising_BX: Tensor, largest_p_B1: Tensor) -> Ten
 
 def _largest_share(weight_BV: Tensor) -> Tensor:
     """Return the largest weight of each row [B, 1] as a share of their sum, which a softmax makes only nearly 1."""
-    return weight_BV.amax(dim=-1, keepdim=True) / _exact_sum(weight_BV)[:, None]
+    largest_B1 = weight_BV.amax(dim=-1, keepdim=True)
+    sum_B1 = _exact_sum(weight_BV)[:, None]
+    return largest_B1 / sum_B1
 
 
 def _exact_sum(weight_BV: Tensor) -> Tensor:
     """Add each row in float64, block by block, which is much faster than entry by entry."""
-    return _blocks(weight_BV).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+    sum_BX = _blocks(weight_BV).sum(dim=-1)
+    return sum_BX.sum(dim=-1, dtype=torch.float64)
 
 
 def _reaches(x_BV: Tensor, least_B1: Tensor) -> Tensor:
@@ -219,7 +229,8 @@ def uniforms(seed_B: Tensor, position_B: Tensor) -> Tensor:
     x = (x ^ _shift_right(x, 30)) * _MIX1
     x = (x ^ _shift_right(x, 27)) * _MIX2
     x = x ^ _shift_right(x, 31)
-    return (_shift_right(x, 12).double() + 0.5) * 2.0**-52
+    interval = _shift_right(x, 12).double()
+    return (interval + 0.5) * 2.0**-52
 
 
 def hash_seed(*parts: int) -> int:
@@ -228,11 +239,13 @@ def hash_seed(*parts: int) -> int:
     It is FNV-1a over their bytes: another order, or another number of parts, gives another seed.
     """
     seed = 0xCBF29CE484222325
-    for byte in b"".join(part.to_bytes(8, "little", signed=True) for part in parts):
-        seed = ((seed ^ byte) * 0x100000001B3) % 2**64
+    for part in parts:
+        for byte in part.to_bytes(8, "little", signed=True):
+            seed = ((seed ^ byte) * 0x100000001B3) % 2**64
     return seed >> 1
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Shift int64 logically; torch's own shift is arithmetic."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    low_bits = (1 << (64 - bits)) - 1
+    return (x >> bits) & low_bits

@@ -34,7 +34,8 @@ def split_draw(
         owner_B = top_WB.argmax(dim=0)
         log_total_B: Tensor | int = 0
     else:
-        common_WB = mass_WB * (top_WB - highest_B).exp()  # relative to one logit
+        share_WB = (top_WB - highest_B).exp()
+        common_WB = mass_WB * share_WB  # relative to one logit
         running_WB = common_WB.cumsum(dim=0)
         total_B = running_WB[-1]
         log_total_B = total_B.log()
@@ -59,4 +60,5 @@ def split_draw(
 def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:
     """Return what all shards have of some numbers per row, [W, B] each, in float64."""
     own_XB = torch.stack([value_B.double() for value_B in values])
-    return shard.stack(own_XB).unbind(1)
+    all_WXB = shard.stack(own_XB)
+    return all_WXB.unbind(1)

@@ -145,8 +145,9 @@ def _is_pair(found: dict[str, torch.Tensor]) -> bool:
     if set(found) != {"lora_A", "lora_B"}:
         return False
     A, B = found["lora_A"], found["lora_B"]
-    fits = A.dim() == B.dim() == 2 and A.shape[0] == B.shape[1] > 0
-    return fits and bool(A.isfinite().all() and B.isfinite().all())
+    if not (A.dim() == B.dim() == 2 and A.shape[0] == B.shape[1] > 0):
+        return False
+    return bool(A.isfinite().all() and B.isfinite().all())
 
 
 def _scale(config: dict, module: str, rank: int) -> float:
@@ -171,7 +172,8 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
         weights[module] = weight
         splits[module] = split_of(model, f"{module}.weight", weight)
     for module, (A, B) in adapter.pairs.items():
-        here = tuple(shard.whole_shape(weights.get(module, torch.empty(0)).shape, splits.get(module)))
+        own = weights.get(module, torch.empty(0))
+        here = tuple(shard.whole_shape(own.shape, splits.get(module)))
         there = B.shape[0], A.shape[1]
         if here != there:
             why = f"{module} is {here} here, {there} there"

@@ -7,6 +7,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -83,8 +84,11 @@ class Attention(nn.Module):
         sizes = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
         self.qkv = JointLinear(c.hidden_size, sizes, c.qkv_bias, build)
         self.o = make_linear(q_width, {"o_proj": c.hidden_size}, c.o_bias, build)
-        self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else nn.Identity()
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if c.qk_norm:
+            self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build)
+            self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build)
 
     def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
         x_TD = self.shard.spread(x_TD)
@@ -149,8 +153,9 @@ def check_layers(build: Build, num_layers: int) -> None:
     chosen = build.lora.layers if build.lora else None
     unknown = [number for number in chosen or () if number not in range(num_layers)]
     if unknown or chosen == ():
+        what = f"names no layer {unknown[0]}" if unknown else "is empty"
         raise UserError(
-            f"lora_layers_to_transform names no layer {unknown[0]}" if unknown else "lora_layers_to_transform is empty",
+            f"lora_layers_to_transform {what}",
             f"the model has {num_layers} layers, 0 to {num_layers - 1}",
             "name some of these, or leave the key out for all",
             PREFLIGHT,
@@ -173,8 +178,10 @@ class Decoder(nn.Module):
         self.build = build
         self.recompute = "none"
         self.embedding = make_weight(build, own.vocab_size, config.hidden_size)
-        numbers = range(config.num_layers)
-        self.blocks = ModuleList(Block(own, for_layer(build, number), number) for number in numbers)
+        blocks = []
+        for number in range(config.num_layers):
+            blocks.append(Block(own, for_layer(build, number), number))
+        self.blocks = ModuleList(blocks)
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
         self.untied_head = None if config.tied_head else make_weight(build, own.vocab_size, config.hidden_size)
         self.tables: tuple[Tensor, Tensor] | None = None
@@ -186,12 +193,23 @@ class Decoder(nn.Module):
         """Compute the final hidden states [T, D], after the last norm; multiply by `head` for logits."""
         recompute = self.recompute if torch.is_grad_enabled() else "none"
         cos_SE, sin_SE = self._cos_sin()
-        cos_sin = cos_SE[positions_T][:, None], sin_SE[positions_T][:, None]
-        this_pass = Pass(attend, cos_sin, mode, recomputes_mlp=recompute == "mlp")
+        cos_T1E = cos_SE[positions_T][:, None]
+        sin_T1E = sin_SE[positions_T][:, None]
+        this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
         x = Residual(self._embed(ids_T))
         for block in self.blocks:
-            x = block.recomputed(x, this_pass) if recompute == "all" else block(x, this_pass)
+            layer = block.recomputed if recompute == "all" else block
+            x = layer(x, this_pass)
         return self.norm(x)
+
+    @contextmanager
+    def keeping_activations(self) -> Iterator[None]:
+        """Recompute nothing for passes inside: for small ones with many backward passes each."""
+        usual, self.recompute = self.recompute, "none"
+        try:
+            yield
+        finally:
+            self.recompute = usual
 
     def head(self) -> Tensor:
         """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
@@ -200,12 +218,14 @@ class Decoder(nn.Module):
     def _embed(self, ids_T: Tensor) -> Tensor:
         """Look up the embeddings of tokens. A shard has some of them, and 0 for the others; then all shards add up."""
         shard = self.build.shard
+        embedding_VD = self.embedding()
         if shard.world == 1:
-            return F.embedding(ids_T, self.embedding())
+            return F.embedding(ids_T, embedding_VD)
         size = self.shard_config.vocab_size
         place_T = ids_T - shard.part(self.config.vocab_size).start
         is_here_T = (place_T >= 0) & (place_T < size)
-        found_TD = F.embedding(place_T.clamp(0, size - 1), self.embedding())
+        nearest_T = place_T.clamp(0, size - 1)
+        found_TD = F.embedding(nearest_T, embedding_VD)
         own_TD = found_TD.where(is_here_T[:, None], 0.0)
         return shard.collect(own_TD)
 

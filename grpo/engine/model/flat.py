@@ -76,7 +76,9 @@ class FlatLayout:
 
     def squares(self, grad: Tensor, own: slice) -> tuple[float, float]:
         """Return the sums of the squares of a gradient within `own`: in split parameters, and in all others."""
-        return _square(grad, own, self.split), _square(grad, own, self.summed)
+        of_split = _square(grad, own, self.split)
+        of_others = _square(grad, own, self.summed)
+        return of_split, of_others
 
     def join(self, flat: Tensor, shard: Shard) -> Tensor | None:
         """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""

@@ -80,7 +80,8 @@ class Linear(nn.Module):
         """Return views of a part's own weight [O, I] and bias [O], to read and write."""
         rows = self.out_slices[part]
         bias_O = None if self.bias is None else self.bias.stored[rows]
-        return self.weight.base_rows(rows), bias_O
+        weight_OI = self.weight.base_rows(rows)
+        return weight_OI, bias_O
 
 
 class LoraLinear(Linear):
@@ -142,7 +143,8 @@ class LoraLinear(Linear):
 
     def adapter(self, part: str) -> tuple[Tensor, Tensor]:
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
-        return self.A.stored[self.rank_slices[part]], self.B[part].data
+        own = self.rank_slices[part]
+        return self.A.stored[own], self.B[part].data
 
     def sB_of(self, part: str) -> Tensor:
         """Return a view of a part's block of s B in the weight."""
@@ -154,7 +156,8 @@ class LoraLinear(Linear):
         """Copy the masters into the tensors that the products use; call it after every change of the masters."""
         self.A.refresh()
         for part in self.rank_slices:
-            self.sB_of(part).copy_(self.lora.scale * self.B[part])
+            sB_OR = self.lora.scale * self.B[part]
+            self.sB_of(part).copy_(sB_OR)
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:

@@ -1,6 +1,7 @@
 """Micro-batches that fit: if memory runs out, the work is done again with smaller ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from grpo.base.errors import is_out_of_memory
@@ -19,6 +20,10 @@ class MemoryLimit:
 
     def __init__(self, budget: Budget, longest: int, can_retry: bool = True, say: Callable[[str], None] = print):
         self.budget, self.longest, self.can_retry, self.say = budget, longest, can_retry, say
+
+    def use(self, tokens: int) -> None:
+        """Let micro-batches have at most so many packed tokens, as in an earlier part of the run."""
+        self.budget = replace(self.budget, tokens=tokens)
 
     def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Run `work`; if memory runs out, run it again with smaller micro-batches, which give the same gradient.

@@ -16,7 +16,8 @@ from grpo.base.storage import Json
 
 def read_rope(config: Json) -> Json:
     """Read the rope settings of a config.json: from `rope_parameters`, or from `rope_theta` and `rope_scaling`."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    given = config.get("rope_parameters") or config.get("rope_scaling")
+    rope = dict(given or {})
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
     kind = rope["rope_type"]
@@ -65,8 +66,9 @@ def _linear(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
 def _llama3(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     """Scale as Llama 3.1: slow long waves down by `factor`, keep short ones, and blend those in between."""
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)  # turns within the original context
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    low = rope["low_freq_factor"]
+    width = rope["high_freq_factor"] - low
+    keep = ((turns - low) / width).clamp(0, 1)
     slowed = (1 - keep) / rope["factor"]
     return frequency * (keep + slowed), 1.0
 
@@ -94,7 +96,8 @@ def _yarn(frequency: torch.Tensor, rope: Json) -> tuple[torch.Tensor, float]:
     width = max(high - low, 0.001)
     number = torch.arange(half, dtype=frequency.dtype, device=frequency.device)
     slow = ((number - low) / width).clamp(0, 1)
-    return frequency * (1 - slow + slow / factor), _yarn_amplitude(rope, factor)
+    scaled = frequency * (1 - slow + slow / factor)
+    return scaled, _yarn_amplitude(rope, factor)
 
 
 def _yarn_amplitude(rope: Json, factor: float) -> float:

@@ -57,4 +57,5 @@ class KVCache:
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of slot `source` over slot `target`, in all layers."""
-        self.kv_L2BKSE[:, :, target, :, :length] = self.kv_L2BKSE[:, :, source, :, :length]
+        begun_L2BKSE = self.kv_L2BKSE[..., :length, :]
+        begun_L2BKSE[:, :, target] = begun_L2BKSE[:, :, source]

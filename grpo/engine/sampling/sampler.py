@@ -93,7 +93,10 @@ class Sampler:
         before_decoding: Callable[[], None] = lambda: None,
         tools: Tools | None = None,
     ):
-        self.model, self.eos_ids, self.max_slots, self.tools = model, tuple(eos_ids), max_slots, tools
+        self.model = model
+        self.eos_ids = tuple(eos_ids)
+        self.max_slots = max_slots
+        self.tools = tools
         self.on_cuda = torch.device(model.build.device).type == "cuda"
         self.prefill_tokens = 16384  # prompt tokens per prefill pass
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
@@ -111,7 +114,8 @@ class Sampler:
             return self.graphs
         self.graphs = None  # frees its memory first
         self.decode_kernel = self.decode_kernel or decode_choice(self.model, num_slots, num_positions)
-        slots = Slots.make(KVCache.of(self.model, num_slots, num_positions), max_new_tokens)
+        cache = KVCache.of(self.model, num_slots, num_positions)
+        slots = Slots.make(cache, max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
@@ -121,7 +125,8 @@ class Sampler:
         graphs = self.prepare(num_slots, num_positions, max_new_tokens)
         if graphs:
             return graphs
-        slots = Slots.make(KVCache.of(self.model, num_slots, 0), max_new_tokens)
+        cache = KVCache.of(self.model, num_slots, 0)
+        slots = Slots.make(cache, max_new_tokens)
         return DecodeLoop(self.model, slots, self.eos_ids)
 
     def release(self) -> None:
@@ -152,7 +157,8 @@ class Sampler:
         limits = limits or [params.max_new_tokens] * total
         waiting: deque[_Sequence] = deque()
         for number in range(total):
-            waiting.append(_Sequence(number, number // num_generations, limits[number], seeds[number]))
+            prompt_number = number // num_generations
+            waiting.append(_Sequence(number, prompt_number, limits[number], seeds[number]))
         done: dict[int, Completion] = {}
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
@@ -160,7 +166,8 @@ class Sampler:
             while waiting or running.live or finished or running.paused:
                 self.before_decoding()
                 if running.paused:
-                    finished += running.resume(waiting, wait=not (waiting or running.live or finished))
+                    is_idle = not (waiting or running.live or finished)
+                    finished += running.resume(waiting, wait=is_idle)
                 running.admit(waiting)
                 running.decode(self.check_every)  # a GPU works on this while the callbacks run
                 for sequence, completion in finished:
@@ -183,7 +190,8 @@ class Sampler:
         """
         with sampling_forms(self.model) as head_VD:
             running = _Running(self, [prompt], params, 1, head_VD)
-            waiting = deque([_Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)])
+            only = _Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
+            waiting = deque([only])
             number = 0  # of the tokens that were yielded
             finished: list[tuple[_Sequence, Completion]] = []
             while not finished:
@@ -225,7 +233,8 @@ class _Running:
         self.sampler, self.prompts, self.params = sampler, prompts, params
         self.model = sampler.model
         self.device = sampler.model.build.device
-        self.longest = max(map(len, prompts), default=0) + params.max_new_tokens
+        longest_prompt = max(map(len, prompts), default=0)
+        self.longest = longest_prompt + params.max_new_tokens
         self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
         self.slots = self.steps.slots
         self.cache = self.slots.cache
@@ -301,8 +310,10 @@ class _Running:
         slots.position_B[rows] = len(ids) - 1
         slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
         slots.ended_B[rows] = False
-        slots.limit_B[rows] = torch.tensor([sequence.limit for sequence in entering], device=self.device)
-        slots.seed_B[rows] = torch.tensor([sequence.seed for sequence in entering], device=self.device)
+        limits = [sequence.limit for sequence in entering]
+        seeds = [sequence.seed for sequence in entering]
+        slots.limit_B[rows] = torch.tensor(limits, device=self.device)
+        slots.seed_B[rows] = torch.tensor(seeds, device=self.device)
         self.live += entering
         self.used += [len(ids)] * len(entering)
 
@@ -337,7 +348,8 @@ class _Running:
             last = len(self.live) - 1
             if slot != last:
                 self.slots.move(last, slot, min(self.used[last], self.longest))
-                self.live[slot], self.used[slot] = self.live[last], self.used[last]
+                self.live[slot] = self.live[last]
+                self.used[slot] = self.used[last]
             self.live.pop()
             self.used.pop()
         return finished[::-1]
@@ -363,7 +375,13 @@ class _Running:
         logps = slots.logps_BX[slot, new].tolist()
         cuts = slots.cuts_BX[slot, new].tolist()
         reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(before.ids + ids, before.logps + logps, before.cuts + cuts, reason, calls=list(before.calls))
+        return Completion(
+            before.ids + ids,
+            before.logps + logps,
+            before.cuts + cuts,
+            reason,
+            calls=list(before.calls),
+        )
 
 
 class _RecordingAttention:

@@ -72,7 +72,8 @@ class Record:
 
     def answer_steps(self, folder: str = "completions") -> list[int]:
         """Return the steps whose answers were written, in order: to completions/, or evaluation/ for held-out ones."""
-        names = [path.stem.removeprefix("step-") for path in (self.path / folder).glob("step-*.jsonl")]
+        files = (self.path / folder).glob("step-*.jsonl")
+        names = [path.stem.removeprefix("step-") for path in files]
         return sorted(int(name) for name in names if re.fullmatch("[0-9]{6,9}", name))
 
     def answers(self, step: int, folder: str = "completions") -> list[Answer]:
@@ -92,9 +93,10 @@ class Record:
         steps = self.answer_steps("evaluation")
         if len(steps) < 2:
             return []
-        ends = [self.answers(step, "evaluation") for step in (steps[0], steps[-1])]
-        first, last = ({answer.row: answer for answer in answers} for answers in ends)
-        return [(first[row], last[row]) for row in sorted((first.keys() & last.keys()) - {None})]
+        first = {answer.row: answer for answer in self.answers(steps[0], "evaluation")}
+        last = {answer.row: answer for answer in self.answers(steps[-1], "evaluation")}
+        rows = (first.keys() & last.keys()) - {None}
+        return [(first[row], last[row]) for row in sorted(rows)]
 
 
 def read_record(path: str | Path) -> Record:
