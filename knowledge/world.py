@@ -78,7 +78,7 @@ class Sizes:
 
 # With the encyclopedia to search: most of the people who are rarely mentioned are searched for, often enough to learn
 # to read what is found.
-LIBRARY = Sizes(barely_known=100, admitted=400, repeats=16, searches=2)
+LIBRARY = Sizes(barely_known=100, admitted=400, repeats=16, searches=3)
 
 
 @dataclass
