@@ -30,6 +30,7 @@ Read first what they share:
     chat_model     a chat endpoint on this machine that knows the truth, with a service's forms and troubles
     measures       measures with intervals, AUROC, and the risk at a coverage
     declining      ask a model which facts it declines
+    arm            the answers of one model, and what is measured of them, fact by fact
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
 gpu_checks.sh into a page that says what they mean; picture draws README's.

@@ -43,7 +43,7 @@ from bench.measures import (
     risk_at,
     with_intervals,
 )
-from bench.record import ROOT, SEEDS, experiment_parser, markdown_table, read_rows
+from bench.record import ROOT, SEEDS, experiment_parser, markdown_table, read_rows, run_experiment
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import read_mapping, write_lines
 from grpo.config.load import load_config
@@ -252,4 +252,4 @@ def draw(path: Path, arms: Mapping[str, Sequence[Row]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_experiment(main)

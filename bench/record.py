@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import timing
+from grpo.base.errors import run_main
 from grpo.base.progress import command_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,6 +89,15 @@ def experiment_parser(module: str, doc: str, results: str) -> argparse.ArgumentP
     saving = f"write the results to bench/results/{results} instead"
     parser.add_argument("--save", action="store_const", const=RESULTS / results, help=saving)
     return parser
+
+
+def run_experiment(main: Callable[[list[str]], object]) -> None:
+    """Run the `main(argv)` of an experiment as the program's commands run: a mistake ends in three lines."""
+
+    def run(argv: list[str]) -> None:
+        main(argv)
+
+    run_main(run)
 
 
 def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:

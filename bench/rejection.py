@@ -13,8 +13,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.reasoning import REWARD
-from bench.record import ROOT, plain_parser
+from bench.arm import REWARD
+from bench.record import ROOT, plain_parser, run_experiment
 from grpo import evaluate
 from grpo.base.storage import write_lines
 from grpo.config.load import load_config
@@ -91,4 +91,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_experiment(main)

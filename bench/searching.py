@@ -35,7 +35,7 @@ from bench.measures import (
     with_intervals,
 )
 from bench.real_model import Exam
-from bench.record import experiment_parser, markdown_table
+from bench.record import experiment_parser, markdown_table, run_experiment
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_lines
 from grpo.config.options import SEARCH, TrainConfig
@@ -259,4 +259,4 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    run_experiment(main)

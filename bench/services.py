@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.chat_model import BUSY, SORRY, TROUBLES, ChatModel
 from bench.measures import Row
-from bench.record import experiment_parser, machine, markdown_table
+from bench.record import experiment_parser, machine, markdown_table, run_experiment
 from grpo import train
 from grpo.config.load import load_config
 from grpo.data.files import read_records
@@ -195,4 +195,4 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    run_experiment(main)

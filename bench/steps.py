@@ -22,9 +22,29 @@ def letters(prompts: Sequence[str], completions: Sequence[str], **columns: objec
     return [text.count("1") / max(len(text), 1) for text in completions]
 
 
+class Judge:
+    """A reward that takes its time. All calls of a step are in flight together.
+
+    delays: the seconds that the next calls take; 0 when there are none left. num_ended: calls that gave their score.
+    """
+
+    def __init__(self) -> None:
+        self.delays: Iterator[float] = iter(())
+        self.num_ended = 0
+
+    async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
+        await asyncio.sleep(next(self.delays, 0.0))
+        self.num_ended += 1
+        ids = columns["completion_ids"]
+        return Score(sum(token % 2 for token in ids) / len(ids))
+
+
 @contextmanager
-def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
-    """Make a trainer of the given configuration, with its files beside the checkpoint."""
+def trainer(checkpoint: Path, judge: Judge | None = None, **keys: object) -> Iterator[GrpoTrainer]:
+    """Make a trainer of the given configuration, with its files beside the checkpoint.
+
+    judge: its only reward, instead of `letters`.
+    """
     folder = checkpoint.parent
     data = folder / "questions.jsonl"
     numbers = range(NUM_QUESTIONS)
@@ -42,27 +62,10 @@ def trainer(checkpoint: Path, **keys: object) -> Iterator[GrpoTrainer]:
     }
     write_json(folder / "config.yaml", keys)  # JSON is YAML
     config, _ = load_config(folder / "config.yaml")
+    scorer = Scorer([Reward("judge", grade=judge.grade)]) if judge else None
     with Run(config) as run:
-        made = GrpoTrainer(config, run)
+        made = GrpoTrainer(config, run, scorer)
         try:
             yield made
         finally:
-            made.rollout.scorer.close()
-
-
-class Judge:
-    """The only reward of a trainer: each call takes the next of some delays, and all calls are in flight together.
-
-    num_ended: calls that gave their score.
-    """
-
-    def __init__(self, trainer: GrpoTrainer, delays: Sequence[float]):
-        self.delays, self.num_ended = iter(delays), 0
-        trainer.rollout.scorer.close()
-        trainer.rollout.scorer = Scorer([Reward("judge", grade=self.grade)])
-
-    async def grade(self, completion: str, columns: Mapping[str, Any]) -> Score:
-        await asyncio.sleep(next(self.delays))
-        self.num_ended += 1
-        ids = columns["completion_ids"]
-        return Score(sum(token % 2 for token in ids) / len(ids))
+            made.scorer.close()

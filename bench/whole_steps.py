@@ -143,7 +143,7 @@ class Ours:
 # --- A slow judge --------------------------------------------------------------------------------------------------
 
 
-def measure_delays(name: str, title: str, shape: Shape, ours: Ours, record: Record) -> None:
+def measure_delays(name: str, title: str, shape: Shape, ours: Ours, judge: steps.Judge, record: Record) -> None:
     """Record the cases of one shape, one for each delay of a judge, and its checks."""
     options = record.options
     rng = random.Random(0)
@@ -153,13 +153,11 @@ def measure_delays(name: str, title: str, shape: Shape, ours: Ours, record: Reco
         resident = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     for delay in options.delays:
-        first, num_judged = len(ours.seconds), 0
+        first, judged_before = len(ours.seconds), judge.num_ended
         for _ in range(options.repeats):
-            delays = [rng.uniform(delay / 5, delay) for _ in range(shape.num_completions)]
-            judge = steps.Judge(ours.trainer, delays)
+            judge.delays = iter([rng.uniform(delay / 5, delay) for _ in range(shape.num_completions)])
             ours.step()
-            num_judged += judge.num_ended
-        complete = num_judged == shape.num_completions * options.repeats
+        complete = judge.num_ended - judged_before == shape.num_completions * options.repeats
         record.check({f"{name}, judge {delay:g} s: judged all": complete})
         seconds = {"ours": ours.seconds[first:]}
         ours.add_case(f"{title}, judge {delay:g} s", first, seconds, shape.target, record)
@@ -252,9 +250,10 @@ def measure(name: str, record: Record) -> None:
         return
     keys["system_prompt"] = "" if options.smoke else SYSTEM_PROMPT
     length = options.mean_length or MEAN_LENGTHS.get(name)
-    with models.made_on_device(shape.model, length) as path, steps.trainer(path, **keys) as trainer:
+    judge = steps.Judge()
+    with models.made_on_device(shape.model, length) as path, steps.trainer(path, judge, **keys) as trainer:
         ours = Ours(trainer, options.device)
-        measure_delays(name, title, shape, ours, record)
+        measure_delays(name, title, shape, ours, judge, record)
         if options.profile and name == options.shapes[-1]:
             profile_training(name, ours, record)
 

@@ -21,6 +21,7 @@ Columns = Mapping[str, Any]  # the columns of a row, and its prompt
 Rows = Sequence[Columns]  # of the data set
 Say = Callable[[str], None]  # shows a message
 Grade = Callable[[str, Columns], Score | Awaitable[Score]]
+Counts = Mapping[str, tuple[float, float]]  # a number, and what it is divided by; 0: by nothing. Both add up
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Resource:
     def prepare(self, rows: Rows, say: Say) -> None:
         """Find out before the first step, with the data set's rows, what would fail later; `say` what else is found."""
 
-    def metrics(self) -> dict[str, float]:
+    def counts(self) -> Counts:
         """Return kb/* since the last call, judge/* and decomposer/* since the start, by their names in the glossary."""
         return {}
 

@@ -11,7 +11,8 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.engine.device.peers import Peers
 from rewards.calls import MAX_NUMBER, FunctionCalls, TrainerState, start_loop
 from rewards.own_words import CALLS, own_words
-from rewards.registry import Reward, Say
+from rewards.registry import Counts, Reward, Say
 
 NUM_THREADS = 4
 POLL_SECONDS = 0.002
@@ -134,10 +135,7 @@ class Scorer:
 
     def _metrics(self) -> dict[str, float]:
         of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        metrics = self.calls.metrics(of_functions)
-        for resource in self.resources:
-            metrics |= resource.metrics()
-        return metrics
+        return self.calls.metrics(of_functions) | together(resource.counts() for resource in self.resources)
 
     def _scores(self, group: Group) -> list[dict[str, Score]]:
         """Wait for a group's grades. Return for each completion: reward name -> score."""
@@ -190,6 +188,17 @@ def after_calls(completion: Completion, score: Score | None) -> Score:
         score = score or Score(None)
         return replace(score, value=None, outcome=None, reason=reason, asked=asked)
     return replace(score, asked=score.asked | asked) if asked else score
+
+
+def together(counts: Iterable[Counts]) -> dict[str, float]:
+    """Return the numbers of several resources as one each: two rewards may have a judge each, or check facts."""
+    numbers: dict[str, float] = defaultdict(float)
+    divisors: dict[str, float] = defaultdict(float)
+    for of_one in counts:
+        for name, (number, divisor) in of_one.items():
+            numbers[name] += number
+            divisors[name] += divisor
+    return {name: number / (divisors[name] or 1) for name, number in numbers.items()}
 
 
 def _wait_for(future: Future) -> Any:

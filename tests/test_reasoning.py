@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from bench.reasoning import Answer, Arm, Recalled, ask, draw, kept_of, known_by_kind, measures, repeated, tables
+from bench.arm import Answer, Arm, Recalled, kept_of, measures, repeated
+from bench.reasoning import answers_of, ask, draw, known_by_kind, tables
 from bench.rejection import conversations, supported
+from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.almanac import prompt_text
@@ -141,3 +143,10 @@ def test_what_is_recalled_has_the_log_prob_of_the_softmax(chat_checkpoint):
         else:
             raise AssertionError("no beginning of the greedy answer has this log-prob")
     assert policy.decode(ids[len(stem) :]).strip(" .,\n:").startswith(first["said"].strip())
+
+
+def test_a_run_without_evaluation_is_named(tmp_path):
+    for step, when in ((None, "after its last step"), (0, "at step 0")):
+        with pytest.raises(UserError, match=when) as raised:
+            answers_of(tmp_path / "run", step)
+        assert raised.value.fix.startswith("finish the run")

@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo.base.errors import PREFLIGHT, UserError
-from rewards.registry import Resource, Rows, Say
+from rewards.registry import Counts, Resource, Rows, Say
 
 if TYPE_CHECKING:
     from rewards.api.client import ApiClient
@@ -32,8 +32,8 @@ class ModelService(Resource):
     def prepare(self, rows: Rows, say: Say) -> None:
         self.check()
 
-    def metrics(self) -> dict[str, float]:
-        return self.client.metrics()
+    def counts(self) -> Counts:
+        return {name: (number, 0) for name, number in self.client.metrics().items()}
 
     def close(self) -> None:
         self.client.close()

@@ -23,7 +23,7 @@ from knowledge.store.tokens import tokens
 from knowledge.text import shortened
 from rewards.format import thoughts
 from rewards.knowrl.decomposer import build_decomposer
-from rewards.registry import Columns, Options, Resource, Rows, Say
+from rewards.registry import Columns, Counts, Options, Resource, Rows, Say
 from rewards.services import build_verifier, knowledge_base_path
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
@@ -115,23 +115,23 @@ class FactChecker(Resource):
             )
         self.decomposer.prepare(rows, say)
 
-    def metrics(self) -> dict[str, float]:
-        """Return the kb/* metrics of the completions since the last call, and those of the decomposer."""
+    def counts(self) -> Counts:
+        """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
-            counts, self.counters = self.counters, Counter()
-        num_texts, num_facts = max(counts["texts"], 1), max(counts["facts"], 1)
-        metrics = {
-            "kb/lookups_exact": counts["lookups_exact"],
-            "kb/lookups_parts": counts["lookups_parts"],
-            "kb/lookups_search": counts["lookups_search"],
-            "kb/lookups_missing": counts["lookups_missing"],
-            "kb/unscored": counts["unscored"],
-            "kb/facts_per_completion": counts["facts"] / num_texts,
-            "kb/supported_frac": counts["supported"] / num_facts,
-            "kb/refuted_frac": counts["refuted"] / num_facts,
-            "kb/unknown_frac": counts["unknown"] / num_facts,
+            counted, self.counters = self.counters, Counter()
+        num_texts, num_facts = counted["texts"], counted["facts"]
+        return {
+            "kb/lookups_exact": (counted["lookups_exact"], 0),
+            "kb/lookups_parts": (counted["lookups_parts"], 0),
+            "kb/lookups_search": (counted["lookups_search"], 0),
+            "kb/lookups_missing": (counted["lookups_missing"], 0),
+            "kb/unscored": (counted["unscored"], 0),
+            "kb/facts_per_completion": (num_facts, num_texts),
+            "kb/supported_frac": (counted["supported"], num_facts),
+            "kb/refuted_frac": (counted["refuted"], num_facts),
+            "kb/unknown_frac": (counted["unknown"], num_facts),
+            **self.decomposer.counts(),
         }
-        return metrics | self.decomposer.metrics()
 
     def close(self) -> None:
         """Let running work end, and take no more; then close what it uses."""

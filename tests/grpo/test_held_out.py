@@ -140,8 +140,8 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
         return Score(1.0, "", "correct")
 
     class Counted(Resource):
-        def metrics(self):
-            taken = dict(counts)
+        def counts(self):
+            taken = {name: (number, 0) for name, number in counts.items()}
             counts.clear()
             return taken
 

@@ -23,6 +23,7 @@ from knowledge.store.base import KnowledgeBase
 from knowledge.store.tokens import tokens
 from rewards.knowrl.fact_checker import MAX_FACT_CHARS, FactChecker, joined_titles
 from rewards.knowrl.reward import FORMULAS
+from rewards.scorer import together
 
 DOCUMENTS = {
     "Mira Tolan": "Mira Tolan was born in Velda. Mira Tolan works as a baker. Mira Tolan lived in Orun.",
@@ -308,7 +309,7 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         (GOOD, "", "Nobody;Mira Tolan"),
         (GOOD, "", "Mira of Tolan"),
     )
-    metrics = judge.metrics()  # of 3 completions with 3, 0 and 1 facts, one of them refuted
+    metrics = together([judge.counts()])  # of 3 completions with 3, 0 and 1 facts, one of them refuted
     assert metrics == {
         "kb/lookups_exact": 2,
         "kb/lookups_parts": 1,
@@ -320,7 +321,8 @@ def test_metrics_are_of_the_completions_since_the_last_call(make):
         "kb/refuted_frac": 1 / 4,
         "kb/unknown_frac": 0.0,
     }
-    assert set(judge.metrics().values()) == {0} and judge.metrics().keys() == metrics.keys()
+    again = together([judge.counts()])
+    assert set(again.values()) == {0} and again.keys() == metrics.keys()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from making import grade_groups, make_answers, of_each
 from grpo.algorithm.schema import Score
 from rewards import exact, format
 from rewards.registry import BUILT_IN, Resource, Reward, build_rewards, expand
-from rewards.scorer import NUM_THREADS, Scorer
+from rewards.scorer import NUM_THREADS, Scorer, together
 from rewards.services import services_of
 
 BLANKS = ("\u200b", "\u2060\ufeff", "\x00", "\u0301", "\u3164", "\u115f", "\u2800", "\u00ad \n", "\U000e0041")
@@ -349,16 +349,19 @@ def test_the_scorer_looks_after_what_rewards_use():
         def prepare(self, rows, say):
             calls.append((rows, say))
 
-        def metrics(self):
-            return {"service/calls": 2.0}
+        def counts(self):
+            return {"service/calls": (2, 0), "service/useful_frac": (1, 4)}
 
         def close(self):
             calls.append("closed")
 
+    other = {"service/calls": (1, 0), "service/useful_frac": (1, 1)}
     rewards = [Reward("plain", format.grade), Reward("full", format.grade, resources=(Resource(), Service()))]
     scorer = Scorer(rewards)
     scorer.prepare([{"a": 1}], print)
-    assert calls == [([{"a": 1}], print)] and scorer.metrics() == {"service/calls": 2.0}
+    assert calls == [([{"a": 1}], print)] and scorer.metrics() == {"service/calls": 2, "service/useful_frac": 1 / 4}
+    two = together([Service().counts(), other, {"service/idle_frac": (0, 0)}])
+    assert two == {"service/calls": 3, "service/useful_frac": 2 / 5, "service/idle_frac": 0}
     scorer.close()
     assert calls[1:] == ["closed"]
 
