@@ -10,8 +10,8 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens, split_into_micro_batches
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import Policy
 from knowledge.almanac import Fact, is_right
 
 MAX_SEQUENCES = 64  # decoded together

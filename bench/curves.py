@@ -27,8 +27,8 @@ from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.model.policy import load_for_inference
 from grpo.export import export
+from grpo.policy import load_for_inference
 from grpo.report.plot import line_plot
 from grpo.train import train
 from rewards.registry import build_rewards

@@ -15,8 +15,8 @@ from bench.measures import Row, column
 from grpo.algorithm.schema import Group
 from grpo.data.almanac import first_words
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import Policy
 
 AT_ONCE = "Nothing"  # how reasoning begins that declines
 AFTER = "I don't know"  # an answer that declines, after recalling something

@@ -53,9 +53,9 @@ from grpo.data.files import read_records
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
+from grpo.policy import Policy, load_for_inference
 from grpo.report.plot import line_plot
 from grpo.sft import sft
 from knowledge.almanac import REFUSAL, Fact, is_right

@@ -37,7 +37,7 @@ from grpo.config.load import load_config
 from grpo.data.almanac import MAX_TOKENS, end_ids, first_words, prompt_text
 from grpo.data.files import read_records
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.model.policy import Policy, load_for_inference
+from grpo.policy import Policy, load_for_inference
 from knowledge.almanac import Fact, by_title, is_right
 from knowledge.facts.verdict import LABELS
 

@@ -41,7 +41,7 @@ from grpo.base.storage import write_lines
 from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.almanac import first_words
 from grpo.data.prompts import ChatEncoder
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.tools.functions import build_tools
 from grpo.tools.protocol import holding
 from grpo.tools.tools import Tools

@@ -5,6 +5,7 @@
     engine/          how it is computed: the network, attention, generation, devices
 
     train.py         a run of stage 2: set up, loop, finish    (sft.py: stage 1; trainer.py: what they share)
+    policy.py        what a run starts from: a model, its tokenizer, its end tokens, its adapter
     data/            files to prompts; small worlds made from scratch
     config/          YAML to one frozen config
     evaluation/      answers to numbers: accuracy, share of refusals, comparison of two models

@@ -22,9 +22,9 @@ from grpo.config.options import TrainConfig
 from grpo.data.prompts import load_tokenizer
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.engine.model.gguf import is_gguf
-from grpo.engine.model.policy import find_parts
 from grpo.engine.model.weights import DTYPES
 from grpo.evaluation.effect import effects_of_merging
+from grpo.policy import find_parts
 from grpo.run.run_dir import is_of_a_run
 from grpo.run.saved import find_saved, load_saved
 

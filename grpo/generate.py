@@ -19,9 +19,9 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams, hash_seed
-from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
+from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools

@@ -28,8 +28,8 @@ from grpo.data.toy import locate, make_world
 from grpo.doctor.start import check_start
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
-from grpo.engine.model.policy import find_parts, load_encoder
 from grpo.engine.model.weights import read_model_config
+from grpo.policy import find_parts, load_encoder
 from grpo.report.plot import line_plot
 from grpo.run.cold_starts import keep, origin_of, place_of, take
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics

@@ -30,10 +30,10 @@ from grpo.data.toy import make_world
 from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device import ops
-from grpo.engine.model.policy import Policy, load_reference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
+from grpo.policy import Policy, load_reference
 from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run

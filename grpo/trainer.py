@@ -19,8 +19,8 @@ from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.memory_limit import MemoryLimit
-from grpo.engine.model.policy import Policy, find_parts, load_policy
 from grpo.engine.model.slices import shares_of
+from grpo.policy import Policy, find_parts, load_policy
 from grpo.run.checkpoint import check_disk
 from grpo.run.diagnosis.health import Diagnosis, Health
 from grpo.run.metrics import Clock

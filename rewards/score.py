@@ -116,7 +116,7 @@ def encoder(config: TrainConfig) -> Encode:
                 "add model_name_or_path=MODEL",
             )
         from grpo.data.prompts import load_tokenizer
-        from grpo.engine.model.policy import find_parts
+        from grpo.policy import find_parts
         from grpo.run.saved import find_saved
 
         model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)

@@ -16,8 +16,8 @@ from bench.real_model import measures, supervised, table_of_seeds
 from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
-from grpo.engine.model.policy import load_for_inference
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import load_for_inference
 from knowledge.almanac import REFUSAL, Fact, conversations
 
 # --- Asking ----------------------------------------------------------------------------------------------------------

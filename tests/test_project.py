@@ -114,7 +114,7 @@ ORDER = """
     grpo.config.values grpo.config.options grpo.data.prompts grpo.tools
     grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
     grpo.algorithm
-    grpo.config grpo.data.rows grpo.data
+    grpo.policy grpo.config grpo.data.rows grpo.data
     grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
     grpo.run grpo.evaluation grpo.trainer grpo.doctor.case grpo.doctor.sketch grpo.doctor.start grpo.sft

@@ -11,7 +11,7 @@ from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
 from grpo.data.almanac import prompt_text
-from grpo.engine.model.policy import load_for_inference
+from grpo.policy import load_for_inference
 from knowledge.almanac import Fact
 
 S, R, U = "supported", "refuted", "unknown"

@@ -12,8 +12,8 @@ from grpo.data.messages import with_system
 from grpo.data.prompts import render
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import Policy, load_for_inference
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import Policy, load_for_inference
 from knowledge.almanac import Fact
 
 MAX_TOKENS = 10

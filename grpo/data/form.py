@@ -28,8 +28,8 @@ from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams, hash_seed
-from grpo.engine.model.policy import load_for_inference
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import load_for_inference
 from knowledge.almanac import REFUSAL, REFUSALS
 from knowledge.store.passages import sentences
 from rewards.format import TAGS

@@ -24,7 +24,7 @@ from rewards.scorer import Scorer
 KEYS_OF_COLUMNS = ("question", "answer", "title")  # a key says which column of the data is this one: answer_field, …
 
 if TYPE_CHECKING:
-    from grpo.engine.model.policy import Policy
+    from grpo.policy import Policy
 
 
 @dataclass(frozen=True)

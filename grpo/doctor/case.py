@@ -18,7 +18,7 @@ from grpo.data.rows import Row
 from grpo.data.toy import is_made, locate
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.policy import ModelParts, find_parts
+from grpo.policy import ModelParts, find_parts
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
 

@@ -10,8 +10,8 @@ from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.policy import ModelParts, choose_dtype, lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.policy import ModelParts, choose_dtype, lora_spec
 
 UNITS = ((1e9, "B"), (1e6, "M"))
 MOST_ON_A_CPU = 1e9  # weights; a step with more takes hours there

@@ -35,8 +35,8 @@ from grpo.engine.device import ops
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
-from grpo.engine.model.policy import check_vocabulary, load_encoder, lora_spec
 from grpo.engine.model.weights import read_model_config, read_tensors
+from grpo.policy import check_vocabulary, load_encoder, lora_spec
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import is_in_use, refuse_a_run

@@ -17,9 +17,9 @@ from grpo.doctor.start import MAX_SHOWN, conversations, need_written, services_u
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
-from grpo.engine.model.policy import find_parts
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler, check_finite
+from grpo.policy import find_parts
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
 from rewards.audit.trial import audit

@@ -7,8 +7,8 @@ from grpo.algorithm.schema import Group, Prompt, completions_of
 from grpo.base.progress import counting
 from grpo.base.storage import Json
 from grpo.engine.device.draw import SamplingParams, hash_seed
-from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler, check_finite
+from grpo.policy import Policy
 from grpo.run.log import call_record
 from rewards.own_words import CALLS
 

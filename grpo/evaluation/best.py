@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo.config.options import HIGHER_IS_BETTER
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reader import is_number, read_document

@@ -22,10 +22,10 @@ from grpo.engine.model.adapter import is_adapter, load_adapter, merge_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.int8_weight import dense
-from grpo.engine.model.policy import Policy, find_parts
 from grpo.engine.model.weights import load_decoder, named_tensors, projections
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
+from grpo.policy import Policy, find_parts
 from grpo.run.saved import SavedModel, load_saved
 
 CPU = torch.device("cpu")

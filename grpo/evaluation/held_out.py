@@ -11,11 +11,11 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.storage import write_json, write_log_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import Policy
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import summary_table
+from grpo.policy import Policy
 from grpo.run.diagnosis.reader import read_document
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated

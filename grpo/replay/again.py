@@ -19,7 +19,7 @@ from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
 from grpo.data.objects import Objects
 from grpo.data.questions import QuestionData, prepare_rewards
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
 from grpo.replay.told import Later, Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of

@@ -26,7 +26,7 @@ from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.engine.device.distributed import Ranks
-from grpo.engine.model.policy import find_parts
+from grpo.policy import find_parts
 from grpo.run.provenance import differences, file_hash, program
 
 ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1

@@ -26,7 +26,7 @@ from grpo.config.load import load_config, to_yaml
 from grpo.config.options import AnyConfig, keys_that
 from grpo.data.prompts import render
 from grpo.data.rows import digest
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.run.diagnosis.record import CONFIG_FILE
 
 EXAMPLE = "example_prompt"  # of the inputs; it may change: some chat templates print the date

@@ -22,7 +22,7 @@ from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.gguf import is_gguf
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint, libraries
 from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own

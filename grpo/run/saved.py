@@ -14,7 +14,7 @@ from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
-from grpo.engine.model.policy import Policy, load_for_inference, load_policy
+from grpo.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import find_checkpoint
 from grpo.run.run_dir import CONFIG_FILE, STATE_FILE
@@ -53,7 +53,7 @@ def find_saved(name: str) -> SavedModel:
     """Return what a name stands for. A run's directory stands for its final/, or else for its newest checkpoint.
 
     UserError if the run has written neither (exit 3), or if it is a damaged checkpoint (exit 6). The files of other
-    folders are compared with their manifest when they are loaded (grpo/engine/model/policy.py).
+    folders are compared with their manifest when they are loaded (grpo/policy.py).
     """
     folder = Path(name)
     if (folder / checkpoint.STATE_FILE).exists():

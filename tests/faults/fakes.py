@@ -216,7 +216,7 @@ def slow_save() -> None:
 def talkative() -> None:
     """Completions of a random model, framed as a trained one would: otherwise there is nothing to judge. Words alone:
     a semicolon would be a list of answers, which is wrong without a judge."""
-    from grpo.engine.model.policy import Policy
+    from grpo.policy import Policy
 
     def framed(number, decode, policy, ids):
         return f"<think>So.</think><answer>{ids[0]} {re.sub(r'[^a-z0-9]+', ' ', decode())}</answer>"
@@ -227,7 +227,7 @@ def talkative() -> None:
 
 def thoughtful() -> None:
     """The same, and each completion states a fact of its own in its thoughts."""
-    from grpo.engine.model.policy import Policy
+    from grpo.policy import Policy
 
     def stating(number, frame, policy, ids):
         return frame().replace("So.", f"The number {'-'.join(map(str, ids))} is a town in France.")
@@ -238,7 +238,7 @@ def thoughtful() -> None:
 
 def steers_the_terminal() -> None:
     """Completions full of escape sequences."""
-    from grpo.engine.model.policy import Policy
+    from grpo.policy import Policy
 
     wrap(Policy, "decode", lambda number, decode, *_: f"\x1b]0;pwned\x07\x1b[2J\u202e\x9b{decode()}\r")
 

@@ -16,10 +16,10 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.policy import load_for_inference
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluate import main
 from grpo.evaluation.answers import generate_groups
+from grpo.policy import load_for_inference
 from grpo.train import train
 from rewards.score import main as score
 

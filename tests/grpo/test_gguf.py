@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from grpo.config.options import TrainConfig
 from grpo.engine.model import gguf as ours
-from grpo.engine.model.policy import find_parts, load_for_inference, load_policy
 from grpo.export import main as export
+from grpo.policy import find_parts, load_for_inference, load_policy
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

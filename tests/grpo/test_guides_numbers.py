@@ -11,7 +11,7 @@ import pytest
 import torch
 from making import make_tokenizer, real_data, write_rows
 
-import grpo.engine.model.policy
+import grpo.policy
 import grpo.trainer
 from bench.models import SHAPES
 from grpo.algorithm.optimizer import Optimizer
@@ -25,8 +25,8 @@ from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.policy import lora_spec
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.policy import lora_spec
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
 from rewards.scorer import Scorer
@@ -147,7 +147,7 @@ class FakeCard:
 
     def __init__(self, size: int, monkeypatch):
         self.size, self.tensors = size, []
-        monkeypatch.setattr(grpo.engine.model.policy, "load_decoder", self.load_decoder)
+        monkeypatch.setattr(grpo.policy, "load_decoder", self.load_decoder)
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 

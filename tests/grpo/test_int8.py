@@ -28,13 +28,13 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import ONEDNN
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense
-from grpo.engine.model.policy import load_for_inference, load_policy
 from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.evaluation.effect import as_trained
 from grpo.export import export
 from grpo.export import main as export_command
 from grpo.generate import main as generate
+from grpo.policy import load_for_inference, load_policy
 from grpo.run.saved import SavedModel
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from making import build_base, read_lines, real_data, refused
 
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.engine.model.policy import Policy
+from grpo.policy import Policy
 from grpo.sft import sft
 from grpo.train import train
 

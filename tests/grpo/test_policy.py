@@ -12,7 +12,7 @@ from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.lora import POLICY, REFERENCE
-from grpo.engine.model.policy import (
+from grpo.policy import (
     choose_dtype,
     find_parts,
     load_for_inference,

@@ -14,7 +14,7 @@ from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
-from grpo.engine.model.policy import load_policy
+from grpo.policy import load_policy
 from grpo.run import provenance
 from grpo.run.provenance import check_inputs, code_of, environment, file_hash, inputs_of
 from knowledge.build import build

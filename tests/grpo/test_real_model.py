@@ -20,8 +20,8 @@ from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import gguf as ours
-from grpo.engine.model.policy import load_for_inference, load_policy
 from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import load_for_inference, load_policy
 from grpo.replay.again import replay
 from grpo.train import train
 

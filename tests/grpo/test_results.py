@@ -12,7 +12,7 @@ from grpo import export, generate, train
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.policy import find_parts
+from grpo.policy import find_parts
 from grpo.run.saved import find_saved, load_saved, read_config
 
 CPU = torch.device("cpu")

@@ -68,7 +68,7 @@ STARTS = [  # keys, exit code, words of the error
 
 @pytest.mark.parametrize(("keys", "code", "part"), STARTS, ids=[start[0] for start in STARTS])
 def test_a_wrong_start_is_told_before_the_model_is_loaded_and_blocks_nothing(home, monkeypatch, keys, code, part):
-    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", loads_nothing)
+    monkeypatch.setattr("grpo.policy.load_decoder", loads_nothing)
     for _ in range(2):  # the second try finds what the first has left
         error = refused(lambda: train.main(["c.yaml", *keys.split(" ")]), part, exit_code=code)
         assert "internal error" not in describe(error)[1] and not holds_a_run(home / "run")
@@ -176,7 +176,7 @@ def test_a_large_model_without_a_gpu_is_named_first_and_counted(home, large, mon
     set_memory(monkeypatch, 2000)
     refused(lambda: train.main(["c.yaml", large, "device=cpu"]), "large holds no safetensors weights")
     (home / "large/model.safetensors").write_bytes((home / "small.safetensors").read_bytes())
-    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", loads_nothing)
+    monkeypatch.setattr("grpo.policy.load_decoder", loads_nothing)
     with pytest.raises(AssertionError, match="the model was loaded"):
         train.main(["c.yaml", large, "device=cpu"])
 
@@ -195,7 +195,7 @@ def test_memory_that_runs_out_in_loading_is_not_blamed_on_a_step(home, monkeypat
     def load(*_, **__):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("grpo.engine.model.policy.load_decoder", load)
+    monkeypatch.setattr("grpo.policy.load_decoder", load)
     error = refused(lambda: train.main(["c.yaml"]), "while the model was loaded", "base_weights=int8", exit_code=8)
     assert "max_num_seqs" not in error.fix
 
