@@ -91,7 +91,7 @@ class Trainer:
             run.say(f"{self.ranks.world} processes; copies of the model: {num_replicas}{parts}")
         loaded = memory.Loaded(self.model, reference, num_replicas)
         size = loaded.account().total + memory.free_bytes(run.device)
-        size = -int(self.ranks.shard.max(-size))  # shards make the same micro-batches
+        size = int(self.ranks.shard.min(size))  # shards make the same micro-batches
         self.plan = memory.make_plan(loaded, config, self.longest, size, run.device.type)
         self.model.recompute = self.plan.budget.recompute
         self.memory = MemoryLimit(self.plan.budget, self.longest, num_shards == 1, run.say)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from grpo.config.options import AnyConfig
-from grpo.engine.attention import select
+from grpo.engine.attention.select import choose_packed
 from grpo.engine.device.distributed import ALLOCATOR_VARIABLES
 from grpo.engine.device.ops import ProcessSettings
 from grpo.run.checkpoint import random_state, restore_random_state
@@ -19,6 +19,8 @@ SETTINGS = (
     (torch.backends.cuda.matmul, "allow_tf32"),
     (torch.backends.cudnn, "allow_tf32"),
     (torch.utils.deterministic, "fill_uninitialized_memory"),
+    (ProcessSettings, "kernels"),
+    (ProcessSettings, "repeatable"),
 )
 
 
@@ -30,7 +32,9 @@ def configure(config: AnyConfig) -> None:
         os.environ.setdefault(CUBLAS_VARIABLE, ":4096:8")
     torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
-    select.configure(config.kernels == "auto", config.full_determinism)
+    ProcessSettings.kernels = config.kernels == "auto"
+    ProcessSettings.repeatable = config.full_determinism
+    choose_packed.cache_clear()  # it was chosen with other settings
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
@@ -39,7 +43,6 @@ def configure(config: AnyConfig) -> None:
 def remember() -> Callable[[], None]:
     """Return a function that brings back the settings, variables and random states of this moment."""
     settings = [(owner, name, getattr(owner, name)) for owner, name in SETTINGS]
-    kernels = ProcessSettings.kernels, ProcessSettings.repeatable
     variables = {name: os.environ.get(name) for name in VARIABLES}
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -48,7 +51,7 @@ def remember() -> Callable[[], None]:
     def bring_back() -> None:
         for owner, name, value in settings:
             setattr(owner, name, value)
-        select.configure(*kernels)
+        choose_packed.cache_clear()
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)

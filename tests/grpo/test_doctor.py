@@ -137,7 +137,7 @@ def test_it_says_where_a_run_goes_on_and_what_keeps_it_from_that(config, capsys)
 
 
 def test_it_warns_of_a_dtype_that_this_cpu_emulates_as_a_run_does(config, capsys, monkeypatch):
-    monkeypatch.setattr("grpo.engine.device.products.ONEDNN", (torch.float32,))
+    monkeypatch.setattr("grpo.engine.device.products.onednn_dtypes", lambda: (torch.float32,))
     for dtype, warns in (("bfloat16", True), ("float32", False)):
         seen = examine(capsys, config, f"torch_dtype={dtype}", "--memory-gb", 80)
         assert "emulates bfloat16" not in seen.text["model"]  # a GPU does not

@@ -13,7 +13,7 @@ from grpo.engine.device.ops import append_product
 from grpo.engine.device.products import Product, add_product, linear, prepack
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
-needs_onednn = pytest.mark.skipif(not products.ONEDNN, reason="this build of torch has no oneDNN products")
+needs_onednn = pytest.mark.skipif(not products.onednn_dtypes(), reason="this build of torch has no oneDNN products")
 
 
 def case(dtype, rows=20, inputs=48, outputs=72):
@@ -78,11 +78,11 @@ def test_a_product_appended_to_its_input_and_one_that_is_added(dtype):
 
 def test_a_cpu_without_bfloat16_keeps_onednn_for_float32():
     """Whether a dtype works says nothing about the other: most laptops have float32 alone."""
-    assert torch.float32 in products.ONEDNN or not hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    assert torch.float32 in products.onednn_dtypes() or not hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @needs_onednn
-@pytest.mark.parametrize("dtype", products.ONEDNN)
+@pytest.mark.parametrize("dtype", products.onednn_dtypes())
 def test_packing_and_the_other_rows_change_no_bit(dtype):
     """With matrix units (AMX), oneDNN adds bfloat16 products of few rows in another order: then a rounding apart."""
     x, weight, bias = case(dtype, rows=100, inputs=528, outputs=704)
@@ -100,7 +100,7 @@ def test_packing_and_the_other_rows_change_no_bit(dtype):
 
 
 def test_without_onednn_torch_computes_it(monkeypatch):
-    monkeypatch.setattr(products, "ONEDNN", ())
+    monkeypatch.setattr(products, "onednn_dtypes", lambda: ())
     x, weight, bias = case(torch.float32)
     assert prepack(weight) is weight
     assert torch.equal(linear(x, prepack(weight), bias), torch.nn.functional.linear(x, weight, bias))
@@ -149,6 +149,7 @@ def used_bytes() -> int:
 @pytest.mark.parametrize(("works", "dtype", "warns"), [("bf16", "bf16", 0), ("", "bf16", 1), ("", "f32", 0)])
 def test_emulated_products_are_announced(monkeypatch, works, dtype, warns):
     dtypes = {"bf16": torch.bfloat16, "f32": torch.float32}
-    monkeypatch.setattr(products, "ONEDNN", (torch.float32, *filter(None, [dtypes.get(works)])))
+    working = torch.float32, *filter(None, [dtypes.get(works)])
+    monkeypatch.setattr(products, "onednn_dtypes", lambda: working)
     assert bool(products.slow_dtype(dtypes[dtype], torch.device("cpu"))) == warns
     assert not products.slow_dtype(dtypes[dtype], torch.device("cuda"))

@@ -41,7 +41,8 @@ from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
-from grpo.engine.sampling.sampler import Sampler, _Running, _Sequence
+from grpo.engine.sampling.running import Running, Unfinished
+from grpo.engine.sampling.sampler import Sampler
 
 MULTIPROCESSORS = 108  # of an A100
 GRID_LIMITS = 2**31 - 1, 65535, 65535
@@ -242,10 +243,10 @@ def prefill(walk: Walk, model: Decoder) -> None:
         sampler.graphs = DecodeGraphs(model, slots, (0,), "triton")
         sampler.uses_graphs = True
         with sampling_forms(model) as head_VD:
-            running = _Running(sampler, prompts, ALL_TOKENS, ROWS, head_VD)
+            running = Running(sampler, prompts, ALL_TOKENS, ROWS, head_VD)
             model._cos_sin()
             walk.begin(model)
-            running.admit(deque(_Sequence(number, number // 12, ANSWER, number) for number in range(ROWS)))
+            running.admit(deque(Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)))
         assert len(running.live) == ROWS
 
 

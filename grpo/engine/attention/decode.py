@@ -1,6 +1,6 @@
 """Attention of one new token per cache slot: several kernels with one signature, and the code they share.
 
-Replaces `Block.attention` of minimal.py for one query per sequence.
+Counterpart of `Block.attention` in minimal.py for one query per sequence.
 
 A kernel is made once per decode step, for the lengths of the slots; then every layer calls it.
 """

@@ -67,14 +67,9 @@ class DenseAttention(torch.autograd.Function):
             out_NKSE = _one_axis(out_NKJSE[rows])
             dout_NKSE = _one_axis(dout_NKJSE[rows])
             dq_NKSE = _one_axis(dq_NKJSE[rows])
-
             torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
             dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
-            products_NKSE = dout_NKSE.float() * out_NKSE
-            mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True)  # Σ p dp
-            mean_NKS1 = mean_NKS1.to(p_NKSX.dtype)
-            dscore_NKSX = dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
-            dscore_NKSX = dscore_NKSX.mul_(scale)
+            dscore_NKSX = _softmax_gradient(dp_NKSX, p_NKSX, dout_NKSE, out_NKSE).mul_(scale)
             torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
             torch.matmul(dscore_NKSX.mT, q_NKSE, out=dk_NKXE[rows])
         dq_NSHE = _ungrouped(dq_NKJSE)
@@ -92,6 +87,14 @@ def _probabilities(q_NKJSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
     score_NKJSX.add_(mask[:, None])
     p_NKJSX = score_NKJSX.softmax(dim=-1)
     return _one_axis(p_NKJSX)
+
+
+def _softmax_gradient(dp_NKSX: Tensor, p_NKSX: Tensor, dout_NKSE: Tensor, out_NKSE: Tensor) -> Tensor:
+    """Return p (dp - Σ p dp), in the memory of dp. The sum is ⟨dout, out⟩."""
+    products_NKSE = dout_NKSE.float() * out_NKSE
+    mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True)
+    mean_NKS1 = mean_NKS1.to(p_NKSX.dtype)
+    return dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
 
 
 def _one_axis(x_NKJSE: Tensor) -> Tensor:

@@ -15,25 +15,45 @@ kernels/reference.py `attention`.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grpo.algorithm.schema import Layout
-from grpo.engine.device.ops import CosSin, merge_attention, rotate
+from grpo.engine.attention.packed import MicroBatchAttention
+from grpo.engine.device.ops import merge_attention
 
 
-class FlashPackedAttention:
-    """`packed.PackedAttention` for half precision on a GPU. forward, backward: torch's, which tests replace."""
+class Launch(NamedTuple):
+    """The arguments by which torch lets each run of queries see the run of keys of the same number."""
+
+    query_starts: Tensor
+    key_starts: Tensor
+    longest_query: int
+    longest_key: int
+    dropout: float
+    is_causal: bool
+
+    @classmethod
+    def over(cls, queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> "Launch":
+        """Describe a launch without dropout. queries, keys: the lengths of the runs."""
+        query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
+        key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
+        return cls(query_starts, key_starts, max(queries, default=0), max(keys, default=0), 0.0, is_causal)
+
+
+class FlashPackedAttention(MicroBatchAttention):
+    """`packed.PackedAttention` for half precision on a GPU. flash_…: torch's operations, which tests replace."""
 
     def __init__(
         self,
         layout: Layout,
         device: torch.device | str,
-        forward: Callable = torch.ops.aten._flash_attention_forward,
-        backward: Callable = torch.ops.aten._flash_attention_backward,
+        flash_forward: Callable = torch.ops.aten._flash_attention_forward,
+        flash_backward: Callable = torch.ops.aten._flash_attention_backward,
     ):
-        self.forward, self.backward = forward, backward
+        self.flash_forward, self.flash_backward = flash_forward, flash_backward
         pieces: list[int] = []  # lengths of all prompts and completions
         prompts, completions = [], []  # lengths of each group's prompt, and of its completions together
         prompt_rows: list[int] = []
@@ -49,61 +69,43 @@ class FlashPackedAttention:
                 prompt_rows += range(start, middle)
                 completion_rows += range(middle, end)
             start = end
-        self.within = _launch(pieces, pieces, True, device)
-        self.across = _launch(completions, prompts, False, device)
+        self.within = Launch.over(pieces, pieces, True, device)
+        self.across = Launch.over(completions, prompts, False, device)
         self.prompt_rows = torch.tensor(prompt_rows, dtype=torch.int64, device=device)
         self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
-    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
-        q_THE = rotate(q_THE, cos_sin)
-        k_TKE = rotate(k_TKE, cos_sin)
-        return self.attend(q_THE, k_TKE, v_TKE)
-
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        """Attend with queries and keys that are rotated already."""
         return _SharedPrompts.apply(q_THE, k_TKE, v_TKE, self)
-
-
-def _launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
-    """Return the arguments by which torch lets each run of queries see the run of keys of the same number.
-
-    queries, keys: the lengths of the runs. The arguments: starts of both kinds of runs, their longest, the dropout
-    (none), and whether each is causal.
-    """
-    query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
-    key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
-    longest_query = max(queries, default=0)
-    longest_key = max(keys, default=0)
-    return query_starts, key_starts, longest_query, longest_key, 0.0, is_causal
 
 
 class _SharedPrompts(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q_THE, k_TKE, v_TKE, attend):
         rows, prompt_rows = attend.completion_rows, attend.prompt_rows
-        out_THE, lse_HT, *random = attend.forward(q_THE, k_TKE, v_TKE, *attend.within, False)
+        out_THE, lse_HT, *rng_state = attend.flash_forward(q_THE, k_TKE, v_TKE, *attend.within, False)
         if len(rows):
             q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
-            cross_XHE, cross_HX, *_ = attend.forward(q_XHE, k_XKE, v_XKE, *attend.across, False)
+            cross_XHE, cross_HX, *_ = attend.flash_forward(q_XHE, k_XKE, v_XKE, *attend.across, False)
             merge_attention(out_THE, lse_HT, cross_XHE, cross_HX, rows)
-        ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random[:2])
+        ctx.save_for_backward(q_THE, k_TKE, v_TKE, out_THE, lse_HT, *rng_state[:2])
         ctx.attend = attend
         return out_THE
 
     @staticmethod
     def backward(ctx, dout_THE):
-        q_THE, k_TKE, v_TKE, out_THE, lse_HT, *random = ctx.saved_tensors
+        q_THE, k_TKE, v_TKE, out_THE, lse_HT, *rng_state = ctx.saved_tensors
         attend = ctx.attend
         rows, prompt_rows = attend.completion_rows, attend.prompt_rows
         dout_THE = dout_THE.contiguous()
         with _repeatable():
-            grads = attend.backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *random)
+            grads = attend.flash_backward(dout_THE, q_THE, k_TKE, v_TKE, out_THE, lse_HT, *attend.within, *rng_state)
         if len(rows):
             q_XHE, k_XKE, v_XKE = q_THE[rows], k_TKE[prompt_rows], v_TKE[prompt_rows]
             dout_XHE, out_XHE = dout_THE[rows], out_THE[rows]
             lse_HX = lse_HT[:, rows].contiguous()
             with _repeatable():
-                parts = attend.backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *attend.across, *random)
+                launch = *attend.across, *rng_state
+                parts = attend.flash_backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *launch)
             places = (rows, prompt_rows, prompt_rows)
             for grad, place, part in zip(grads, places, parts, strict=True):
                 grad.index_copy_(0, place, grad[place] + part)

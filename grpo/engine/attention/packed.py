@@ -1,9 +1,9 @@
 """Attention inside a micro-batch of packed tokens, by torch's scaled_dot_product_attention.
 
-Replaces the mask of `Block.attention` in minimal.py: completions share their prompt, and nothing is padded.
+Counterpart of the mask of `Block.attention` in minimal.py: completions share their prompt, and nothing is padded.
 
-That scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py computes the
-same faster; on a GPU, flash.py does.
+torch's function scales by 1/sqrt(E) and shares key-value heads among grouped queries. In bfloat16 on a CPU, dense.py
+computes the same faster; on a GPU, flash.py does.
 """
 
 import torch
@@ -15,7 +15,20 @@ from grpo.engine.attention import dense
 from grpo.engine.device.ops import CosSin, rotate
 
 
-class PackedAttention:
+class MicroBatchAttention:
+    """Attention inside a micro-batch, as the decoder calls it in each layer. A subclass has `attend`."""
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
+        q_THE = rotate(q_THE, cos_sin)
+        k_TKE = rotate(k_TKE, cos_sin)
+        return self.attend(q_THE, k_TKE, v_TKE)
+
+    def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        """Attend with queries and keys that are rotated already."""
+        raise NotImplementedError
+
+
+class PackedAttention(MicroBatchAttention):
     """Causal attention inside a micro-batch: a prompt attends to itself, a completion to its prompt and to itself.
 
     Tokens are packed everywhere else; only this class pads them, on the right: the prompts to [P, width], and the
@@ -60,13 +73,7 @@ class PackedAttention:
                 number += 1
         return places
 
-    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor, cos_sin: CosSin) -> Tensor:
-        q_THE = rotate(q_THE, cos_sin)
-        k_TKE = rotate(k_TKE, cos_sin)
-        return self.attend(q_THE, k_TKE, v_TKE)
-
     def attend(self, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        """Attend with queries and keys that are rotated already."""
         q_PSHE, q_NSHE = self._pad(q_THE)
         k_PSKE, k_NSKE = self._pad(k_TKE)
         v_PSKE, v_NSKE = self._pad(v_TKE)

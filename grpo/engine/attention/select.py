@@ -19,7 +19,7 @@ from torch import Tensor
 from grpo.algorithm.schema import Layout
 from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
 from grpo.engine.attention.flash import FlashPackedAttention
-from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
 from grpo.engine.device.capture import CudaCapture, no_waiting
 from grpo.engine.device.ops import HALF, ProcessSettings, triton_problem
 
@@ -65,7 +65,7 @@ def choose(
     first = next(iter(usable))
     fastest = min(usable, key=usable.__getitem__)
     best = first if repeatable else fastest
-    return KernelChoice(best, {best: usable[best]} | trials)
+    return KernelChoice(best, {best: usable[best]} | trials)  # the log names the best one first
 
 
 def _in_words(trials: Mapping[str, float | str]) -> str:
@@ -100,18 +100,35 @@ def _try(run: Callable, wanted: Tensor, tolerance: float, clock: Callable) -> fl
 def decode_choice(
     model: "Decoder", num_rows: int, num_positions: int, kernels: Mapping[str, Callable] = DECODE_KERNELS
 ) -> KernelChoice:
-    """Choose the decode attention of a model for `num_rows` sequences of up to `num_positions` tokens.
-
-    The trial's sequences have different lengths, and large values beyond their ends, so that reading these would show.
-    """
-    config = model.shard_config
-    dtype, device = model.build.dtype, model.build.device
-    num_rows = min(num_rows, TRIAL_ROWS)
-    num_positions = min(num_positions, TRIAL_POSITIONS)
-    if torch.device(device).type != "cuda":
+    """Choose the decode attention of a model for `num_rows` sequences of up to `num_positions` tokens."""
+    if torch.device(model.build.device).type != "cuda":
         kernels = {"sdpa": kernels["sdpa"]}
     elif not ProcessSettings.kernels or triton_problem():
         kernels = {name: make for name, make in kernels.items() if name != "triton"}
+    num_rows = min(num_rows, TRIAL_ROWS)
+    num_positions = min(num_positions, TRIAL_POSITIONS)
+    lengths_B, q_BHE, kv_2BKSE, wanted_BHE = _decode_trial(model, num_rows, num_positions)
+
+    def candidate(make: Callable) -> Callable[[], Tensor]:
+        attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
+        return lambda: attend()(q_BHE, *kv_2BKSE)
+
+    return choose(
+        {name: candidate(make) for name, make in kernels.items()},
+        wanted_BHE,
+        TOLERANCE[model.build.dtype],
+        clock=replay_seconds,
+        repeatable=ProcessSettings.repeatable,
+    )
+
+
+def _decode_trial(model: "Decoder", num_rows: int, num_positions: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Make lengths, queries, keys and values, and the attention [B, H, E] that these should give, in float64.
+
+    The sequences have different lengths, and large values beyond their ends, so that reading these would show.
+    """
+    config = model.shard_config
+    dtype, device = model.build.dtype, model.build.device
     generator = torch.Generator(device).manual_seed(0)
     q_shape = num_rows, config.num_heads, config.head_dim
     kv_shape = 2, num_rows, config.num_kv_heads, num_positions, config.head_dim
@@ -123,25 +140,13 @@ def decode_choice(
     reference = sdpa(lengths_B, num_positions)
     wanted_BHE = reference(q_BHE.double(), *kv_2BKSE.double())
     kv_2BKSE.masked_fill_(beyond_BS[None, :, None, :, None], 10.0)
-
-    def candidate(make: Callable) -> Callable[[], Tensor]:
-        attend = cache(lambda: make(lengths_B, num_positions))  # made once per step, and called by every layer
-        return lambda: attend()(q_BHE, *kv_2BKSE)
-
-    candidates = {name: candidate(make) for name, make in kernels.items()}
-    return choose(candidates, wanted_BHE, TOLERANCE[dtype], clock=replay_seconds, repeatable=ProcessSettings.repeatable)
-
-
-def configure(kernels: bool, repeatable: bool) -> None:
-    """Set whether kernels may be used and whether bits must repeat, as the configuration says; once per process."""
-    ProcessSettings.kernels, ProcessSettings.repeatable = kernels, repeatable
-    choose_packed.cache_clear()
+    return lengths_B, q_BHE, kv_2BKSE, wanted_BHE
 
 
 # --- attention inside a micro-batch --------------------------------------------------------------------------------
 
 
-PACKED: dict[str, Callable[[Layout, torch.dtype, torch.device | str], PackedAttention | FlashPackedAttention]] = {
+PACKED: dict[str, Callable[[Layout, torch.dtype, torch.device | str], MicroBatchAttention]] = {
     "torch flash": lambda layout, dtype, device: FlashPackedAttention(layout, device),
     "sdpa": PackedAttention,
 }
@@ -152,7 +157,10 @@ TRIAL_LAYOUT = Layout.of((70, (40, 1, 129)), (1, (65,)), (33, ()))
 def choose_packed(
     num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
 ) -> KernelChoice:
-    """Choose the attention inside a micro-batch, judged by its output and all its gradients."""
+    """Choose the attention inside a micro-batch, judged by its output and all its gradients.
+
+    It holds for the settings of the process. When these change, clear its cache.
+    """
     if torch.device(device).type != "cuda" or dtype not in HALF:
         return KernelChoice("sdpa", {})
 
@@ -186,14 +194,14 @@ def packed_choice(model: "Decoder") -> KernelChoice:
     return choose_packed(config.num_heads, config.num_kv_heads, config.head_dim, build.dtype, build.device)
 
 
-def uses_flash(model: "Decoder") -> bool:
-    """Return whether micro-batches of `model` use FlashAttention; for a model on no GPU, whether it is tried there."""
+def would_use_flash(model: "Decoder") -> bool:
+    """Return whether micro-batches of `model` use FlashAttention; if it is on no GPU, whether a GPU would try that."""
     if torch.device(model.build.device).type != "cuda":
         return True
     return packed_choice(model).name == "torch flash"
 
 
-def packed_attention(model: "Decoder", layout: Layout) -> PackedAttention | FlashPackedAttention:
+def packed_attention(model: "Decoder", layout: Layout) -> MicroBatchAttention:
     """Make the attention of `model` for one micro-batch."""
     make = PACKED[packed_choice(model).name]
     return make(layout, model.build.dtype, model.build.device)

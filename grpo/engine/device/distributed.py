@@ -159,7 +159,10 @@ class Ranks(Peers):
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this rank; "auto": its GPU if there is one. UserError (exit 2) if the device is missing."""
+    """Return the device of this rank, and prepare CUDA if it is a GPU of that kind. "auto": its GPU if there is one.
+
+    UserError (exit 2) if the device is missing.
+    """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if name == "mps" and torch.backends.mps.is_available():
@@ -172,11 +175,16 @@ def choose_device(name: str) -> torch.device:
             CONFIG,
         )
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
-    if not is_set and has_virtual_memory(device.index):  # fewer gaps between tensors; read when CUDA starts
-        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
-    torch.cuda.set_device(device)
+    prepare_cuda(device)
     return device
+
+
+def prepare_cuda(device: torch.device) -> None:
+    """Make a GPU the one of this process, and let its memory have fewer gaps between tensors where it can."""
+    is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
+    if not is_set and has_virtual_memory(device.index):
+        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"  # read when CUDA starts
+    torch.cuda.set_device(device)
 
 
 def has_virtual_memory(index: int) -> bool:

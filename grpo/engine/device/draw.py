@@ -1,6 +1,6 @@
 """Draw a token: temperature, top-k, top-p, then inverse-CDF sampling with one uniform number per row.
 
-Replaces `torch.multinomial` in minimal.py: what a completion draws does not depend on the others.
+Counterpart of `torch.multinomial` in minimal.py: what a completion draws does not depend on the others.
 
 It needs no random number per entry, and no sort of the vocabulary (except for top-k and top-p without kernels/, in a
 row that is nearly uniform). The uniform number is a hash of (seed of the row, position). So a row's tokens do not
@@ -56,13 +56,13 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
     uniform_B: numbers in (0, 1). Greedy puts all mass on one token: log-prob 0. If logits are not finite, the token
     means nothing, and its log-prob is not finite. Slow twin: kernels/reference.py `draw`.
     """
-    exact = torch.promote_types(logits_BV.dtype, torch.float32)
-    no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact, device=logits_BV.device)
+    exact_dtype = torch.promote_types(logits_BV.dtype, torch.float32)
+    no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact_dtype, device=logits_BV.device)
     if params.temperature == 0:
         id_B = logits_BV.argmax(dim=-1)
-        best_B = _entry(logits_BV, id_B).to(exact)
-        return id_B, best_B - best_B, no_cut_B
-    logits_BV = logits_BV.to(exact)
+        best_B = _entry(logits_BV, id_B).to(exact_dtype)
+        return id_B, best_B - best_B, no_cut_B  # 0; NaN if the logits are not finite
+    logits_BV = logits_BV.to(exact_dtype)
     if params.temperature != 1:  # even a division by 1 would copy them
         logits_BV = logits_BV / params.temperature
     weight_BV = logits_BV.softmax(dim=-1)
@@ -90,23 +90,32 @@ def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     block_BXX = _blocks(weight_BV)
     sum_BX = block_BXX.sum(dim=-1)
     running_BX = sum_BX.double().cumsum(dim=-1)
-    last_block = running_BX.shape[1] - 1
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
-    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
-    block_B1.clamp_(max=last_block)
-    previous_B1 = (block_B1 - 1).clamp_min(0)
-    up_to_previous_B1 = running_BX.gather(1, previous_B1)
-    before_B1 = torch.where(block_B1 > 0, up_to_previous_B1, 0.0)
+    block_B1 = _first_above(running_BX, target_B1)
+    block_B1.clamp_(max=running_BX.shape[1] - 1)
+    before_B1 = _sum_before(running_BX, block_B1)
     block_B1X = block_B1[:, :, None].expand(-1, -1, BLOCK)
     chosen_BX = block_BXX.gather(1, block_B1X)[:, 0]
     inside_BX = chosen_BX.double().cumsum(dim=-1)
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
-    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)  # Eq. 16
+    entry_B1 = _first_above(inside_BX, residual_B1)
     id_B = (block_B1 * BLOCK + entry_B1)[:, 0]
     id_B.clamp_(max=weight_BV.shape[1] - 1)  # a row that is not finite must not crash
     return id_B, total_B.to(weight_BV.dtype)
+
+
+def _first_above(running_BX: Tensor, target_B1: Tensor) -> Tensor:
+    """Return the first place of each row at which its running sum exceeds the target; its length if none does."""
+    return torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
+
+
+def _sum_before(running_BX: Tensor, place_B1: Tensor) -> Tensor:
+    """Return the running sum of each row just before a place: 0 before the first one."""
+    previous_B1 = (place_B1 - 1).clamp_min(0)
+    up_to_previous_B1 = running_BX.gather(1, previous_B1)
+    return torch.where(place_B1 > 0, up_to_previous_B1, 0.0)
 
 
 def _blocks(weight_BV: Tensor) -> Tensor:
@@ -127,14 +136,14 @@ def _threshold(logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float
     rising_BX = _largest(logits_BV, LIKELIEST)
     least_B1, is_found_B1 = _last_kept(rising_BX, largest_p_B1, top_k, top_p)
     cut_B = _cut_below(least_B1, rising_BX, largest_p_B1)
-    open_B = ~is_found_B1[:, 0]
+    unsettled_B = ~is_found_B1[:, 0]  # rows whose last token kept may not be among the LIKELIEST
     vocab_size = logits_BV.shape[1]
-    if vocab_size > LIKELIEST and open_B.any():
-        whole_XV = _largest(logits_BV[open_B], vocab_size)
-        largest_p_X1 = largest_p_B1[open_B]
+    if vocab_size > LIKELIEST and unsettled_B.any():
+        whole_XV = _largest(logits_BV[unsettled_B], vocab_size)
+        largest_p_X1 = largest_p_B1[unsettled_B]
         least_X1, _ = _last_kept(whole_XV, largest_p_X1, top_k, top_p)
-        least_B1[open_B] = least_X1
-        cut_B[open_B] = _cut_below(least_X1, whole_XV, largest_p_X1)
+        least_B1[unsettled_B] = least_X1
+        cut_B[unsettled_B] = _cut_below(least_X1, whole_XV, largest_p_X1)
     return least_B1, cut_B
 
 

@@ -22,7 +22,7 @@ SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel 
 
 
 class ProcessSettings:
-    """Settings of this process, from the configuration: whether kernels/ may be used, and whether bits must repeat."""
+    """Whether kernels/ may be used in this process, and whether bits must repeat: run/libraries.py sets both."""
 
     kernels, repeatable = True, False
 
@@ -88,9 +88,9 @@ def rms_norm(
 
         return kernel.rms_norm(x, weight, eps, residual, spare_columns)
     x = x if residual is None else residual + x
-    exact = x.to(torch.promote_types(x.dtype, torch.float32))
-    exact = exact * torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + eps)
-    return exact.to(x.dtype) * weight, x
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return wide.to(x.dtype) * weight, x
 
 
 def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = None) -> Tensor:
@@ -291,15 +291,26 @@ def log_softmax_rows(
         from grpo.kernels import log_softmax_rows as kernel
 
         return kernel.log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
-    exact = torch.promote_types(logits_XV.dtype, torch.float32)
-    logp_X = torch.empty(len(targets_X), dtype=exact, device=logits_XV.device)
+    return _log_softmax_rows(logits_XV, targets_X, temperature, slope_dtype, cut_X)
+
+
+def _log_softmax_rows(
+    logits_XV: Tensor,
+    targets_X: Tensor,
+    temperature: float,
+    slope_dtype: torch.dtype | None,
+    cut_X: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute `log_softmax_rows` by torch's operations; on a CPU for a few rows at a time, so that they stay cached."""
+    exact_dtype = torch.promote_types(logits_XV.dtype, torch.float32)
+    logp_X = torch.empty(len(targets_X), dtype=exact_dtype, device=logits_XV.device)
     entropy_X = torch.empty_like(logp_X)
     size = len(targets_X)
     if logits_XV.device.type == "cpu":
-        size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact.itemsize))
+        size = min(size, CACHE_BYTES // (logits_XV.shape[1] * exact_dtype.itemsize))
     size = max(1, size)
     # One allocation serves all parts: on a CPU, touching new memory costs more than the arithmetic.
-    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact, device=logits_XV.device)
+    scratch_2XV = torch.empty(2, size, logits_XV.shape[1], dtype=exact_dtype, device=logits_XV.device)
     for start in range(0, len(targets_X), size):
         part = slice(start, start + size)
         target_X1 = targets_X[part, None]
@@ -307,7 +318,7 @@ def log_softmax_rows(
         spare_XV, logp_XV = _log_softmax(logits_XV[part], target_X1, temperature, cut_X1, scratch_2XV)
         logp_X[part] = logp_XV.gather(1, target_X1)[:, 0]  # Eq. 3
         p_XV = torch.exp(logp_XV, out=spare_XV)
-        kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact).min)  # 0 · -inf
+        kept_XV = logp_XV if cut_X is None else logp_XV.clamp_min_(torch.finfo(exact_dtype).min)  # 0 · -inf
         entropy_X[part] = -torch.linalg.vecdot(p_XV, kept_XV)
         if slope_dtype:
             onehot_X1 = torch.ones_like(p_XV[:, :1])

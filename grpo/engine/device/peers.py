@@ -71,6 +71,10 @@ class Peers:
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return float(tensor)
 
+    def min(self, value: float) -> float:
+        """Return the smallest value of all ranks."""
+        return -self.max(-value)
+
     def gather(self, value: object) -> list:
         """Return every rank's value, in the order of ranks. Values should be small."""
         if self.world == 1:

@@ -10,10 +10,13 @@ results bit for bit. Where oneDNN lacks a build, a dtype or a layout, torch comp
 """
 
 import os
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# These settings are made at import, not by a run: whoever multiplies (a script, a test) gets the same bits.
 
 # oneDNN compiles code for each shape of a product, some 0.25 MB, and keeps it for 1,024 shapes; torch keeps as many
 # again. With lengths that vary, nearly every step brings new shapes, and the old code fragments the memory. The layers
@@ -38,12 +41,15 @@ def _works(dtype: torch.dtype) -> bool:
     return True
 
 
-ONEDNN = tuple(filter(_works, (torch.float32, torch.bfloat16)))  # the dtypes; CPUs without AVX-512 lack bfloat16
+@cache
+def onednn_dtypes() -> tuple[torch.dtype, ...]:
+    """Return the dtypes in which oneDNN multiplies on this machine. CPUs without AVX-512 lack bfloat16."""
+    return tuple(filter(_works, (torch.float32, torch.bfloat16)))
 
 
 def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
     """Return a warning if products in this dtype are emulated on this device, else an empty text."""
-    is_emulated = dtype == torch.bfloat16 and dtype not in ONEDNN
+    is_emulated = dtype == torch.bfloat16 and dtype not in onednn_dtypes()
     if device.type == "cpu" and is_emulated:
         return "warning: this CPU emulates bfloat16, and is much faster in float32: set torch_dtype=float32"
     return ""
@@ -51,7 +57,7 @@ def slow_dtype(dtype: torch.dtype, device: torch.device) -> str:
 
 def _by_onednn(weight_OI: Tensor) -> bool:
     """Return whether to use oneDNN for this matrix. With gaps between the rows, oneDNN would be slow."""
-    if weight_OI.device.type != "cpu" or weight_OI.dtype not in ONEDNN:
+    if weight_OI.device.type != "cpu" or weight_OI.dtype not in onednn_dtypes():
         return False
     return weight_OI.is_mkldnn or weight_OI.is_contiguous() or weight_OI.T.is_contiguous()
 

@@ -17,9 +17,7 @@ gathered to draw. A row's scale in 8 bits is that of the whole row.
 Bit for bit as with one process: prompts, seeds, the start of A, dropout masks, the layout of all files; and all shards
 have the same activations, tokens and log-probs as each other. Equal but for rounding: sums of terms (y, dx, dA, dB),
 log Σ exp, the norm of the gradient. A token drawn from equal logits is the same, unless u · total lies within rounding
-of the edge between two tokens. tests/grpo/test_shards.py has the bounds. (AdamW's first update is lr g / (|g| + ε):
-where |g| is about ε = 10⁻⁸, an error of 10⁻¹⁰ in g moves the weight by up to 10⁻² lr, so after a cold start in float32
-no bound on weights is promised; in float64 both stages differ by less than 10⁻¹⁰.)
+of the edge between two tokens. tests/grpo/test_shards.py has the bounds.
 
 A process that has the model for itself is `ALONE`, whose methods return what they are given.
 """

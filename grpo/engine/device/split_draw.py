@@ -21,9 +21,9 @@ def split_draw(
     logits_BV: of this shard's part of the vocabulary, which is filled up to the width of the others.
     """
     own = shard.part(vocab_size)
-    exact = torch.promote_types(logits_BV.dtype, torch.float32)
+    exact_dtype = torch.promote_types(logits_BV.dtype, torch.float32)
     size = own.stop - own.start
-    z_BV = logits_BV.to(exact) / (temperature or 1)
+    z_BV = logits_BV.to(exact_dtype) / (temperature or 1)
     z_BV[:, size:] = DROPPED
     top_B, place_B = z_BV.max(dim=1)
     weight_BV = (z_BV - top_B[:, None]).exp()
@@ -37,15 +37,8 @@ def split_draw(
         share_WB = (top_WB - highest_B).exp()
         common_WB = mass_WB * share_WB  # relative to one logit
         running_WB = common_WB.cumsum(dim=0)
-        total_B = running_WB[-1]
-        log_total_B = total_B.log()
-        target_B = uniform_B * total_B
-        owner_B = (running_WB <= target_B).sum(dim=0)  # Eq. 16
-        owner_B = owner_B.clamp_(max=shard.world - 1)
-        before_B = running_WB[shard.rank - 1] if shard.rank else 0
-        own_B = running_WB[shard.rank] - before_B
-        inside_B = (target_B - before_B) / own_B  # from 0 to 1 where this shard is owner
-        inside_B = inside_B.clamp_(0, 1 - 1e-12)  # rounding never steps past the part
+        log_total_B = running_WB[-1].log()
+        owner_B, inside_B = _owner(running_WB, uniform_B, shard)
         place_B, _ = inverse_cdf(weight_BV, inside_B)
     logit_B1 = z_BV.gather(1, place_B[:, None])
     logit_B = logit_B1[:, 0]
@@ -55,6 +48,21 @@ def split_draw(
     logp_B = logit_B - highest_B - log_total_B
     cut_B = torch.full_like(logp_B, NO_CUT)
     return id_B.long(), logp_B, cut_B
+
+
+def _owner(running_WB: Tensor, uniform_B: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
+    """Return the shard that has the token of each row, and the uniform number within this shard's part if it is that.
+
+    running_WB: the running sum of the shards' masses.
+    """
+    target_B = uniform_B * running_WB[-1]
+    owner_B = (running_WB <= target_B).sum(dim=0)  # Eq. 16
+    owner_B = owner_B.clamp_(max=shard.world - 1)
+    before_B = running_WB[shard.rank - 1] if shard.rank else 0
+    own_B = running_WB[shard.rank] - before_B
+    inside_B = (target_B - before_B) / own_B  # from 0 to 1 where this shard is owner
+    inside_B = inside_B.clamp_(0, 1 - 1e-12)  # rounding never steps past the part
+    return owner_B, inside_B
 
 
 def _stack(shard: Shard, *values: Tensor) -> tuple[Tensor, ...]:

@@ -28,8 +28,8 @@ def split_log_softmax_rows(
     """
     own = shard.part(vocab_size)
     size = own.stop - own.start
-    exact = torch.promote_types(logits_XV.dtype, torch.float32)
-    z_XV = logits_XV.to(exact) / temperature
+    exact_dtype = torch.promote_types(logits_XV.dtype, torch.float32)
+    z_XV = logits_XV.to(exact_dtype) / temperature
     z_XV[:, size:] = DROPPED
     place_X1 = (targets_X - own.start)[:, None]
     is_here_X1 = (place_X1 >= 0) & (place_X1 < size)

@@ -164,22 +164,13 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
 
     checkpoint: the model's own. Weights in 8 bits are read from there again, so that they too are rounded once.
     """
-    shard = model.build.shard
+    shard, exact_dtype = model.build.shard, master_dtype(model.build.dtype)
     weights: dict[str, torch.Tensor | Int8Rows] = {}
-    splits: dict[str, Split | None] = {}
     for module, (linear, part) in projections(model).items():
-        weight, _ = linear.base(part)
-        weights[module] = weight
-        splits[module] = split_of(model, f"{module}.weight", weight)
-    for module, (A, B) in adapter.pairs.items():
-        own = weights.get(module, torch.empty(0))
-        here = tuple(shard.whole_shape(own.shape, splits.get(module)))
-        there = B.shape[0], A.shape[1]
-        if here != there:
-            why = f"{module} is {here} here, {there} there"
-            fix = f"it was trained on {adapter.base_model}"
-            raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
-    exact = master_dtype(model.build.dtype)
+        weights[module], _ = linear.base(part)
+    splits = {module: split_of(model, f"{module}.weight", weight) for module, weight in weights.items()}
+    shapes = {module: shard.whole_shape(weight.shape, splits[module]) for module, weight in weights.items()}
+    _check_shapes(adapter, shapes)
     stored: Iterable[tuple[str, torch.Tensor | Int8Rows]] = weights.items()
     if model.build.int8:
         assert checkpoint is not None
@@ -188,10 +179,21 @@ def merge_adapter(model: Decoder, adapter: Adapter, checkpoint: Path | None = No
         if module in adapter.pairs:
             before = dense(weight)
             A, B = _halves(splits[module], shard.take, *adapter.pairs[module])
-            merged = before.to(exact) + B.to(before.device) @ A.to(before.device)
+            merged = before.to(exact_dtype) + B.to(before.device) @ A.to(before.device)
             finite(f"{module}, merged with its adapter,", merged, model.build.dtype)
             weights[module].copy_(merged)
     model.refresh()
+
+
+def _check_shapes(adapter: Adapter, shapes: Mapping[str, torch.Size]) -> None:
+    """Raise UserError (exit 3) if the adapter is not of projections with these shapes."""
+    for module, (A, B) in adapter.pairs.items():
+        here = tuple(shapes.get(module, (0,)))
+        there = B.shape[0], A.shape[1]
+        if here != there:
+            why = f"{module} is {here} here, {there} there"
+            fix = f"it was trained on {adapter.base_model}"
+            raise UserError("the adapter belongs to another model", why, fix, PREFLIGHT)
 
 
 def _exact_weights(

@@ -1,6 +1,6 @@
 """How to build the modules of a model: adapters, dtype, device, and the part of it that this process holds.
 
-Replaces the sizes that minimal.py passes to each module.
+Counterpart of the sizes that minimal.py passes to each module.
 """
 
 from collections.abc import Iterable, Iterator
@@ -77,18 +77,18 @@ def make_weight(build: Build, *shape: int, trained: bool | None = None) -> Maste
 
 
 def make_matrix(
-    build: Build, num_outputs: int, num_inputs: int, num_columns: int = 0, inputs: Shard = ALONE
+    build: Build, num_outputs: int, num_inputs: int, num_columns: int = 0, input_shard: Shard = ALONE
 ) -> MasterMatrix | Int8Weight:
-    """Make the weight of projections, [W | num_columns more], all zeros. inputs: the processes that share its inputs.
+    """Make the weight of projections, [W | num_columns more], all zeros. With more columns W is frozen.
 
-    With more columns W is frozen.
+    input_shard: this process among those that share its inputs.
     """
     if build.int8:
-        return Int8Weight(num_outputs, num_inputs, build.dtype, build.device, num_columns, inputs)
+        return Int8Weight(num_outputs, num_inputs, build.dtype, build.device, num_columns, input_shard)
     trained = build.train_weights and not num_columns
     return MasterMatrix(num_outputs, num_inputs, num_columns, trained=trained, dtype=build.dtype, device=build.device)
 
 
 def sharing_inputs(build: Build, parts: Iterable[str]) -> Shard:
-    """Return the processes that share the inputs of these projections. Their outputs are then summed."""
+    """Return this process among those that share the inputs of these projections. Their outputs are then summed."""
     return build.shard if set(parts) <= set(SPLIT_BY_INPUTS) else ALONE

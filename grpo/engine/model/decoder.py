@@ -1,6 +1,6 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-Replaces `Transformer` and `Block` of minimal.py: packed instead of padded, with fused kernels, shards and a cache.
+Counterpart of `Transformer` and `Block` in minimal.py: packed, not padded; with fused kernels, shards and a cache.
 
 One forward serves all uses: tokens come packed [T], and `attend` decides which token sees which (attention/: inside a
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
@@ -238,8 +238,10 @@ class Decoder(nn.Module):
     def refresh(self) -> None:
         """Update the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if isinstance(module, LoraLinear) or (isinstance(module, MasterWeight) and module.master is not None):
+            if isinstance(module, MasterWeight) and module.master is not None:
                 module.refresh()
+            elif isinstance(module, LoraLinear):
+                module.refresh_sB()  # its A is a MasterWeight
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:

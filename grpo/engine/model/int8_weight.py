@@ -22,14 +22,14 @@ class Int8Rows:
     """Rows of an Int8Weight, as views: q [O, I], scale [O] and the columns beside W, tail [O, R].
 
     scratch: memory to dequantise into; None for fresh memory.
-    inputs: the shards that have the other columns of W, under the same scale.
+    input_shard: this process among those that have columns of W, under the same scale.
     """
 
     q_OI: torch.Tensor
     scale_O: torch.Tensor
     tail_OR: torch.Tensor
     scratch: torch.Tensor | None = None
-    inputs: Shard = ALONE
+    input_shard: Shard = ALONE
 
     @property
     def shape(self) -> torch.Size:
@@ -41,10 +41,10 @@ class Int8Rows:
 
     @torch.no_grad()
     def copy_(self, weight_OI: torch.Tensor) -> None:
-        """Set W to this matrix, rounded to the nearest steps of each row. All of `inputs` call it together."""
+        """Set W to this matrix, rounded to the nearest steps of each row. All shards of its columns call this."""
         exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
         largest_O = exact_OI.abs().amax(dim=1)
-        scale_O = self.inputs.stack(largest_O).amax(dim=0) / STEPS
+        scale_O = self.input_shard.stack(largest_O).amax(dim=0) / STEPS
         self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
         self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
 
@@ -56,7 +56,7 @@ class Int8Rows:
 class Int8Weight(nn.Module):
     """A frozen weight [W | tail] of I + R columns; the tail is in `dtype`, and may have no columns.
 
-    Its methods are those of a MasterMatrix. inputs: as in Int8Rows.
+    Its methods are those of a MasterMatrix. input_shard: as in Int8Rows.
     """
 
     q: torch.Tensor
@@ -70,10 +70,10 @@ class Int8Weight(nn.Module):
         dtype: torch.dtype,
         device: torch.device | str,
         num_columns: int = 0,
-        inputs: Shard = ALONE,
+        input_shard: Shard = ALONE,
     ):
         super().__init__()
-        self.inputs = inputs
+        self.input_shard = input_shard
         self.register_buffer("q", torch.zeros(num_rows, num_inputs, dtype=torch.int8, device=device))
         self.register_buffer("scale", torch.ones(num_rows, device=device))
         self.register_buffer("tail", torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
@@ -81,7 +81,7 @@ class Int8Weight(nn.Module):
 
     def base_rows(self, rows: slice = slice(None)) -> Int8Rows:
         """Return views of W alone."""
-        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows, :0], self.scratch, self.inputs)
+        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows, :0], self.scratch, self.input_shard)
 
     def tail_rows(self, rows: slice = slice(None)) -> torch.Tensor:
         """Return a view of the other columns, to read and to write."""
@@ -89,7 +89,7 @@ class Int8Weight(nn.Module):
 
     def all_rows(self, rows: slice = slice(None)) -> Int8Rows:
         """Return views of [W | tail]."""
-        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows], self.scratch, self.inputs)
+        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows], self.scratch, self.input_shard)
 
     def forward(self) -> Int8Rows:
         return self.all_rows()

@@ -1,6 +1,6 @@
 """Several projections of one input, which share one x Aᵀ: in one product, or each adapted one in its own.
 
-Replaces the calls of q_proj, k_proj and v_proj, or of gate_proj and up_proj, in minimal.py: fewer products.
+Counterpart of the calls of q_proj, k_proj and v_proj, or of gate_proj and up_proj, in minimal.py: fewer products.
 
 One product for all is best if the zeros in s B waste little. Otherwise the adapted projections are separate products,
 and those without an adapter are another module. The masters have the same order either way, so checkpoints do not

@@ -5,7 +5,7 @@
 The right-hand form adds the adapter's small change to the large base term *inside* the product, where sums are float32.
 In bf16, the left-hand form rounds both terms before it adds them, and merging rounds W + s B A. Both lose most of an
 update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view of W.
-Replaces `LoraLinear` of minimal.py, which forms W + s B A, and its copy of the model as reference.
+Counterpart of `LoraLinear` in minimal.py, which forms W + s B A, and its copy of the model as reference.
 
 Several projections of one input may take several products: joint_linear.py. While a model samples, its layers have
 other forms, made from these: sampling_forms.py.
@@ -43,7 +43,7 @@ class Linear(nn.Module):
     """y = x Wᵀ + b: one product for several projections of one input, called parts.
 
     sizes: the number of outputs of each part. num_columns: of the weight, to the right of W; a LoraLinear has some.
-    inputs: the processes that share the inputs. The first one of them adds the bias.
+    input_shard: this process among those that share the inputs. The first one of them adds the bias.
     """
 
     def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, num_columns: int = 0):
@@ -52,8 +52,8 @@ class Linear(nn.Module):
         self.in_features = in_features
         self.out_slices = _slices(sizes)
         self.rank_slices: dict[str, slice] = {}  # the rows of A that belong to each adapted part
-        self.inputs = sharing_inputs(build, sizes)
-        self.weight = make_matrix(build, out_features, in_features, num_columns, self.inputs)
+        self.input_shard = sharing_inputs(build, sizes)
+        self.weight = make_matrix(build, out_features, in_features, num_columns, self.input_shard)
         trained = build.train_weights and not num_columns
         self.bias = make_weight(build, out_features, trained=trained) if bias else None
 
@@ -72,7 +72,7 @@ class Linear(nn.Module):
 
     def added_bias(self) -> Tensor | None:
         """Return the bias, if this process adds it."""
-        if self.bias is None or self.inputs.rank:
+        if self.bias is None or self.input_shard.rank:
             return None
         return self.bias()
 
@@ -134,10 +134,10 @@ class LoraLinear(Linear):
         if seed is None:
             return x_TI
         probability = self.lora.dropout
-        width = x_TI.shape[1] * self.inputs.world
+        width = x_TI.shape[1] * self.input_shard.world
         generator = torch.Generator(x_TI.device).manual_seed(seed % 2**63)
         drawn_TI = torch.rand(len(x_TI), width, generator=generator, device=x_TI.device)
-        own_TI = drawn_TI[:, self.inputs.part(width)]
+        own_TI = drawn_TI[:, self.input_shard.part(width)]
         keep_TI = own_TI >= probability
         return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
@@ -155,6 +155,11 @@ class LoraLinear(Linear):
     def refresh(self) -> None:
         """Copy the masters into the tensors that the products use; call it after every change of the masters."""
         self.A.refresh()
+        self.refresh_sB()
+
+    @torch.no_grad()
+    def refresh_sB(self) -> None:
+        """Copy s B into the weight: `refresh` without A."""
         for part in self.rank_slices:
             sB_OR = self.lora.scale * self.B[part]
             self.sB_of(part).copy_(sB_OR)
@@ -162,8 +167,8 @@ class LoraLinear(Linear):
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
         """Draw A from ±1/sqrt(I), as PEFT does, and set B to zero: the policy starts as the reference."""
-        width = self.in_features * self.inputs.world
-        own = self.inputs.part(width)
+        width = self.in_features * self.input_shard.world
+        own = self.input_shard.part(width)
         for part in self.rank_slices:
             A, B = self.adapter(part)
             uniform = torch.rand(len(A), width, generator=generator, dtype=A.dtype)  # the same in all processes
@@ -230,20 +235,20 @@ def adapter_gradients(
     gradients: of the outputs of each part. dx_TI: the base part of dL/dx, changed in place; None if nobody needs it.
     """
     A_RI = module.A.value
-    exact = master_dtype(A_RI.dtype)
+    exact_dtype = master_dtype(A_RI.dtype)
     dA_RI = weight_gradient(dh_TR, module.dropped(x_TI, seed))
     g_of_part = dict(zip(module.out_slices, gradients, strict=True))
     dB = []
     for part, columns in module.rank_slices.items():
         dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
-        dB.append(module.lora.scale * dB_OR.to(exact))
+        dB.append(module.lora.scale * dB_OR.to(exact_dtype))
     if dx_TI is not None and seed is None:
         dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
     elif dx_TI is not None:
         change_TI = linear(dh_TR, A_RI.T)
         change_TI = module.dropped(change_TI, seed)
         dx_TI = dx_TI + change_TI
-    return dx_TI, dA_RI.to(exact), None, None, *dB
+    return dx_TI, dA_RI.to(exact_dtype), None, None, *dB
 
 
 def make_linear(in_features: int, sizes: dict[str, int], bias: bool, build: Build) -> Linear:

@@ -18,25 +18,25 @@ def master_dtype(dtype: torch.dtype) -> torch.dtype:
 class MasterWeight(nn.Module):
     """A tensor of the model. `value`, in `dtype`, is what products read; `stored` is what files hold.
 
-    frozen                       both are `copy`
-    trained, in half precision   stored is the float32 `master`, and value its `copy` in `dtype`
-    trained, in float32 or more  both are the master, and there is no copy
+    frozen                       both are `cast`
+    trained, in half precision   stored is the float32 `master`, and value its `cast` to `dtype`
+    trained, in float32 or more  both are the master, and there is no cast
     """
 
-    copy: torch.Tensor | None
+    cast: torch.Tensor | None
 
     def __init__(self, *shape: int, trained: bool, dtype: torch.dtype, device: torch.device | str):
         super().__init__()
         self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
-        needs_copy = not trained or dtype != master_dtype(dtype)
-        self.register_buffer("copy", torch.zeros(shape, dtype=dtype, device=device) if needs_copy else None)
+        needs_cast = not trained or dtype != master_dtype(dtype)
+        self.register_buffer("cast", torch.zeros(shape, dtype=dtype, device=device) if needs_cast else None)
         self.prepacked: torch.Tensor | None = None  # see `prepack`
 
     @property
     def value(self) -> torch.Tensor:
         """Return the tensor to compute with, outside autograd."""
-        if self.copy is not None:
-            return self.copy
+        if self.cast is not None:
+            return self.cast
         assert self.master is not None
         return self.master.data
 
@@ -49,9 +49,9 @@ class MasterWeight(nn.Module):
         """Return the tensor to compute with; its gradient goes to the master."""
         if self.master is None:
             return self.value
-        if self.copy is None:
+        if self.cast is None:
             return self.master
-        return _StraightThrough.apply(self.master, self.copy)
+        return _StraightThrough.apply(self.master, self.cast)
 
     def prepack(self) -> torch.Tensor:
         """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
@@ -66,10 +66,10 @@ class MasterWeight(nn.Module):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Update the copies after the master has changed."""
+        """Bring the cast up to date with a master that has changed, and forget the packed copy."""
         self.prepacked = None
-        if self.master is not None and self.copy is not None:
-            self.copy.copy_(self.master)
+        if self.master is not None and self.cast is not None:
+            self.cast.copy_(self.master)
 
 
 class MasterMatrix(MasterWeight):
@@ -93,12 +93,12 @@ class MasterMatrix(MasterWeight):
 
 
 class _StraightThrough(torch.autograd.Function):
-    """The value of `copy` with the gradient of `master`, in the master's precision."""
+    """The value of `cast` with the gradient of `master`, in the master's precision."""
 
     @staticmethod
-    def forward(ctx, master, copy):
+    def forward(ctx, master, cast):
         ctx.dtype = master.dtype
-        return copy.view_as(copy)
+        return cast.view_as(cast)
 
     @staticmethod
     def backward(ctx, grad):

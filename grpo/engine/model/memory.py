@@ -15,7 +15,7 @@ import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.engine.attention.select import uses_flash
+from grpo.engine.attention.select import would_use_flash
 from grpo.engine.device.ops import will_use_kernels
 from grpo.engine.model.decoder import Decoder
 
@@ -76,11 +76,11 @@ class Plan:
     num_sequences: int  # decoded together
     budget: Budget
     needed: Account
-    size: int  # bytes for all of it
+    available_bytes: int  # for all of it, loaded weights included
 
     @property
     def fits(self) -> bool:
-        return self.needed.total <= self.size
+        return self.needed.total <= self.available_bytes
 
     def __str__(self) -> str:
         """Say what was planned, and show a table of its parts."""
@@ -89,7 +89,7 @@ class Plan:
         batches = f"micro-batches of {budget.tokens} tokens, recomputing {budget.recompute}"
         lines = [f"{self.num_sequences} sequences at once, {batches}"]
         lines += [f"{part.name:12} {getattr(needed, part.name) / 1e9:6.2f}" for part in fields(needed)]
-        lines += [f"{'sum':12} {needed.total / 1e9:6.2f} GB, {verdict} into {self.size / 1e9:.1f} GB"]
+        lines += [f"{'sum':12} {needed.total / 1e9:6.2f} GB, {verdict} into {self.available_bytes / 1e9:.1f} GB"]
         return "\n".join(lines)
 
 
@@ -124,21 +124,23 @@ class Loaded:
         )
 
 
-def make_plan(loaded: Loaded, config: TrainConfig | SftConfig, longest: int, size: int, kind: str = "") -> Plan:
-    """Share out `size` bytes: weights and optimizer first, then the cache, then micro-batches in what is left.
+def make_plan(
+    loaded: Loaded, config: TrainConfig | SftConfig, longest: int, available_bytes: int, kind: str = ""
+) -> Plan:
+    """Share out memory: weights and optimizer first, then the cache, then micro-batches in what is left.
 
-    longest: tokens of the longest prompt with its completion. size: with what is loaded, whether it is there already or
-    not. kind: "cuda", "mps" or "cpu"; by default that of the model.
+    longest: tokens of the longest prompt with its completion. available_bytes: for everything, loaded weights included.
+    kind: "cuda", "mps" or "cpu"; by default that of the model.
     """
     model = loaded.model
-    left = size - loaded.account().total
+    left = available_bytes - loaded.account().total
     num_sequences = 0
     if isinstance(config, TrainConfig):
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
     left -= num_sequences * longest * kv_bytes_per_token(model)
     budget = choose_budget(model, config, longest, left, kind)
-    return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), size)
+    return Plan(num_sequences, budget, loaded.account(num_sequences, longest, budget), available_bytes)
 
 
 def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, float, float]:
@@ -148,7 +150,7 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
     """
     config, lora = model.shard_config, model.build.lora
     item = model.build.dtype.itemsize
-    exact = max(item, 4)
+    exact_item = max(item, 4)
     width, mlp_width = config.hidden_size, config.intermediate_size
     heads_width = (config.num_heads + config.num_kv_heads) * config.head_dim
 
@@ -161,7 +163,7 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
         return item * (input_width + num_adapted * lora.rank)
 
     # Of the norm: its input (the residual sum) and scale; without kernels the normalised input, before the weight.
-    norm = item * width + 4 if fused else exact * width
+    norm = item * width + 4 if fused else exact_item * width
     # Attention: joint output of qkv, q, k (without kernels q, k, v, padded k and v), its output, which is o's input.
     attention = norm + linear(width, "q_proj", "k_proj", "v_proj") + linear(0, "o_proj")
     attention += (3 if fused else 4) * item * heads_width
@@ -170,7 +172,7 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
     mlp += (2 if fused else 3) * item * mlp_width
     if fused:
         return attention + 4 * config.num_heads, mlp, item * width  # with the log-sum-exp of each head
-    return attention, mlp, 3 * exact * width
+    return attention, mlp, 3 * exact_item * width
 
 
 def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = False) -> float:
@@ -229,16 +231,16 @@ def choose_budget(model: Decoder, config: TrainConfig | SftConfig, longest: int,
     bytes_per_row = logits_bytes_per_row(model)
     chunk = max(128, min(CHUNK[kind], int(0.1 * free / bytes_per_row)))
     room = (1 - RESERVE[kind]) * free - chunk * bytes_per_row
-    fused = kind == "cuda" and config.kernels == "auto" and will_use_kernels(model.build.dtype) and uses_flash(model)
+    fused = (
+        kind == "cuda" and config.kernels == "auto" and will_use_kernels(model.build.dtype) and would_use_flash(model)
+    )
     allowed = {"auto": RECOMPUTE_LEVELS, "mlp": ("mlp",), True: ("all",), False: ("none",)}
     levels, max_tokens = allowed[config.gradient_checkpointing], config.max_tokens_per_micro_batch
     needed = max_tokens or max(longest, ENOUGH[kind])
-    for level in levels:
-        fitting = int(room / activation_bytes_per_token(model, level, fused))
-        if fitting >= needed:
-            tokens = max_tokens or min(fitting, max(longest, LARGEST_MICRO_BATCH[kind]))
-            return Budget(tokens, level, chunk, fused)
-    return Budget(max_tokens or max(fitting, longest), level, chunk, fused)
+    fitting = {level: int(room / activation_bytes_per_token(model, level, fused)) for level in levels}
+    level = next((level for level in levels if fitting[level] >= needed), levels[-1])
+    tokens = max_tokens or max(longest, min(fitting[level], LARGEST_MICRO_BATCH[kind]))
+    return Budget(tokens, level, chunk, fused)
 
 
 def choose_num_sequences(model: Decoder, wanted: int, positions: int, free: int) -> int:

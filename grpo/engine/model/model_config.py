@@ -103,21 +103,7 @@ class ModelConfig:
     @classmethod
     def from_hf(cls, raw: Json) -> "ModelConfig":
         """Read a parsed config.json. UserError (exit 3) if it needs something that this decoder does not compute."""
-        family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
-        unsupported = {
-            f"model_type {family!r}": family not in FAMILIES,
-            "sliding-window attention": _has_window(raw),
-            f"activation {activation!r}": activation != "silu",
-            "a quantised checkpoint": raw.get("quantization_config"),
-        }
-        problems = [what for what, is_needed in unsupported.items() if is_needed]
-        if problems:
-            raise UserError(
-                f"the checkpoint needs {problems[0]}, which this decoder does not have",
-                f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
-                "use another checkpoint",
-                PREFLIGHT,
-            )
+        _check_supported(raw)
         kind = FAMILIES[raw["model_type"]]
         names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
         attention_bias, mlp_bias, tied_head = (False if raw.get(name) is None else raw[name] for name in names)
@@ -139,6 +125,25 @@ class ModelConfig:
             qk_norm=kind.qk_norm,
             rope_settings=read_rope(raw),
             raw=raw,
+        )
+
+
+def _check_supported(raw: Json) -> None:
+    """Raise UserError (exit 3) if a checkpoint needs something that this decoder does not compute."""
+    family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+    unsupported = {
+        f"model_type {family!r}": family not in FAMILIES,
+        "sliding-window attention": _has_window(raw),
+        f"activation {activation!r}": activation != "silu",
+        "a quantised checkpoint": raw.get("quantization_config"),
+    }
+    problems = [what for what, is_needed in unsupported.items() if is_needed]
+    if problems:
+        raise UserError(
+            f"the checkpoint needs {problems[0]}, which this decoder does not have",
+            f"it knows {', '.join(FAMILIES)} with full attention and SwiGLU",
+            "use another checkpoint",
+            PREFLIGHT,
         )
 
 

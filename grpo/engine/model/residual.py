@@ -1,6 +1,6 @@
 """The residual stream, x + y: it is added up when a norm reads it, because one kernel does both.
 
-Replaces the two plus signs of `Block` in minimal.py, and saves a pass over the activations for each.
+Counterpart of the two plus signs of `Block` in minimal.py. It saves a pass over the activations for each.
 """
 
 from collections.abc import Callable

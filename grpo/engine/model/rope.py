@@ -1,6 +1,6 @@
 """Rotary position embedding (RoFormer, 2104.09864) and the frequency scalings that Qwen and Llama checkpoints use.
 
-Replaces `rotate` of minimal.py: tables made once, and checkpoints that scale their frequencies.
+Counterpart of `rotate` in minimal.py: tables made once, and checkpoints that scale their frequencies.
 
 Pairs are (e, e + E/2), the "rotate half" layout of Hugging Face checkpoints. Tables are computed in float32 (float64
 for a float64 model); the rotation uses the model's dtype, as the checkpoints' own implementation does.
@@ -41,13 +41,13 @@ def cos_sin_tables(
     rope: Json, head_dim: int, num_positions: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos_SE and sin_SE for positions 0 ... num_positions - 1; the second half of E repeats the first."""
-    exact = torch.promote_types(dtype, torch.float32)
+    exact_dtype = torch.promote_types(dtype, torch.float32)
     number = torch.arange(0, head_dim, 2, dtype=torch.int64, device=device)
-    exponent = number.to(exact) / head_dim
+    exponent = number.to(exact_dtype) / head_dim
     plain = 1.0 / rope["rope_theta"] ** exponent
     scale = _FREQUENCIES[rope["rope_type"]]
     frequency, amplitude = scale(plain, rope)
-    position_S = torch.arange(num_positions, dtype=exact, device=device)
+    position_S = torch.arange(num_positions, dtype=exact_dtype, device=device)
     angle = position_S[:, None] * frequency
     angle_SE = torch.cat([angle, angle], dim=-1)
     cos_SE = angle_SE.cos() * amplitude

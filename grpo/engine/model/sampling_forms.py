@@ -1,6 +1,6 @@
 """The forms that a model's layers take while it samples: weights packed, merged, or with room for x Aᵀ in their inputs.
 
-Replaces the layers of minimal.py while it samples: a step of decoding multiplies few rows by large weights.
+Counterpart of the layers of minimal.py while it samples: a step of decoding multiplies few rows by large weights.
 
 The layers themselves (lora.py, decoder.py) know nothing of it: `sampling_forms` puts these in their places, and takes
 them out again. What each form computes is the same, Eq. 15, bit for bit, with one exception: in float32 on a CPU, a
@@ -114,7 +114,8 @@ class PackedLinear(nn.Module, Generic[Layer]):
         self.packed: Tensor | Int8Rows = self.module.weight.prepack()
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
-        return self.product(x_TI) if mode.use_adapter else self.module(x_TI, mode)
+        assert mode is POLICY  # nothing else is sampled from
+        return self.product(x_TI)
 
     def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
         return self.module.split(self(x_TI, mode))
@@ -159,8 +160,7 @@ class PackedSeparateLinear(PackedLinear[SeparateLoraLinear]):
         return torch.cat(self.forward_parts(x_TI, mode), dim=-1)
 
     def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
-        if not mode.use_adapter:
-            return self.module.forward_parts(x_TI, mode)
+        assert mode is POLICY
         inputs = ops.append_product(x_TI, self.A_RI, len(self.weights))
         return tuple(map(frozen_linear, inputs, self.weights, self.module.biases()))  # Eq. 15
 

@@ -58,7 +58,7 @@ def _share(linear: Linear, name: str, parameter: nn.Parameter, num_shards: int) 
     A multiplies the inputs, B makes outputs; weight and bias have the outputs of all projections below one another.
     """
     kind = name.partition(".")[0]
-    if linear.inputs.world > 1:
+    if linear.input_shard.world > 1:
         if kind not in ("weight", "A"):
             return PARTIAL
         return Split(1, (parameter.shape[1] * num_shards,))

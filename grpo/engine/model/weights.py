@@ -67,15 +67,19 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
     if problems:
-        more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
-        raise UserError(
-            f"the weights in {folder} do not fit its config.json",
-            "; ".join(problems[:NAMES_SHOWN]) + more,
-            "check that config.json and the safetensors files belong together",
-            PREFLIGHT,
-        )
+        raise _do_not_fit(folder, problems)
     model.refresh()
     return model
+
+
+def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
+    more = f" … and {len(problems) - NAMES_SHOWN} more" if len(problems) > NAMES_SHOWN else ""
+    return UserError(
+        f"the weights in {folder} do not fit its config.json",
+        "; ".join(problems[:NAMES_SHOWN]) + more,
+        "check that config.json and the safetensors files belong together",
+        PREFLIGHT,
+    )
 
 
 def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:

@@ -16,11 +16,11 @@ from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import uses_kernels
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.sampling.decode_step import Slots, decode_step
+from grpo.engine.sampling.decode_step import DecodeSteps, Slots, decode_step
 
 
-class DecodeGraphs:
-    """Runs decode steps over some slots, several per `run`; as graphs, if `capture` is given (CudaCapture)."""
+class DecodeGraphs(DecodeSteps):
+    """Decode steps over static slots; as graphs, if `capture` is given (CudaCapture)."""
 
     def __init__(
         self,
@@ -30,12 +30,11 @@ class DecodeGraphs:
         kernel: str = "sdpa",
         capture: CudaCapture | None = None,
     ):
-        self.model, self.slots, self.kernel, self.capture = model, slots, kernel, capture
-        self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
+        super().__init__(model, slots, eos_ids)
+        self.kernel, self.capture = kernel, capture
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
     def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
-        """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
         step = self._step_of(rows, params, head_VD)

@@ -1,6 +1,6 @@
 """One decode step: the next token of every live sequence. CPUs and CUDA graphs share this code.
 
-Replaces one turn of the loop in `sample` of minimal.py.
+Counterpart of one turn of the loop of `sample` in minimal.py.
 
 With the kernels nothing in it waits for the device, so a GPU can capture it. A row that has ended still writes, but
 only where nothing is read: at its next position in the cache, and in the column after its last token.
@@ -111,8 +111,8 @@ def decode_step(
     ended_B |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])
 
 
-class DecodeLoop:
-    """Runs decode steps over some slots, several per `run`, one after the other. The cache grows as they need it."""
+class DecodeSteps:
+    """Runs decode steps over some slots, several per `run`: one by one (DecodeLoop), or as graphs (DecodeGraphs)."""
 
     def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int]):
         self.model, self.slots = model, slots
@@ -120,6 +120,13 @@ class DecodeLoop:
 
     def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
+        raise NotImplementedError
+
+
+class DecodeLoop(DecodeSteps):
+    """Decode steps one after the other. The cache grows as they need it."""
+
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
         cache, position_B = self.slots.cache, self.slots.position_B[:live]
         for _ in range(steps):
             num_positions = int(position_B.max()) + 1  # of the longest sequence

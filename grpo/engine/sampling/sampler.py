@@ -1,81 +1,31 @@
 """Batched generation over a slot cache: admit, decode, collect.
 
-Replaces `sample` of minimal.py, which computes all earlier tokens again for each new one.
+Counterpart of `sample` in minimal.py, which computes all earlier tokens again for each new one.
 
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
 end. Log-probs are those of the distribution that was really sampled from.
-
-A completion that calls a tool leaves its slot, and comes back once the tool has answered: what it has so far is then
-prefilled like a prompt. Meanwhile others decode. What was drawn after the call is dropped before anything sees it, so
-nothing depends on when it was noticed.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import isfinite
-from typing import Protocol
 
 import torch
 
-from grpo.algorithm.schema import Completion, FinishReason, Layout
+from grpo.algorithm.schema import Completion
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.flash import FlashPackedAttention
-from grpo.engine.attention.packed import PackedAttention
-from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
+from grpo.engine.attention.select import KernelChoice, decode_choice
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import CosSin, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import DecodeLoop, Slots
+from grpo.engine.sampling.decode_step import DecodeLoop, DecodeSteps, Slots
+from grpo.engine.sampling.running import Running, Tools, Unfinished
 
 OnFinish = Callable[[int, Completion], None]
-
-
-class Calls(Protocol):
-    """The calls of tools within the completions of one `sample` (grpo/tools/tools.py)."""
-
-    def pause(self, number: int, completion: Completion, limit: int) -> bool:
-        """Cut a completion after its first new call, and begin this; return False if there is none.
-
-        number: of the completion. limit: of its tokens.
-        """
-
-    def take(self, wait: bool) -> list[tuple[int, Completion]]:
-        """Return the paused completions whose calls are over, with what the tools gave.
-
-        wait: sleep until one is over, for 50 ms at most.
-        """
-
-
-class Tools(Protocol):
-    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
-
-    ends: Sequence[int]
-
-    def begin(self) -> Calls:
-        """Return the calls of the completions that are generated now."""
-
-
-@dataclass
-class _Sequence:
-    """A completion that waits or is being generated."""
-
-    number: int  # among the completions of the call
-    prompt_number: int  # among its prompts
-    limit: int  # tokens it may have
-    seed: int
-    so_far: Completion = field(default_factory=lambda: Completion([], [], [], "length"))  # what it had when it paused
-
-    @property
-    def start(self) -> tuple[int, int]:
-        """Return what names the tokens that it continues: those of a prompt, or its own as well."""
-        return self.prompt_number, self.number if self.so_far.ids else -1
 
 
 class Sampler:
@@ -120,7 +70,7 @@ class Sampler:
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
         return self.graphs
 
-    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeGraphs | DecodeLoop:
+    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
         """Return what makes the decode steps of one `sample`, with slots for its sequences."""
         graphs = self.prepare(num_slots, num_positions, max_new_tokens)
         if graphs:
@@ -153,32 +103,30 @@ class Sampler:
         """
         if any(len(prompt) == 0 for prompt in prompts):
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
-        total = len(prompts) * num_generations
-        limits = limits or [params.max_new_tokens] * total
-        waiting: deque[_Sequence] = deque()
-        for number in range(total):
-            prompt_number = number // num_generations
-            waiting.append(_Sequence(number, prompt_number, limits[number], seeds[number]))
+        numbers = range(len(prompts) * num_generations)
+        limits = limits or [params.max_new_tokens] * len(numbers)
+        waiting = deque(
+            Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers
+        )
         done: dict[int, Completion] = {}
         with sampling_forms(self.model) as head_VD:
-            running = _Running(self, prompts, params, min(self.max_slots, total), head_VD)
-            finished: list[tuple[_Sequence, Completion]] = []
-            while waiting or running.live or finished or running.paused:
+            running = Running(self, prompts, params, min(self.max_slots, len(numbers)), head_VD)
+            # What one turn collects is handed over in the next one, after `decode`: while a GPU works on that.
+            collected: list[tuple[Unfinished, Completion]] = []
+            while waiting or running.live or collected or running.paused:
                 self.before_decoding()
                 if running.paused:
-                    is_idle = not (waiting or running.live or finished)
-                    finished += running.resume(waiting, wait=is_idle)
+                    is_idle = not (waiting or running.live or collected)
+                    collected += running.resume(waiting, wait=is_idle)
                 running.admit(waiting)
-                running.decode(self.check_every)  # a GPU works on this while the callbacks run
-                for sequence, completion in finished:
+                running.decode(self.check_every)
+                for sequence, completion in collected:
                     done[sequence.number] = completion
                     if on_finish:
                         on_finish(sequence.number, completion)
-                finished = running.collect()
-        groups = []
-        for first in range(0, total, num_generations):
-            groups.append([done[number] for number in range(first, first + num_generations)])
-        return groups
+                collected = running.collect()
+        firsts = numbers[::num_generations]
+        return [[done[number] for number in numbers[first : first + num_generations]] for first in firsts]
 
     @torch.inference_mode()
     def stream(
@@ -189,20 +137,20 @@ class Sampler:
         on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
         """
         with sampling_forms(self.model) as head_VD:
-            running = _Running(self, [prompt], params, 1, head_VD)
-            only = _Sequence(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
+            running = Running(self, [prompt], params, 1, head_VD)
+            only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
             waiting = deque([only])
-            number = 0  # of the tokens that were yielded
-            finished: list[tuple[_Sequence, Completion]] = []
+            num_yielded = 0
+            finished: list[tuple[Unfinished, Completion]] = []
             while not finished:
                 finished = running.resume(waiting, wait=True) if running.paused else []
                 running.admit(waiting)
                 running.decode(1)
                 if running.live:
-                    so_far = running.completion(0)
-                    check_finite(*so_far.logps[number:])
-                    yield from (token for token in so_far.ids[number:] if token not in self.eos_ids)
-                    number = len(so_far.ids)
+                    ids, logps, _ = running.tokens(0, num_yielded)
+                    check_finite(*logps)
+                    yield from (token for token in ids if token not in self.eos_ids)
+                    num_yielded += len(ids)
                 finished += running.collect()
             if on_finish:
                 on_finish(0, finished[0][1])
@@ -217,190 +165,3 @@ def check_finite(*logps: float) -> None:
             "download the model again, or set torch_dtype to bfloat16 or float32",
             NON_FINITE,
         )
-
-
-class _Running:
-    """The sequences that are being decoded, in slots 0 ... B-1."""
-
-    def __init__(
-        self,
-        sampler: Sampler,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        num_slots: int,
-        head_VD: torch.Tensor,
-    ):
-        self.sampler, self.prompts, self.params = sampler, prompts, params
-        self.model = sampler.model
-        self.device = sampler.model.build.device
-        longest_prompt = max(map(len, prompts), default=0)
-        self.longest = longest_prompt + params.max_new_tokens
-        self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
-        self.slots = self.steps.slots
-        self.cache = self.slots.cache
-        self.head_VD = head_VD
-        self.live: list[_Sequence] = []
-        self.used: list[int] = []  # positions in use per slot, an upper bound
-        self.prefilled: dict[tuple[int, int], torch.Tensor] = {}  # start -> its keys and values [L, 2, K, S, E]
-        self.paused: dict[int, _Sequence] = {}  # by their numbers
-        self.calls: Calls | None = None
-        if sampler.tools:
-            self.calls = sampler.tools.begin()
-            self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
-            self.ends_V[list(sampler.tools.ends)] = True
-
-    def admit(self, waiting: deque[_Sequence]) -> None:
-        """Fill free slots from the queue, a complete group at a time if it fits."""
-        while waiting and len(self.live) < self.cache.num_slots:
-            free = self.cache.num_slots - len(self.live)
-            start = waiting[0].start
-            if start not in self.prefilled:
-                self._prefill(waiting, free)
-            entering: list[_Sequence] = []
-            while waiting and waiting[0].start == start and len(entering) < free:
-                entering.append(waiting.popleft())
-            self._enter(entering)
-            if not waiting or waiting[0].start != start:
-                del self.prefilled[start]  # its last completion has entered
-
-    def _ids(self, sequence: _Sequence) -> list[int]:
-        """Return the tokens that a sequence continues."""
-        return [*self.prompts[sequence.prompt_number], *sequence.so_far.ids]
-
-    def _prefill(self, waiting: deque[_Sequence], free: int) -> None:
-        """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
-        wanted: dict[tuple[int, int], list[int]] = {}
-        for sequence in islice(waiting, free):
-            if sequence.start not in self.prefilled:
-                wanted[sequence.start] = self._ids(sequence)
-        chosen: list[tuple[int, int]] = []
-        tokens = 0
-        for start in wanted:
-            tokens += len(wanted[start]) - 1
-            if chosen and tokens > self.sampler.prefill_tokens:
-                break
-            chosen.append(start)
-        lengths = [len(wanted[start]) - 1 for start in chosen]
-        layout = Layout.of(*((length, ()) for length in lengths))
-        if not layout.num_tokens:
-            nothing_L2KSE = self.cache.kv_L2BKSE[:, :, 0, :, :0]
-            self.prefilled.update(dict.fromkeys(chosen, nothing_L2KSE))
-            return
-        ids: list[int] = []
-        positions: list[int] = []
-        for start, length in zip(chosen, lengths, strict=True):
-            ids += wanted[start][:length]
-            positions += range(length)
-        id_T = torch.tensor(ids, device=self.device)
-        position_T = torch.tensor(positions, device=self.device)
-        record = _RecordingAttention(packed_attention(self.model, layout))
-        self.model(id_T, position_T, record)
-        self.prefilled.update(zip(chosen, record.split(lengths), strict=True))
-
-    def _enter(self, entering: list[_Sequence]) -> None:
-        """Give the next slots to sequences with the same start, and copy its keys and values to each."""
-        slots = self.slots
-        ids = self._ids(entering[0])
-        first = len(self.live)
-        rows = slice(first, first + len(entering))
-        self.cache.reserve(len(ids))
-        prefilled_L2KSE = self.prefilled[entering[0].start]
-        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
-        slots.last_id_B[rows] = ids[-1]
-        slots.position_B[rows] = len(ids) - 1
-        slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
-        slots.ended_B[rows] = False
-        limits = [sequence.limit for sequence in entering]
-        seeds = [sequence.seed for sequence in entering]
-        slots.limit_B[rows] = torch.tensor(limits, device=self.device)
-        slots.seed_B[rows] = torch.tensor(seeds, device=self.device)
-        self.live += entering
-        self.used += [len(ids)] * len(entering)
-
-    def resume(self, waiting: deque[_Sequence], wait: bool) -> list[tuple[_Sequence, Completion]]:
-        """Put the sequences whose tools have answered before the waiting ones; return those whose tools have failed."""
-        failed = []
-        for number, completion in self.calls.take(wait) if self.calls else ():
-            sequence = self.paused.pop(number)
-            if completion.failure:
-                failed.append((sequence, completion))
-                continue
-            waiting.appendleft(replace(sequence, so_far=completion))
-        return failed
-
-    def decode(self, steps: int) -> None:
-        """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
-        if self.live:
-            self.steps.run(len(self.live), steps, self.params, self.head_VD)
-            self.used = [positions + steps for positions in self.used]
-
-    def collect(self) -> list[tuple[_Sequence, Completion]]:
-        """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
-        finished = []
-        for slot, is_ended in reversed(self._stopping()):
-            sequence, completion = self.live[slot], self.completion(slot)
-            if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
-                self.paused[sequence.number] = sequence
-            elif is_ended:
-                finished.append((sequence, completion))
-            else:
-                continue
-            last = len(self.live) - 1
-            if slot != last:
-                self.slots.move(last, slot, min(self.used[last], self.longest))
-                self.live[slot] = self.live[last]
-                self.used[slot] = self.used[last]
-            self.live.pop()
-            self.used.pop()
-        return finished[::-1]
-
-    def _stopping(self) -> list[tuple[int, bool]]:
-        """Return the slots that may stop, and whether they have ended: if not, a new token may end a call."""
-        rows, slots = slice(len(self.live)), self.slots
-        stops_B = ended_B = slots.ended_B[rows]
-        if self.calls:
-            steps_X = torch.arange(self.sampler.check_every, device=self.device)
-            recent_BX = (slots.count_B[rows, None] - 1 - steps_X).clamp_min(0)
-            recent_ids_BX = slots.ids_BX[rows].gather(1, recent_BX)
-            stops_B = ended_B | self.ends_V[recent_ids_BX].any(dim=1)
-        found = stops_B.nonzero()[:, 0]
-        return list(zip(found.tolist(), ended_B[found].tolist(), strict=True))
-
-    def completion(self, slot: int) -> Completion:
-        """Return the completion in a slot, with what it had before it entered."""
-        slots = self.slots
-        before = self.live[slot].so_far
-        new = slice(len(before.ids), int(slots.count_B[slot]))
-        ids = slots.ids_BX[slot, new].tolist()
-        logps = slots.logps_BX[slot, new].tolist()
-        cuts = slots.cuts_BX[slot, new].tolist()
-        reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
-        return Completion(
-            before.ids + ids,
-            before.logps + logps,
-            before.cuts + cuts,
-            reason,
-            calls=list(before.calls),
-        )
-
-
-class _RecordingAttention:
-    """Attention that also keeps the keys (rotated) and values of each layer."""
-
-    def __init__(self, attention: PackedAttention | FlashPackedAttention):
-        self.attention = attention
-        self.layers: list[torch.Tensor] = []
-
-    def __call__(
-        self, layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
-    ) -> torch.Tensor:
-        k_TKE = rotate(k_TKE, cos_sin)
-        kv_2TKE = torch.stack([k_TKE, v_TKE])
-        self.layers.append(kv_2TKE)
-        return self.attention.attend(rotate(q_THE, cos_sin), k_TKE, v_TKE)
-
-    def split(self, lengths: list[int]) -> list[torch.Tensor]:
-        """Return the keys and values of each prompt, [L, 2, K, S, E]."""
-        kv_L2TKE = torch.stack(self.layers)
-        kv_L2KTE = kv_L2TKE.transpose(2, 3)
-        return list(kv_L2KTE.split(lengths, dim=3))
