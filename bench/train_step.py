@@ -27,7 +27,8 @@ from bench.record import Record, parse
 from bench.workload import KINDS, NUM_SPECIAL, Work, completion_lengths, padded
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.loss_weights import set_loss_weights
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Prompt
 from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
@@ -67,7 +68,7 @@ def make_batches(groups: list[Group], model: Decoder) -> list[PackedBatch]:
     device = torch.device(model.build.device)
     config = TrainConfig()
     alone = Ranks(torch.device("cpu"))
-    set_loss_weights(groups, count_trained(groups, config, alone), config)
+    set_loss_weights(groups, config, alone)
     longest_prompt = max(len(group.prompt.ids) for group in groups)
     longest = longest_prompt + max(completion_lengths(groups))
     budget = memory.choose_budget(model, config, longest, memory.free_bytes(device))

@@ -13,13 +13,13 @@
     doctor/          a command: finds without training what would fail later in a run
     report/          a command: shows a run as one page
     replay/          a command: makes a step again, and shows what each token did to it
-    explain.py       a command: says what went wrong in a run    (also evaluate.py, generate.py, export.py, api.py)
+    tools/           functions that a model may call within an answer, such as a search
+    explain.py       a command: says what went wrong in a run    (more: evaluate.py, generate.py, export.py)
+    api.py           the same from Python
 
-Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py).
-
-Imports go one way: base/ and algorithm/schema.py import nothing else of this program. knowledge/ imports them and two
-readers of data/; rewards/ imports knowledge/, and what it needs of engine/device/. The folders of grpo/ come next, and
-train.py, sft.py and the other commands last.
+Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py), which
+import nothing else of this program. Imports go one way: no file imports itself by way of others. ORDER in
+tests/test_project.py says which folder may import which.
 """
 
 import sys

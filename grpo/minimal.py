@@ -1,4 +1,4 @@
-"""GRPO in one file of plain PyTorch.  python -m grpo.minimal
+"""GRPO (group relative policy optimization) in one file of plain PyTorch.  python -m grpo.minimal
 
 A small model is asked whether the sum of six digits is odd: "348192:". It has seen two ways to answer. It can guess,
 "=1$", or first write down the parity of each partial sum, "111011=1$". Nobody says which way is better. An answer earns
@@ -9,14 +9,16 @@ trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What 
 
     a cache of keys and values; top-k and top-p                                engine/sampling/
     packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
+    weights over several micro-batches and processes                           algorithm/loss_weights.py
     logits of a few tokens at a time                                           algorithm/logprobs.py
-    two-sided clipping; correction for a sampler that rounds differently       algorithm/variants.py
-    answers that cannot be scored; several rewards                             algorithm/advantages.py
+    several rewards; two-sided clipping; correction for a sampler's rounding   algorithm/variants.py
+    answers that cannot be scored                                              algorithm/advantages.py
     LoRA in bfloat16; a reference without a second copy of the model           engine/model/lora.py
     schedules, weight decay, float16, several processes                        algorithm/optimizer.py
 
 Equations: algorithm/MATH.md. A tensor's name ends in its shape: N completions, P prompts, G completions of a prompt,
-S positions, V vocabulary, D width, H heads, K key-value heads, E width of a head, R rank, I inputs, O outputs, 1 one.
+S positions, V vocabulary, D width, H heads, K key-value heads, E width of a head, R rank, I inputs, O outputs, 1 one,
+X any other axis.
 """
 
 import copy
@@ -73,9 +75,9 @@ def rotate(x_NHSE: torch.Tensor) -> torch.Tensor:
     """Turn each pair of entries (e, e + E/2) by an angle that grows with the position (RoPE, 2104.09864)."""
     first, second = x_NHSE.chunk(2, dim=-1)
     num_positions, half = first.shape[-2:]
-    angle_SE = torch.arange(num_positions)[:, None] * 10000.0 ** (-torch.arange(half) / half)
-    cos_SE, sin_SE = angle_SE.cos(), angle_SE.sin()
-    return torch.cat([first * cos_SE - second * sin_SE, second * cos_SE + first * sin_SE], dim=-1)
+    angle_SX = torch.arange(num_positions)[:, None] * 10000.0 ** (-torch.arange(half) / half)
+    cos_SX, sin_SX = angle_SX.cos(), angle_SX.sin()
+    return torch.cat([first * cos_SX - second * sin_SX, second * cos_SX + first * sin_SX], dim=-1)
 
 
 class Block(nn.Module):
@@ -185,13 +187,17 @@ def grpo_step(policy, reference, optimizer, prompts: Ids, completions: Ids, rewa
     advantage_N1 = ((reward_PG - reward_PG.mean(dim=1, keepdim=True)) / std[c.scale_rewards]).view(-1, 1)  # Eq. 1, 2
 
     N, size = len(prompts), c.per_device_train_batch_size
-    denominator: dict[str, torch.Tensor | float] = {
-        "grpo": N * num_tokens_N1,  # mean over the tokens of a completion, then over completions
-        "dapo": num_tokens_N1.sum(),  # mean over all tokens
-        "dr_grpo": N * c.max_completion_length,  # as grpo, with a constant for the number of tokens
-        "bnpo": N / size * num_tokens_N1.view(-1, size, 1).sum(dim=1).repeat_interleave(size, dim=0),  # dapo per batch
-    }
-    weight_NS = mask_NS / denominator[c.loss_type]  # Eq. 8: w
+    denominator: torch.Tensor | float
+    match c.loss_type:
+        case "grpo":  # mean over the tokens of a completion, then over completions
+            denominator = N * num_tokens_N1
+        case "dapo":  # mean over all tokens
+            denominator = num_tokens_N1.sum()
+        case "dr_grpo":  # as grpo, with a constant for the number of tokens
+            denominator = N * c.max_completion_length
+        case "bnpo":  # as dapo, batch by batch
+            denominator = N / size * num_tokens_N1.view(-1, size, 1).sum(dim=1).repeat_interleave(size, dim=0)
+    weight_NS = mask_NS / denominator  # Eq. 8: w
 
     with torch.no_grad():
         old_logp_NS = logprobs(policy, ids_NS, c.temperature)  # Eq. 3: ℓ_old

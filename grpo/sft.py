@@ -89,7 +89,7 @@ class Sft(Learner):
         answers = completions_of(groups)
         for answer in answers:
             answer.scored_from = answer.credited_from
-        num_own_tokens = sum(len(answer.scored) for answer in answers)
+        num_own_tokens = sum(len(answer.scored()) for answer in answers)
         (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
             answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
@@ -127,7 +127,7 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(len(answer.scored) for answer in completions_of(groups))
+        num_tokens = sum(len(answer.scored()) for answer in completions_of(groups))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 

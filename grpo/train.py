@@ -126,7 +126,7 @@ class GrpoTrainer(Trainer):
             **self.step_metrics(groups),
             **completion_metrics(groups, [reward.name for reward in scorer.rewards]),
             **learned.meter.result(self.replicas),
-            **scorer.metrics(),
+            **scorer.take_metrics(),
         }
         if self.config.tools:
             metrics |= tool_metrics(groups)

@@ -1,4 +1,4 @@
-"""A run's trainer: what surrounds the learner of a stage. It has its metrics, its checkpoints, its health."""
+"""A run's trainer: it adds metrics, checkpoints and checks of health to the learner of a stage."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -104,14 +104,14 @@ class Trainer:
     def equipment(self, step: int) -> Equipment:
         """Return what the learner of either stage works with. step: how many are done."""
         return Equipment(
-            self.config,
-            self.model,
-            self.optimizer,
-            self.memory,
-            self.replicas,
-            self.total_steps,
-            step,
-            self.phase,
+            config=self.config,
+            model=self.model,
+            optimizer=self.optimizer,
+            memory=self.memory,
+            replicas=self.replicas,
+            total_steps=self.total_steps,
+            step=step,
+            phase=self.phase,
         )
 
     @property
@@ -138,7 +138,10 @@ class Trainer:
         self.health.end()
 
     def step_metrics(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Return the metrics of the last step that both stages log. groups: those of all ranks."""
+        """Return the metrics of the last step that both stages log. Every process must call it.
+
+        groups: those of all ranks.
+        """
         num_completion_tokens = sum(completion.num_drawn for completion in completions_of(groups))
         times = self.clock.result()
         return {

@@ -221,7 +221,7 @@ def policy_loss(
 
     Completion i has the log-probs logp[i], old[i], ref[i] and the advantages[i] of its tokens. It is left out of the
     loss and of every denominator unless counts[i]. Micro-batches of rows_per_micro_batch completions matter only for
-    bnpo. Twin of packing.set_loss_weights and loss.policy_loss.
+    bnpo. Twin of loss_weights.set_loss_weights and loss.policy_loss.
     """
     counted = [i for i, is_counted in enumerate(counts) if is_counted]
     total = 0.0

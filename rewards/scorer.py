@@ -117,8 +117,11 @@ class Scorer:
             fix = "correct the function, or return None for what it cannot score"
             raise UserError(f"the reward {name} returned {value}", NOT_A_REWARD, fix, PREFLIGHT)
 
-    def metrics(self) -> dict[str, float]:
-        """Return what the rewards count, such as calls; the seconds of users' functions, and what they log."""
+    def take_metrics(self) -> dict[str, float]:
+        """Return what the rewards count, such as calls; the seconds of users' functions, and what they log.
+
+        What is counted per step begins anew. All peers must call it.
+        """
         return self.peers.of_first(self._metrics)
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ def grade_groups(rewards: Sequence, *groups: Group, weights: Sequence[float] | N
     scorer = Scorer(rewards, weights)
     try:
         scorer.grade(groups)
-        return scorer.metrics()
+        return scorer.take_metrics()
     finally:
         scorer.close()
 

@@ -1,12 +1,32 @@
 """Rewards to advantages: compare each completion's reward with the others of its group (Eq. 1, 2).
 
-Replaces the line of Eq. 1 in minimal.py, and lets a reward be missing.
+Counterpart of the line of Eq. 1 in minimal.py. Here a reward may be missing.
 """
 
 import math
 from collections.abc import Sequence
 
+from grpo.algorithm.schema import Group
+from grpo.engine.device.peers import Peers
+
 STD_EPSILON = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
+
+
+def set_advantages(
+    groups: Sequence[Group], rewards: Sequence[Sequence[float | None]], scale_rewards: str, replicas: Peers
+) -> None:
+    """Set the advantage of every completion. Every replica must call it.
+
+    groups: those of this replica. rewards: of their completions. scale_rewards: as for `group_advantages`.
+    """
+    batch_std = None  # of all rewards of the step, on all replicas
+    if scale_rewards == "batch":
+        mine = [reward for of_group in rewards for reward in of_group]
+        batch_std = reward_std(replicas.gather_lists(mine))  # Eq. 2
+    for group, of_group in zip(groups, rewards, strict=True):
+        advantages = group_advantages(of_group, scale_rewards, batch_std)  # Eq. 1, 2
+        for completion, advantage in zip(group.completions, advantages, strict=True):
+            completion.advantage = advantage
 
 
 def group_advantages(

@@ -7,8 +7,8 @@ For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / �
 
 All tokens are kept, unless the sampler truncated them (top-k, top-p). Then a token is kept if its log-prob in the full
 distribution reaches the threshold `cut_C` that the sampler recorded. So the scored distribution is the one that was
-sampled from. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one number per token. Replaces `logprobs` of
-minimal.py, which keeps the logits of all tokens.
+sampled from. This is the sampling mask of DeepSeek-V3.2 (2512.02556), in one number per token. Counterpart of
+`logprobs` in minimal.py, which keeps the logits of all tokens.
 
 dℓ/dh does not depend on the loss: the forward pass computes it while the logits are there, and the backward pass
 multiplies it by dL/dℓ. So a token costs two products with W instead of the three of recomputation. Only a gradient of W
@@ -36,7 +36,7 @@ LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log
 def batch_logprobs(
     model: Decoder, batch: PackedTokens, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-prob and entropy of every completion token of a micro-batch, [C] each, in nats.
+    """Compute log-prob and entropy of every scored token of a micro-batch, [C] each, in nats.
 
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
@@ -113,7 +113,7 @@ class _Chunks:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """ℓ and the entropy. Kept for the backward pass is dlogp_CD = τ dℓ/dh; only a gradient of W needs more."""
+    """ℓ and the entropy. It keeps dlogp_CD = τ dℓ/dh for the backward pass. A gradient of W needs the logits again."""
 
     @staticmethod
     def forward(ctx, hidden_CD, head_VD, targets_C, cut_C, chunks):

@@ -1,8 +1,8 @@
 """The objective: a pure function of tensors, one line per equation (MATH.md).
 
-Replaces the lines of Eq. 4 to 7 in minimal.py, for packed tokens of any weight. The loss is a weighted sum; grpo, dapo,
-dr_grpo and bnpo differ only in how packing.py fills `weight_C`. Without a KL term (`beta: 0`) there is no reference.
-Any other line `if config. ...` is a variant of GRPO; variants.py lists them.
+Counterpart of Eq. 4 to 7 in minimal.py, for packed tokens of any weight. The loss is a weighted sum; grpo, dapo,
+dr_grpo and bnpo differ only in `weight_C` (loss_weights.py). Without a KL term (`beta: 0`) there is no reference. Any
+other line `if config. ...` is a variant of GRPO; variants.py lists them.
 """
 
 import torch
@@ -34,11 +34,9 @@ def policy_loss(
         log_ratio_C = variants.sequence_log_ratio(log_ratio_C, batch.completion_C)  # Eq. 9
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
 
-    unclipped_C = ratio_C * advantage_C
-    if config.delta is not None:
-        unclipped_C = variants.two_sided(ratio_C, config.delta) * advantage_C  # Eq. 10
-    clipped_C = ratio_C.clamp(low, high) * advantage_C
-    surrogate_C = torch.minimum(unclipped_C, clipped_C)  # Eq. 5
+    bounded_C = ratio_C if config.delta is None else variants.two_sided(ratio_C, config.delta)  # Eq. 10
+    clipped_C = ratio_C.clamp(low, high)
+    surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
     if config.sampler_importance_sampling_correction:
         drift_C = old_logp_C - batch.sampler_logp_C
         surrogate_C = variants.sampler_weight(drift_C, config.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11

@@ -40,7 +40,7 @@ class TokenMeter:
         per_token = (stats["kl"], entropy_C, stats["clipped_low"].float(), stats["clipped_high"].float())
         diff_C = (logp_C.detach() - batch.sampler_logp_C).abs()
         numbers = [*(values_C.sum() for values_C in per_token), loss.detach(), diff_C.sum(), diff_C.max()]
-        kl, entropy, low, high, loss_of_batch, diff, largest_diff = torch.stack(numbers).tolist()
+        kl, entropy, low, high, loss_of_batch, diff, largest_diff = torch.stack(numbers).tolist()  # one wait for a GPU
         num_tokens = len(logp_C)
         of_pass = TokenMeter(kl, entropy, low, high, num_tokens, loss_of_batch)
         if batch.old_logp_C is None:
@@ -59,13 +59,13 @@ class TokenMeter:
         """Return all but the maximum."""
         return {name: value for name, value in asdict(self).items() if name != "largest_diff"}
 
-    def result(self, ranks: Peers) -> dict[str, float]:
-        """Return the means over all ranks, under their names in the glossary. The loss is the mean over iterations.
+    def result(self, replicas: Peers) -> dict[str, float]:
+        """Return the means over all replicas, under their names in the glossary. The loss is the mean over iterations.
 
         A step without scored tokens has the loss 0, and no means; one without a reference has no `kl`.
         """
-        total = TokenMeter(*ranks.sum(list(self.sums().values())))
-        total.largest_diff = ranks.max(self.largest_diff)
+        total = TokenMeter(*replicas.sum(list(self.sums().values())))
+        total.largest_diff = replicas.max(self.largest_diff)
         if not total.num_tokens:
             return {"loss": 0.0}
         clipped_low = total.clipped_low / total.num_tokens
@@ -78,5 +78,5 @@ class TokenMeter:
             "clip_ratio/region_mean": clipped_low + clipped_high,
             "sampler/logp_diff_mean": total.first_diff / total.num_first,
             "sampler/logp_diff_max": total.largest_diff,
-            "loss": total.loss * total.num_first / total.num_tokens,
+            "loss": total.loss * total.num_first / total.num_tokens,  # by the number of iterations
         }

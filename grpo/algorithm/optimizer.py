@@ -1,6 +1,6 @@
 """AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
 
-Replaces `torch.optim.AdamW` and `clip_grad_norm_` of minimal.py: one update and one norm for all parameters.
+Counterpart of `torch.optim.AdamW` and `clip_grad_norm_` in minimal.py: one update and one norm for all parameters.
 
 All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
 replicas. Each replica sums and updates a part of the tensor, keeps AdamW's moments of that part alone, and gets the
@@ -89,7 +89,7 @@ class Optimizer:
         self.adamw = self._make_adamw(betas, eps, weight_decay)
         self.num_updates = 0  # that have begun
         self.scale = LossScale(scales_loss)
-        self.loss = torch.zeros((), device=self.flat.device)  # of the step so far
+        self.loss = torch.zeros((), device=self.flat.device)  # of the step: if finite, the scale has overflowed
         self.has_overflowed = False  # the last gradient, because its loss was scaled up
 
     def _make_adamw(self, betas: tuple[float, float], eps: float, weight_decay: float) -> torch.optim.AdamW:
@@ -245,11 +245,11 @@ def scheduled_rate(update: int, peak: float, schedule: str, warmup: int, total: 
     """
     if update < warmup and schedule != "constant":
         return peak * update / warmup
-    done = (update - warmup) / max(total - warmup, 1)
-    decay = {
-        "constant": 1.0,
-        "constant_with_warmup": 1.0,
-        "linear": max(1 - done, 0.0),
-        "cosine": max(0.5 * (1 + math.cos(math.pi * min(done, 1.0))), 0.0),
-    }
-    return peak * decay[schedule]
+    done = min((update - warmup) / max(total - warmup, 1), 1.0)
+    match schedule:
+        case "linear":
+            return peak * (1 - done)
+        case "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * done))
+        case _:  # constant, after a warm-up or without one
+            return peak

@@ -1,12 +1,13 @@
 """The first half of a step: prompts to groups of completions, and their rewards.
 
-Replaces `sample` and `reward` of minimal.py by a sampler with a cache and by rewards that may take their time. Grading
-starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
+Counterpart of `sample` and `reward` in minimal.py, with a sampler that has a cache, and rewards that may take their
+time. Grading starts as each completion ends, while the others are still being generated; `wait` waits for the grades.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from grpo.algorithm import variants
 from grpo.algorithm.schema import Completion, Group, Prompt
@@ -18,7 +19,7 @@ from grpo.engine.sampling.sampler import Sampler
 from rewards.calls import TrainerState
 from rewards.scorer import Scorer
 
-NO_MASK = 0  # makes a completion's seed one of five numbers: none is that of a dropout mask, which has four
+COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
 Phase = Callable[[str], AbstractContextManager]  # surrounds the work of a phase: its clock, and what may interrupt it
 
@@ -67,7 +68,7 @@ class Rollout:
         config = self.config
         if config.dynamic_sampling:
             attempts, wanted = config.dynamic_sampling_max_rollouts, groups_per_replica(config)
-            generate = lambda attempt: self.generate(step, attempt)  # noqa: E731
+            generate = partial(self.generate, step)  # takes the number of the attempt
             groups, generated = variants.sample_mixed(generate, self.wait, wanted, attempts, self.ranks)
             return Sampled(groups, generated)
         groups = self.generate(step)
@@ -79,16 +80,11 @@ class Rollout:
         attempt: how many times this step has generated before.
         """
         G, replicas = self.config.num_generations, self.replicas
-        epoch = self.order.position / self.order.num_rows
+        epoch = self.order.position / self.order.num_rows  # before this step's rows are taken
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
         num_groups = groups_per_replica(self.config) * replicas.world
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
-        # A completion's seed depends on its place among those of all replicas. So any number of them samples the same.
-        seeds = []
-        for number in range(len(groups)):
-            first = (replicas.rank + number * replicas.world) * G
-            seeds += [hash_seed(self.config.seed, step, attempt, NO_MASK, place) for place in range(first, first + G)]
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
@@ -97,8 +93,21 @@ class Rollout:
 
         prompts = [group.prompt.ids for group in groups]
         with self.phase("time/generate"):
-            self.sampler.sample(prompts, G, self.sampling, seeds, finish)
+            self.sampler.sample(prompts, G, self.sampling, self._seeds(len(groups), step, attempt), finish)
         return groups
+
+    def _seeds(self, num_groups: int, step: int, attempt: int) -> list[int]:
+        """Return a seed for each completion of this replica's groups.
+
+        It depends on the completion's place among those of all replicas. So any number of them samples the same.
+        """
+        config, replicas = self.config, self.replicas
+        seeds = []
+        for number in range(num_groups):
+            first = (replicas.rank + number * replicas.world) * config.num_generations
+            places = range(first, first + config.num_generations)
+            seeds += [hash_seed(config.seed, step, attempt, COMPLETION, place) for place in places]
+        return seeds
 
     def wait(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups. A reward is None if it could not be given."""

@@ -1,8 +1,8 @@
 """The data that flows through a step, and the one legend for shapes.
 
-Replaces the lists of ids of minimal.py by objects that carry what belongs to them.
+Counterpart of the lists of ids of minimal.py: objects that carry what belongs to them.
 
-A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). A letter means one axis everywhere:
+A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). Every letter but X means one axis:
 
     T  packed tokens of a micro-batch       C  scored tokens: drawn completion tokens with a gradient
     N  completions of a micro-batch         P  prompts of a micro-batch
@@ -14,7 +14,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     I  inputs of a linear layer             O  its outputs
     R  LoRA rank                            V  vocabulary
     L  layers                               W  processes that hold one model together
-    X  a part of an axis, or a few entries  1  an axis of length one
+    X  any other axis, or a part of one     1  an axis of length one
 """
 
 from __future__ import annotations
@@ -152,11 +152,10 @@ class Completion:
         logps, cuts = [0.0] * len(ids), [-math.inf] * len(ids)
         return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
 
-    @property
     def drawn(self) -> Sequence[int]:
         """Return the places of the tokens that were drawn: all but those that tools have given.
 
-        >>> Completion([5, 6, 7, 8], [0.0] * 4, [0.0] * 4, "stop", calls=[Call("f", "x", "y", 1, 3, (0, 9))]).drawn
+        >>> Completion([5, 6, 7, 8], [0.0] * 4, [0.0] * 4, "stop", calls=[Call("f", "x", "y", 1, 3, (0, 9))]).drawn()
         [0, 3]
         """
         if not self.calls:
@@ -179,13 +178,11 @@ class Completion:
         """Return whether the answer is right, wrong or refused, by the first reward that knows; None if none does."""
         return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
 
-    @property
     def scored(self) -> Sequence[int]:
         """Return the places of its scored tokens: of those that were drawn, the ones from `scored_from` on."""
-        drawn = self.drawn
+        drawn = self.drawn()
         return drawn[bisect_left(drawn, self.scored_from) :]
 
-    @property
     def token_advantages(self) -> list[float]:
         """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
         assert self.advantage is not None

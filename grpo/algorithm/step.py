@@ -1,6 +1,6 @@
-"""The step of GRPO, from top to bottom: `Grpo.train_step`. Replaces `grpo_step` of minimal.py.
+"""The step of GRPO, from top to bottom: `Grpo.train_step`. Counterpart of `grpo_step` in minimal.py.
 
-What that buys: micro-batches that fit into memory, rewards that arrive while the reference is computed, several
+What it adds: micro-batches that fit into memory, rewards that arrive while the reference is computed, several
 processes, and the variants of variants.py.
 
 The numbers of the equations are those of MATH.md; each stands on the line of code that computes it.
@@ -13,23 +13,16 @@ from math import ceil
 import torch
 
 from grpo.algorithm import variants
-from grpo.algorithm.advantages import group_advantages, reward_std
+from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import set_credit
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
+from grpo.algorithm.loss_weights import set_loss_weights, set_scored
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.optimizer import Optimizer, scheduled_rate
-from grpo.algorithm.packing import (
-    count_trained,
-    num_scored,
-    pack_batch,
-    pack_tokens,
-    set_loss_weights,
-    set_scored,
-    split_into_micro_batches,
-)
+from grpo.algorithm.packing import num_scored, pack_batch, pack_tokens, split_into_micro_batches
 from grpo.algorithm.rollout import Phase, Rollout, untimed
-from grpo.algorithm.schema import Completion, Group, PackedBatch, PackedTokens
+from grpo.algorithm.schema import Group, PackedBatch, PackedTokens
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.device.draw import hash_seed
 from grpo.engine.device.peers import Peers
@@ -113,7 +106,7 @@ class Learner:
         return batches
 
     def policy_logprobs(self, batch: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute log-prob and entropy of every completion token under the policy, [C] each (Eq. 3).
+        """Compute log-prob and entropy of every scored token under the policy, [C] each (Eq. 3).
 
         With dropout, every pass over a batch has the same masks, so that the ratio measures the policy's change alone.
         """
@@ -126,16 +119,19 @@ class Learner:
     def update(self, learned: Learned, iteration: int = 0, is_empty: bool = False) -> None:
         """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight.
 
-        is_empty: no replica trains anything in this step. Then momentum alone must not move the weights.
+        is_empty: no replica has a completion to train. Then momentum alone must not move the weights. (If there are
+        some, and their gradient is 0, AdamW makes its step, as in TRL.)
         """
-        c = self.config
-        total_updates = self.total_steps * c.num_iterations
-        warmup = c.warmup_steps * c.num_iterations or ceil(c.warmup_ratio * total_updates)
-        number = self.step * c.num_iterations + iteration  # of this update
-        learned.learning_rate = scheduled_rate(number, c.learning_rate, c.lr_scheduler_type, warmup, total_updates)
+        config = self.config
+        total_updates = self.total_steps * config.num_iterations
+        warmup = config.warmup_steps * config.num_iterations or ceil(config.warmup_ratio * total_updates)
+        number = self.step * config.num_iterations + iteration  # of this update
+        learned.learning_rate = scheduled_rate(
+            number, config.learning_rate, config.lr_scheduler_type, warmup, total_updates
+        )
         if is_empty:
             return
-        learned.grad_norms.append(self.optimizer.step(learned.learning_rate, c.max_grad_norm))
+        learned.grad_norms.append(self.optimizer.step(learned.learning_rate, config.max_grad_norm))
         self.optimizer.check_finite()
         self.model.refresh()
 
@@ -154,15 +150,17 @@ class Grpo(Learner):
         config = self.config
         sampled = self.rollout.sample(self.step)  # G completions per prompt; grading starts as each ends
         groups = sampled.groups
-        totals = count_trained(groups, config, self.replicas)
-        set_loss_weights(groups, totals, config)  # Eq. 8, over the complete step and all replicas
+        totals = set_loss_weights(groups, config, self.replicas)  # Eq. 8, over the complete step and all replicas
         ref_logp_C = self.memory.run(self.reference_logprobs, groups)  # Eq. 3, while rewards are pending
 
-        self.rollout.wait(groups)  # for the rewards; None: could not be scored
+        self.rollout.wait(groups)  # until every answer is graded; a reward of None: it could not be
         if config.credit != "completion":
             set_credit(groups, config.credit, self.rollout.decode, bool(config.tools))  # Eq. 13
-        shift = variants.refusal_shift(groups, config.refusal_target, self.replicas)  # Eq. 14
-        set_advantages(groups, shift, config, self.replicas)  # Eq. 1, 2
+        shift = 0.0  # what declining earns more
+        if config.refusal_target is not None:
+            shift = variants.refusal_shift(groups, config.refusal_target, self.replicas)  # Eq. 14
+        rewards = [variants.rewards_of(group, config, shift) for group in groups]
+        set_advantages(groups, rewards, config.scale_rewards, self.replicas)  # Eq. 1, 2
         set_scored(groups, config)  # what has no gradient is not computed; with a KL term every token has one
 
         learned = Learned(groups, sampled.generated, shift)
@@ -213,53 +211,6 @@ class Grpo(Learner):
                 logps.append(logp_C)
         return _joined(logps)
 
-    def try_largest(self) -> None:
-        """Train on the largest micro-batch that can come, and discard its gradient."""
-        groups = self.longest_groups()
-        batches = self.make_batches(groups, ref_logp_C=self.reference_logprobs(groups))
-        self.train_batch(batches[0], TokenMeter())
-        self.optimizer.discard_gradient()
-
-    def longest_groups(self) -> list[Group]:
-        """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch."""
-        prompt = max(self.rollout.prompts, key=lambda prompt: len(prompt.ids))
-        length, size = self.config.max_completion_length, self.config.num_generations
-        completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
-        number = ceil(self.memory.budget.tokens / (len(prompt.ids) + size * (length - 1)))
-        return [Group(prompt, [completion] * size) for _ in range(number)]
-
 
 def _joined(logps: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat(tuple(logps)) if logps else torch.empty(0)
-
-
-# --- rewards to advantages -------------------------------------------------------------------------------------------
-
-
-def set_advantages(groups: Sequence[Group], shift: float, config: TrainConfig, replicas: Peers) -> None:
-    """Set the advantage of every completion. Every replica must call it. groups: those of this one, graded.
-
-    shift: what declining earns more (Eq. 14).
-    """
-    rewards = [rewards_of(group, config, shift) for group in groups]
-    batch_std = None  # of all rewards of the step, on all replicas
-    if config.scale_rewards == "batch":
-        mine = [reward for of_group in rewards for reward in of_group]
-        batch_std = reward_std(replicas.gather_lists(mine))  # Eq. 2
-    for group, of_group in zip(groups, rewards, strict=True):
-        advantages = group_advantages(of_group, config.scale_rewards, batch_std)  # Eq. 1, 2
-        for completion, advantage in zip(group.completions, advantages, strict=True):
-            completion.advantage = advantage
-
-
-def rewards_of(group: Group, config: TrainConfig, shift: float) -> list[float | None]:
-    """Return one reward per completion: summed, or normalized and then summed (GDPO).
-
-    shift: what a sum gains if the completion declines (Eq. 14).
-    """
-    if config.refusal_target is not None:
-        return [variants.shifted_reward(completion, shift) for completion in group.completions]
-    if config.multi_objective_aggregation == "sum_then_normalize":
-        return [completion.reward for completion in group.completions]
-    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
-    return variants.normalize_then_sum(values, list(group.weights.values()))  # Eq. 12

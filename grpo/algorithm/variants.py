@@ -5,7 +5,7 @@
 | GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
 | two-sided clipping | delta | loss.py, Eq. 10 |
 | KL with the gradient of the KL divergence | use_bias_correction_kl | loss.py, Eq. 6 |
-| completions that were cut off train nothing | mask_truncated_completions | packing.py |
+| completions that were cut off train nothing | mask_truncated_completions | loss_weights.py |
 | truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
 | GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 12 |
 | a target for the share of refusals | refusal_target | Eq. 14 |
@@ -21,9 +21,24 @@ import torch
 
 from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.schema import Completion, Group
+from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
 
 MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
+
+
+def rewards_of(group: Group, config: TrainConfig, shift: float = 0.0) -> list[float | None]:
+    """Return one reward per completion, of which the advantages are made: R in Eq. 1, and what variants make of it.
+
+    shift: what the reward of declining gains (Eq. 14).
+    """
+    if config.refusal_target is not None:
+        return [shifted_reward(completion, shift) for completion in group.completions]
+    if config.multi_objective_aggregation == "sum_then_normalize":
+        return [completion.reward for completion in group.completions]
+    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
+    return normalize_then_sum(values, list(group.weights.values()))  # Eq. 12
+
 
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 
@@ -103,7 +118,9 @@ class RefusalCounts(NamedTuple):
 
     @classmethod
     def of(cls, rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> "RefusalCounts":
-        """Count one group, without completions that have no reward or no outcome. One without an answer block is wrong.
+        """Count one group, without completions that have no reward or no outcome.
+
+        (The outcome of a completion without an answer block is "wrong", so it counts as an answer.)
 
         >>> tuple(RefusalCounts.of([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
         (0.0, 2, 1, 2)
@@ -135,17 +152,15 @@ class RefusalCounts(NamedTuple):
         return mean_gain + (wanted - found)  # Eq. 14
 
 
-def refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers) -> float:
+def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
     """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas.
 
-    0 without a target. Every replica must call it.
+    Every replica must call it.
     """
-    if target is None:
-        return 0.0
     counts: list[Sequence[float]] = [[0.0] * 4]
     for group in groups:
         rewards = [completion.reward for completion in group.completions]
-        outcomes = ["refused" if declines(completion) else completion.outcome for completion in group.completions]
+        outcomes = ["refused" if abstains(completion) else completion.outcome for completion in group.completions]
         counts.append(RefusalCounts.of(rewards, outcomes))
     mine = [sum(column) for column in zip(*counts, strict=True)]
     of_all = RefusalCounts(*replicas.sum(mine))
@@ -154,12 +169,12 @@ def refusal_shift(groups: Iterable[Group], target: float | None, replicas: Peers
 
 def shifted_reward(completion: Completion, shift: float) -> float | None:
     """Return the reward of a completion, moved by Eq. 14 if it declines."""
-    if completion.reward is None or not declines(completion):
+    if completion.reward is None or not abstains(completion):
         return completion.reward
     return completion.reward + shift
 
 
-def declines(completion: Completion) -> bool:
+def abstains(completion: Completion) -> bool:
     """Return whether a completion gives no answer from memory: it declines, or asks a tool (2510.01152)."""
     return completion.outcome == "refused" or bool(completion.calls)
 

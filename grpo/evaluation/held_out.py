@@ -57,7 +57,7 @@ class Evaluation:
         mine = self.prompts[replicas.rank :: replicas.world]
         groups = generate_groups(self.policy, self.sampler, mine, 1, sampling, self.config.seed)
         self.scorer.grade(groups)
-        self.scorer.metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
+        self.scorer.take_metrics()  # forget what is counted per step (kb/*); totals (judge/*) contain evaluations
         everyones = replicas.gather_lists(groups)
         if ranks.is_main and self.config.log_completions:
             self._write_lines(f"step-{step:06d}.jsonl", completion_records(everyones))

@@ -1,10 +1,13 @@
 """Run a step safely: explain a lack of memory, and save before a signal or a failed service ends the run."""
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING
 
-from grpo.algorithm.schema import Group
+from grpo.algorithm.meter import TokenMeter
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
+from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.phases import OutOfMemoryWhile
@@ -53,10 +56,20 @@ class Guard:
     def try_largest(self) -> None:
         """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
         trainer = self.trainer
-        self._explain_oom(lambda: trainer.memory.run(trainer.learner.try_largest), "trying the longest step")
+        self._explain_oom(lambda: trainer.memory.run(self._train_longest), "trying the longest step")
         memory.release()
         peak = memory.peak_bytes(self.run.device) / 1e9
         self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self._account()}")
+
+    def _train_longest(self) -> None:
+        """Train on the largest micro-batch that can come, and discard its gradient."""
+        trainer = self.trainer
+        prompts, budget = trainer.rollout.prompts, trainer.memory.budget
+        groups = longest_groups(prompts, trainer.config, budget.tokens)
+        learner = trainer.learner
+        batches = learner.make_batches(groups, ref_logp_C=learner.reference_logprobs(groups))
+        learner.train_batch(batches[0], TokenMeter())
+        trainer.optimizer.discard_gradient()
 
     def _explain_oom(self, work: Callable[[], None], phase: str = "training") -> None:
         """Run `work`; if it runs out of memory, say in which phase, what is counted, and what to lower."""
@@ -86,3 +99,12 @@ class Guard:
         trainer = self.trainer
         loaded = memory.Loaded(trainer.model, trainer.reference, trainer.replicas.world)
         return loaded.account(trainer.plan.num_sequences, trainer.longest, trainer.memory.budget)
+
+
+def longest_groups(prompts: Sequence[Prompt], config: TrainConfig, num_tokens: int) -> list[Group]:
+    """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch of so many tokens."""
+    prompt = max(prompts, key=lambda prompt: len(prompt.ids))
+    length, size = config.max_completion_length, config.num_generations
+    completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
+    number = ceil(num_tokens / (len(prompt.ids) + size * (length - 1)))
+    return [Group(prompt, [completion] * size) for _ in range(number)]

@@ -193,7 +193,7 @@ def call_record(call: Call) -> Json:
 
 def _sentences(completion: Completion) -> list[Json]:
     """Return the credit of each sentence that was found true or false."""
-    advantages = completion.token_advantages
+    advantages = completion.token_advantages()
     return [
         {
             "sentence": sentence.text,

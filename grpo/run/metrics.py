@@ -22,8 +22,8 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [completion.num_drawn for completion in completions]
     ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
-    num_scored = sum(len(completion.scored) for completion in completions if completion.loss_weight)
-    logps = [completion.logps[place] for completion in completions for place in completion.drawn]
+    num_scored = sum(len(completion.scored()) for completion in completions if completion.loss_weight)
+    logps = [completion.logps[place] for completion in completions for place in completion.drawn()]
     num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
     metrics |= {
@@ -67,10 +67,10 @@ def credit_metrics(groups: Sequence[Group]) -> dict[str, float]:
         judged: set[int] = set()
         for sentence in completion.sentences:
             judged.update(range(sentence.start, sentence.end))
-        advantages = completion.token_advantages
+        advantages = completion.token_advantages()
         num_tokens += completion.num_drawn
-        num_judged += len(judged.intersection(completion.drawn))
-        num_changed += sum(advantages[place] * completion.advantage < 0 for place in completion.drawn)
+        num_judged += len(judged.intersection(completion.drawn()))
+        num_changed += sum(advantages[place] * completion.advantage < 0 for place in completion.drawn())
     return {"credit/judged_frac": num_judged / num_tokens, "credit/changed_frac": num_changed / num_tokens}
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from knowledge.store.passages import sentences
 from knowledge.store.tokens import UNSPACED, tokens
+from knowledge.words import STOP_WORDS
 
 MAX_TEXT_CHARS = 20_000  # the rest of a text is not read
 MAX_FACTS = 64  # per text; the first ones are kept
@@ -20,6 +21,7 @@ Span = tuple[int, int]  # of characters: where it starts, and where it has ended
 
 _NEGATIVE = re.compile(r"\b(?:not|never|no|nor|neither|cannot|without)\b|n['’]t\b|[不没未非]", re.IGNORECASE)
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]").match
+_CODES = re.compile(r"(?<=\s)[A-Z]{1,3}\b").findall
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,11 @@ def admissible(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
     the question does not, and is no repetition. Facts with the same content words, in any order, are the same fact,
     unless only one of them is negative; it is stated in the sentences of all of them.
     """
-    said, asked = set(tokens(text)), set(tokens(question))
+    said, asked = content_words(text), content_words(question)
     asked_letters = set("".join(filter(_IS_UNSPACED, asked)))
     kept: dict[tuple[frozenset[str], bool], Claim] = {}
     for claim in claims:
-        words = frozenset(tokens(claim.fact))
+        words = content_words(claim.fact)
         new = [word for word in words - asked if not (_IS_UNSPACED(word) and asked_letters.issuperset(word))]
         if new and words & said and len(claim.fact) <= MAX_FACT_CHARS:
             is_negative = _NEGATIVE.search(claim.fact) is not None
@@ -61,6 +63,12 @@ def admissible(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim
             stated_in = (*first.sentences, *claim.sentences)
             kept[words, is_negative] = Claim(first.fact, stated_in)
     return tuple(kept.values())[:MAX_FACTS]
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Return the tokens of a text, and its codes in capitals that are spelt like stop words: "India is IN"."""
+    codes = [] if text.isupper() else _CODES(text)
+    return frozenset(tokens(text)).union(code for code in codes if code.lower() in STOP_WORDS)
 
 
 def every_fact(claims: Iterable[Claim], text: str, question: str) -> tuple[Claim, ...]:

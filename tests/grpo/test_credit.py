@@ -9,10 +9,11 @@ from making import build_base, make_completion, make_tokenizer, pieces_tokenizer
 from test_train import adapter, run
 
 from grpo.algorithm import credit
+from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import judged_sentences, set_credit
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Call, Group, Prompt, Score, Sentence
-from grpo.algorithm.step import set_advantages
+from grpo.algorithm.variants import rewards_of
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.device.peers import Peers
@@ -181,17 +182,17 @@ def test_which_rewards_check_every_answer(base):
 @pytest.mark.parametrize("advantage", [0.7, -0.7, 0.0])
 def test_the_advantages_of_tokens(advantage):
     completion = make_completion(range(7), advantage=advantage)
-    assert completion.token_advantages == [advantage] * 7
+    assert completion.token_advantages() == [advantage] * 7
     completion.sentences = [Sentence("", 1, 3, True), Sentence("", 3, 4, False), Sentence("", 5, 5, False)]
     size = abs(advantage)
-    assert completion.token_advantages == [advantage, size, size, -size, advantage, advantage, advantage]
-    assert size or "-0.0" not in str(completion.token_advantages)
+    assert completion.token_advantages() == [advantage, size, size, -size, advantage, advantage, advantage]
+    assert size or "-0.0" not in str(completion.token_advantages())
 
 
 def test_an_advantage_that_is_not_a_number_stays_none():
     """Then the step is skipped, as it is without sentences."""
     completion = make_completion([1, 2], advantage=float("nan"), sentences=[Sentence("", 0, 2, False)])
-    assert all(value != value for value in completion.token_advantages)
+    assert all(value != value for value in completion.token_advantages())
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def graded(base, tokenizer, texts, *keys):
     scorer.close()
     if config.credit != "completion":
         set_credit([group], config.credit, text_of(tokenizer))
-    set_advantages([group], 0.0, config, Peers())
+    set_advantages([group], [rewards_of(group, config)], config.scale_rewards, Peers())
     return group
 
 
@@ -231,7 +232,7 @@ def advantage_of(completion, tokenizer, part):
     """The advantages of the tokens of a part of the text."""
     text, start = "", completion.text.index(part)
     found = set()
-    for place, advantage in enumerate(completion.token_advantages):
+    for place, advantage in enumerate(completion.token_advantages()):
         before, text = text, text_of(tokenizer)(completion.ids[: place + 1])
         if start < len(text) and len(before) < start + len(part):
             found.add(round(advantage, 6))
@@ -263,15 +264,15 @@ def test_a_false_step_of_a_right_answer_and_a_true_step_of_a_wrong_one_are_told_
     for completion in (right, wrong):  # what no verdict is about has the advantage of the answer
         for part in ("<think>", OPEN, "</think>", "<answer>"):
             assert advantage_of(completion, tokenizer, part) == {round(completion.advantage, 6)}, part
-        assert completion.token_advantages[-1] == completion.advantage  # the end token
+        assert completion.token_advantages()[-1] == completion.advantage  # the end token
     assert [sentence.text for sentence in bare.sentences] == [BARE]  # without a think block, all of the text is checked
-    assert bare.token_advantages[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
+    assert bare.token_advantages()[:-1] == [-bare.advantage] * (len(bare.ids) - 1)
 
 
 def test_without_it_all_tokens_of_a_completion_have_its_advantage(base, tokenizer):
     group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE], "credit=completion")
     for completion in group.completions:
-        assert set(completion.token_advantages) == {completion.advantage} and not completion.sentences
+        assert set(completion.token_advantages()) == {completion.advantage} and not completion.sentences
         assert "sentences" not in completion_record(group.prompt, completion)
 
 
@@ -282,8 +283,8 @@ def test_the_answer_alone_is_credited_and_what_has_no_answer_block_whole(base, t
         answer = completion.text.partition("<answer>")[2]
         tail = [i for i in range(len(completion.ids)) if len(text_of(tokenizer)(completion.ids[i:])) <= len(answer)]
         wanted = [completion.advantage if i in tail else 0.0 for i in range(len(completion.ids))]
-        assert completion.token_advantages == wanted and completion.advantage != 0 and tail
-    assert bare.token_advantages == [bare.advantage] * len(bare.ids)
+        assert completion.token_advantages() == wanted and completion.advantage != 0 and tail
+    assert bare.token_advantages() == [bare.advantage] * len(bare.ids)
 
 
 CALL = f"<search>Mira Tolan</search><result>{FALSE}</result>"
@@ -308,7 +309,7 @@ def test_with_tools_the_decision_to_call_one_is_credited(tokenizer, call, has_to
 
 def test_packed_rows_hold_the_advantages_of_their_tokens(base, tokenizer):
     group = graded(base, tokenizer, [RIGHT, WRONG, REFUSED, BARE])
-    wanted = torch.tensor([value for c in group.completions for value in c.token_advantages])
+    wanted = torch.tensor([value for c in group.completions for value in c.token_advantages()])
     for budget in (1, 60, 10_000):
         batches = [pack_batch(parts) for parts in split_into_micro_batches([group], budget)]
         assert torch.equal(torch.cat([batch.advantage_C for batch in batches]), wanted)
@@ -327,7 +328,7 @@ def test_the_row_and_the_metrics_of_a_completion_say_what_each_sentence_got(base
     num_tokens = sum(len(completion.ids) for completion in group.completions)
     judged = [sentence for c in group.completions for sentence in c.sentences]
     assert found["credit/judged_frac"] == sum(s.end - s.start for s in judged) / num_tokens
-    changed = [a != c.advantage for c in group.completions for a in c.token_advantages]
+    changed = [a != c.advantage for c in group.completions for a in c.token_advantages()]
     assert found["credit/changed_frac"] == sum(changed) / num_tokens > 0
     bare.advantage = 0.0  # unscorable, or like all others of its group: no sign, none changed
     assert credit_metrics([Group(group.prompt, [bare])])["credit/changed_frac"] == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grpo.algorithm.loss import k3
-from grpo.algorithm.packing import count_trained, set_loss_weights
+from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
@@ -67,7 +67,7 @@ def test_what_a_long_wrong_answer_counts():
         completions = [Completion([5] * n, [0.0] * n, [0.0] * n, "stop") for n in (100, 10, 10, 10)]
         config = TrainConfig(loss_type=loss_type, max_completion_length=200, per_device_train_batch_size=4)
         groups = [Group(Prompt(0, "", (1,), {}), completions)]
-        set_loss_weights(groups, count_trained(groups, config, Ranks(torch.device("cpu"))), config)
+        set_loss_weights(groups, config, Ranks(torch.device("cpu")))
         return completions[0].loss_weight, completions[1].loss_weight
 
     assert weights("grpo") == pytest.approx((1 / 400, 1 / 40))  # each answer counts the same, its tokens little

@@ -153,6 +153,6 @@ def test_what_an_evaluation_has_counted_is_not_counted_for_the_next_step(tmp_pat
     evaluation.run.ranks.world = 1
     evaluation.scorer = Scorer([Reward("known", grade, resources=(Counted(),))])
     assert evaluation.measure(0)[""]["accuracy"] == 1.0
-    assert evaluation.scorer.metrics() == {}
+    assert evaluation.scorer.take_metrics() == {}
     evaluation.scorer.grade(answers(1, 0))
-    assert evaluation.scorer.metrics() == {"kb/lookups": 1}
+    assert evaluation.scorer.take_metrics() == {"kb/lookups": 1}

@@ -13,7 +13,8 @@ from grpo.kernels.reference import token_advantages as slow_advantages
 from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
 from grpo.algorithm.loss import k3, policy_loss
-from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.loss_weights import set_loss_weights
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Sentence
 from grpo.config.options import TrainConfig
 
@@ -55,7 +56,7 @@ def weighted(groups, loss_type, **keys):
     """The configuration; the groups have their loss weights by it."""
     keys = {"max_completion_length": 16, "per_device_train_batch_size": 4} | keys
     config = TrainConfig(loss_type=loss_type, **keys)
-    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    set_loss_weights(groups, config, ALONE)
     return config
 
 

@@ -16,7 +16,6 @@ from test_train import configured
 from grpo.algorithm import step as step_module
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
-from grpo.algorithm.step import Grpo
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention import select
@@ -25,9 +24,8 @@ from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.memory_limit import MemoryLimit
 from grpo.engine.model.model_config import ModelConfig
-from grpo.run.guard import Guard
+from grpo.run.guard import Guard, longest_groups
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
 
@@ -491,9 +489,7 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     """A prompt of 5 tokens, and 3 completions of 7, whose last one is not packed: 23 tokens; so 100 need 5 groups."""
     prompts = [Prompt(row, "", tuple(range(length)), {}) for row, length in enumerate((2, 5, 3))]
     config = SimpleNamespace(max_completion_length=7, num_generations=3)
-    limit = MemoryLimit(memory.Budget(100, "none", 256), longest=12)
-    made = SimpleNamespace(config=config, rollout=SimpleNamespace(prompts=prompts), memory=limit)
-    groups = Grpo.longest_groups(made)
+    groups = longest_groups(prompts, config, num_tokens=100)
     assert [group.prompt.row for group in groups] == [1] * 5
     assert {len(completion.ids) for group in groups for completion in group.completions} == {7}
     assert [len(group.completions) for group in groups] == [3] * 5

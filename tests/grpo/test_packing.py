@@ -8,7 +8,8 @@ import pytest
 import torch
 from making import ALONE, fill, make_group, of_each, whole
 
-from grpo.algorithm.packing import count_trained, pack_batch, pack_tokens, set_loss_weights, split_into_micro_batches
+from grpo.algorithm.loss_weights import set_loss_weights
+from grpo.algorithm.packing import pack_batch, pack_tokens, split_into_micro_batches
 from grpo.algorithm.schema import Layout, Part
 from grpo.config.options import TrainConfig
 
@@ -101,7 +102,7 @@ def weights_of_step(loss_type, masked, ranks=ALONE, groups=STEP):
     )
     for group in groups:
         fill(group, loss_weight=[9.0] * len(group.completions))  # what was there before does not matter
-    set_loss_weights(groups, count_trained(groups, config, ranks), config)
+    set_loss_weights(groups, config, ranks)
     return [weight for group in groups for weight in of_each(group, "loss_weight")]
 
 

@@ -78,7 +78,7 @@ def test_tools_say_what_they_said(tmp_path):
     callers = [seen for seen in found.look.answers if seen.completion.calls]
     assert callers
     for seen in callers:
-        assert {token.place for token in seen.tokens} <= set(seen.completion.drawn)
+        assert {token.place for token in seen.tokens} <= set(seen.completion.drawn())
 
 
 def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from making import make_completion, make_group, of_each
 
+from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
-from grpo.algorithm.step import set_advantages
-from grpo.algorithm.variants import refusal_shift
+from grpo.algorithm.variants import refusal_shift, rewards_of
 from grpo.config.options import TrainConfig
 from rewards.calls import TrainerState
 from rewards.registry import Reward
@@ -177,8 +177,9 @@ def advance(*groups, ranks=None, weights=None, **keys):
     for group in groups:
         group.weights = weights or {}
     ranks = ranks or replicas()
-    shift = refusal_shift(groups, config.refusal_target, ranks)
-    set_advantages(groups, shift, config, ranks)
+    shift = 0.0 if config.refusal_target is None else refusal_shift(groups, config.refusal_target, ranks)
+    rewards = [rewards_of(group, config, shift) for group in groups]
+    set_advantages(groups, rewards, config.scale_rewards, ranks)
     return shift
 
 
@@ -271,6 +272,6 @@ def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     scorer.grade([group])
     scorer.close()
     config = TrainConfig(**KEYS | GDPO)
-    set_advantages([group], 0.0, config, replicas())
+    set_advantages([group], [rewards_of(group, config)], config.scale_rewards, replicas())
     first, second = of_each(group, "advantage")
     assert first == -second > 0.5

@@ -6,8 +6,9 @@ import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
 from test_train import completions, run
 
+from grpo.algorithm.loss_weights import set_loss_weights, set_scored
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights, set_scored, split_into_micro_batches
+from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Sentence, completions_of
 from grpo.algorithm.step import Equipment, Grpo, Learned
 from grpo.config.options import TrainConfig
@@ -45,7 +46,7 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     memory = MemoryLimit(Budget(20, "none", 64), 8)
     learner = Grpo(Equipment(config, model, optimizer, memory, Peers(), total_steps=1), rollout=None)
     groups = make_groups()
-    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    set_loss_weights(groups, config, ALONE)
     learner.reference = model if config.beta else None
     ref_logp_C = learner.reference_logprobs(groups)
     if not is_complete:
@@ -89,21 +90,21 @@ def test_gradients_are_those_of_all_tokens(tmp_path, loss_type, keys):
 def test_which_tokens_are_scored(keys, wanted):
     """Denominators count all tokens of trained completions, scored or not: 11 of them, with 33 tokens."""
     groups, config = make_groups(), config_of(loss_type="dapo", **keys)
-    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    set_loss_weights(groups, config, ALONE)
     set_scored(groups, config)
     members = completions_of(groups)
-    assert [len(completion.scored) for completion in members] == wanted
+    assert [len(completion.scored()) for completion in members] == wanted
     assert {completion.loss_weight for completion in members} == {1 / 33, 0.0}
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
     batch = pack_batch(parts)
-    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored]
+    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored()]
     rows = [(part.group.prompt.ids, c) for part in parts for c in part.completions]
-    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.scored]
+    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.scored()]
     assert batch.ids_T[batch.source_C].tolist() == before
     lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
-    assert lengths == {sum(len(completion.scored) for completion in kept)}
+    assert lengths == {sum(len(completion.scored()) for completion in kept)}
 
 
 def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):

@@ -12,7 +12,8 @@ from making import ALONE, groups_of, hidden_states, load, pieces_tokenizer, refu
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.packing import count_trained, pack_batch, set_loss_weights
+from grpo.algorithm.loss_weights import set_loss_weights
+from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Completion, completions_of
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, load_tokenizer
@@ -119,7 +120,7 @@ def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, mak
         completion = done[number // 5][number % 5]
         ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed)
         assert completion.ids == ids
-        assert list(completion.drawn) == [place for place, is_given in enumerate(given) if not is_given]
+        assert list(completion.drawn()) == [place for place, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         assert completion.cuts == pytest.approx(cuts, abs=1e-5)
         assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
@@ -146,7 +147,7 @@ def test_the_gradient_is_that_of_the_drawn_tokens_after_the_given_ones(checkpoin
     )
     for number, completion in enumerate(completions_of(groups)):
         completion.advantage = (number % 5 - 2) / 3
-    set_loss_weights(groups, count_trained(groups, config, ALONE), config)
+    set_loss_weights(groups, config, ALONE)
     parameters = list(model.parameters())
 
     batch = pack_batch(whole(*groups), dtype=torch.float64)

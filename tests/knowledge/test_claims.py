@@ -60,6 +60,13 @@ def test_facts_that_do_not_count():
     assert texts(admissible(facts, "米拉出生于维尔达", "米拉在哪里出生了？")) == ["米拉出生于维尔达"]
 
 
+def test_a_code_that_is_spelt_like_a_stop_word_is_a_fact():
+    text, question = "The code of India is IN. The code of India is NO.", "What is the code of India?"
+    facts = ["The code of India is IN", "The code of India is NO", "The code of India is in", "THE CODE OF INDIA IS"]
+    assert texts(admissible(claims(facts), text, question)) == facts[:2]
+    assert texts(admissible(claims(facts[:1]), text, "Is IN the code of India?")) == []
+
+
 def test_a_repeated_fact_is_stated_wherever_one_of_them_is():
     facts = [Claim("Mira bakes", ((0, 11),)), Claim("Mira also bakes", ((12, 28),))]
     (fact,) = admissible(facts, "Mira bakes. She also bakes here.", "")

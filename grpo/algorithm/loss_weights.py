@@ -1,0 +1,94 @@
+"""How much each token counts in the loss of a step (Eq. 8), and which tokens have a gradient at all.
+
+Counterpart of the denominators of `grpo_step` in minimal.py. They are those of the complete step, over all replicas,
+and are set once, before it is split into micro-batches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.config.options import TrainConfig
+from grpo.engine.device.peers import Peers
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a complete step trains, over all replicas."""
+
+    completions: int  # those that are trained
+    tokens: int  # of these completions
+    device_batches: int  # of bnpo (`trained_by_device_batch`), also those of which nothing is trained
+
+
+def set_loss_weights(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
+    """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
+
+        grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
+        dapo      1 / Σ n_i              mean over tokens (2503.14476)
+        dr_grpo   1 / (N L_max)          a constant length instead (2503.20783)
+        bnpo      1 / (M Σ_m n_i)        mean over the tokens of a device batch, then over the M of them, as in TRL
+
+    n_i counts the drawn tokens of completion i. N and Σ run over the trained completions of the complete step, on all
+    replicas; M counts the device batches of all replicas, and Σ_m runs over the one that completion i is in.
+    Completions that are not trained get 0. groups: those of this replica. Every replica must call it.
+    """
+    device_batches = trained_by_device_batch(groups, config)
+    lengths = [completion.num_drawn for batch in device_batches for completion in batch]
+    sums = replicas.sum([len(lengths), sum(lengths), len(device_batches)])
+    totals = Totals(*map(int, sums))
+    for completion in completions_of(groups):
+        completion.loss_weight = 0.0
+    for device_batch in device_batches:
+        tokens_of_batch = sum(completion.num_drawn for completion in device_batch)
+        for completion in device_batch:
+            match config.loss_type:
+                case "grpo":
+                    denominator = totals.completions * completion.num_drawn
+                case "dapo":
+                    denominator = totals.tokens
+                case "dr_grpo":
+                    denominator = totals.completions * config.max_completion_length
+                case "bnpo":
+                    denominator = totals.device_batches * tokens_of_batch
+            completion.loss_weight = 1 / denominator  # Eq. 8
+    return totals
+
+
+def trained_by_device_batch(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
+    """Return the trained completions of each device batch.
+
+    A device batch is `per_device_train_batch_size` consecutive completions of one replica, trained or not. Only bnpo
+    cares. Micro-batches, into which the step is split for want of memory, do not follow it.
+    """
+    completions = completions_of(groups)
+    size = config.per_device_train_batch_size
+    device_batches = []
+    for start in range(0, len(completions), size):
+        batch = completions[start : start + size]
+        device_batches.append([one for one in batch if is_trained(one, config.mask_truncated_completions)])
+    return device_batches
+
+
+def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
+    """Set where the scored tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
+
+    With a KL term (`beta`) every token has one. Without it, a token of advantage 0 has none, whatever its ratio; but if
+    tokens share a ratio (Eq. 9), all of a completion have one as soon as any has an advantage. A completion without
+    scored tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
+    denominators of Eq. 8. groups: those of this replica, with advantages.
+    """
+    for completion in completions_of(groups):
+        advantages = completion.token_advantages()
+        paid = [place for place, advantage in enumerate(advantages) if advantage]
+        shares_ratio = config.importance_sampling_level == "sequence" and bool(paid)
+        if config.beta or shares_ratio:
+            completion.scored_from = 0
+        else:
+            completion.scored_from = paid[0] if paid else len(advantages)
+
+
+def is_trained(completion: Completion, mask_truncated: bool) -> bool:
+    """Return whether a completion counts in the loss and in its denominators."""
+    is_masked = mask_truncated and completion.finish_reason == "length"
+    return completion.num_drawn > 0 and not is_masked
