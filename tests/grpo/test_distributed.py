@@ -29,7 +29,7 @@ tensor = torch.tensor([mine, -10 * mine])
 same = ranks.sum_(tensor) is tensor
 ranks.barrier()
 print(json.dumps([ranks.world, ranks.is_main, same, tensor.tolist(), ranks.sum([mine, 0.1, 2.0**-40]), ranks.max(-mine),
-                  ranks.max(mine), ranks.gather({"rank": ranks.rank}), ranks.gather_lists([mine, -mine])]))
+                  ranks.max(mine), ranks.min(mine), ranks.gather({"rank": ranks.rank}), ranks.gather_lists([mine, -mine])]))
 ranks.close()
 """
 
@@ -46,7 +46,7 @@ def start_two(*command):
 def test_two_ranks():
     answers = [json.loads(child.communicate(timeout=300)[0]) for child in start_two(RANK)]
     sums = [3.0, 0.2, 2.0**-39]  # in float64: in float32 0.1 + 0.1 were 0.20000000298
-    both = [[3.0, -30.0], sums, -1.0, 2.0, [{"rank": 0}, {"rank": 1}], [1.0, -1.0, 2.0, -2.0]]
+    both = [[3.0, -30.0], sums, -1.0, 2.0, 1.0, [{"rank": 0}, {"rank": 1}], [1.0, -1.0, 2.0, -2.0]]
     assert answers == [[2, True, True, *both], [2, False, True, *both]]
 
 

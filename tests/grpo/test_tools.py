@@ -136,6 +136,17 @@ def calling(model, encoder, make_tools, number=8):
     )
 
 
+def test_a_stream_tells_each_token_once_those_of_tools_too(checkpoint, encoder, make_tools):
+    model = load(checkpoint, rank=4, dtype=torch.float64)
+    prompts, done = calling(model, encoder, make_tools, 2)
+    sampler, told = Sampler(model, [encoder.end], tools=make_tools()), []
+    for seed, completion in enumerate(completion for group in done for completion in group):
+        ids = list(sampler.stream(prompts[seed // 2], SamplingParams(LIMIT), seed, lambda _, one: told.append(one)))
+        assert ids == [token for token in completion.ids if token != encoder.end]
+        assert told[-1].ids == completion.ids and told[-1].logps == pytest.approx(completion.logps, abs=1e-5)
+    assert sum(len(completion.calls) for completion in told) > 3
+
+
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo"])
 def test_the_gradient_is_that_of_the_drawn_tokens_after_the_given_ones(checkpoint, encoder, make_tools, loss_type):
     """Against a loop over tokens in float64, each predicted from the whole text before it; Eq. 8 counts drawn ones."""

@@ -49,7 +49,7 @@ class Tools(Protocol):
 class Start(NamedTuple):
     """What a sequence continues. Two sequences with the same start share one prefill.
 
-    continued: the number of a completion that goes on after a call: then what it has said itself, too.
+    continued: the number of a completion that goes on after a call, and so continues what it has said itself, too.
     """
 
     prompt_number: int
