@@ -28,8 +28,9 @@ mine = float(ranks.rank + 1)
 tensor = torch.tensor([mine, -10 * mine])
 same = ranks.sum_(tensor) is tensor
 ranks.barrier()
-print(json.dumps([ranks.world, ranks.is_main, same, tensor.tolist(), ranks.sum([mine, 0.1, 2.0**-40]), ranks.max(-mine),
-                  ranks.max(mine), ranks.min(mine), ranks.gather({"rank": ranks.rank}), ranks.gather_lists([mine, -mine])]))
+print(json.dumps([ranks.world, ranks.is_main, same, tensor.tolist(), ranks.sum([mine, 0.1, 2.0**-40]),
+                  ranks.max(-mine), ranks.max(mine), ranks.min(mine),
+                  ranks.gather({"rank": ranks.rank}), ranks.gather_lists([mine, -mine])]))
 ranks.close()
 """
 

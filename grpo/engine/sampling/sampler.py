@@ -111,7 +111,7 @@ class Sampler:
         done: dict[int, Completion] = {}
         with sampling_forms(self.model) as head_VD:
             running = Running(self, prompts, params, min(self.max_slots, len(numbers)), head_VD)
-            # What one turn collects is handed over in the next, once `decode` has given a GPU something to do meanwhile.
+            # What one turn collects is handed over in the next one, once `decode` has given a GPU its work meanwhile.
             collected: list[tuple[Unfinished, Completion]] = []
             while waiting or running.live or collected or running.paused:
                 self.before_decoding()
