@@ -13,8 +13,9 @@ import torch
 from making import load, refused, write_chat_checkpoint, write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from grpo import policy
 from grpo.config.options import TrainConfig
-from grpo.engine.model import adapter, policy
+from grpo.engine.model import adapter
 from grpo.engine.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
 from grpo.engine.model.weights import projections, save_checkpoint
 from grpo.export import export, main
