@@ -196,7 +196,7 @@ def test_the_trainer_equals_minimal_in_variants(tmp_path, checkpoint, keys):
 @pytest.mark.parametrize("lora_r", [0, 4])
 def test_the_difference_that_is_left_is_adams(tmp_path, checkpoint, lora_r):
     """Adam divides an entry's gradient g by |g| + epsilon. Where |g| is not far above 1e-8, rounding of g shows."""
-    keys = {"adam_epsilon": 1e-3, "learning_rate": 1.0, "lora_r": lora_r, "beta": 0.1, "num_iterations": 2}
+    keys = {"adam_epsilon": 1e-3, "learning_rate": 3e-2, "lora_r": lora_r, "beta": 0.1, "num_iterations": 2}
     assert_equal_training(tmp_path, checkpoint, bound=1e-12, **keys)
 
 
