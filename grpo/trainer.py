@@ -83,19 +83,28 @@ class Trainer:
         self.phase = Phases(self.clock, run.signals, together=not config.dynamic_sampling)
         self.inputs = inputs_of(policy, source.data_hash, config)
         self.ranks.agree(self.inputs)
-        if warning := slow_dtype(self.model.build.dtype, run.device):
-            run.say(warning)
-        num_replicas, num_shards = self.replicas.world, self.ranks.shard.world
+        self._say_how()
+        self.plan = self._plan_memory()
+        self.model.recompute = self.plan.budget.recompute
+        self.memory = MemoryLimit(self.plan.budget, self.longest, self.ranks.shard.world == 1, run.say)
+        self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
+
+    def _say_how(self) -> None:
+        """Say in how many processes the run is, and whether its dtype is a slow one."""
+        if warning := slow_dtype(self.model.build.dtype, self.run.device):
+            self.run.say(warning)
+        num_shards = self.ranks.shard.world
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""
-            run.say(f"{self.ranks.world} processes; copies of the model: {num_replicas}{parts}")
-        loaded = memory.Loaded(self.model, reference, num_replicas)
-        size = loaded.account().total + memory.free_bytes(run.device)
-        size = int(self.ranks.shard.min(size))  # shards make the same micro-batches
-        self.plan = memory.make_plan(loaded, config, self.longest, size, run.device.type)
-        self.model.recompute = self.plan.budget.recompute
-        self.memory = MemoryLimit(self.plan.budget, self.longest, num_shards == 1, run.say)
-        self.health = Health(run.say, config.max_unscored, diagnosis=Diagnosis(config=asdict(config)))
+            self.run.say(f"{self.ranks.world} processes; copies of the model: {self.replicas.world}{parts}")
+
+    def _plan_memory(self) -> memory.Plan:
+        """Plan for the memory that is still free. Shards make the same plan."""
+        device = self.run.device
+        loaded = memory.Loaded(self.model, self.reference, self.replicas.world)
+        available_bytes = loaded.account().total + memory.free_bytes(device)
+        available_bytes = int(self.ranks.shard.min(available_bytes))
+        return memory.make_plan(loaded, self.config, self.longest, available_bytes, device.type)
 
     def begin(self, source: Source, step: int = 0, position: int = 0) -> None:
         """Make `learner` and `order`, with so many steps done, and so many rows of the source taken."""
