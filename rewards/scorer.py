@@ -195,13 +195,13 @@ def after_calls(completion: Completion, score: Score | None) -> Score:
 
 def together(counts: Iterable[Counts]) -> dict[str, float]:
     """Return the numbers of several resources as one each: two rewards may have a judge each, or check facts."""
-    numbers: dict[str, float] = defaultdict(float)
-    divisors: dict[str, float] = defaultdict(float)
+    numbers: dict[str, float] = defaultdict(int)
+    divisors: dict[str, float] = defaultdict(int)
     for of_one in counts:
         for name, (number, divisor) in of_one.items():
             numbers[name] += number
             divisors[name] += divisor
-    return {name: number / (divisors[name] or 1) for name, number in numbers.items()}
+    return {name: number / divisors[name] if divisors[name] else number for name, number in numbers.items()}
 
 
 def _wait_for(future: Future) -> Any:
