@@ -192,7 +192,7 @@ def test_the_doctor_and_the_run_plan_the_same_memory(planned, capsys, monkeypatc
     trainer = card.trainer(CONFIGS / config, planned.keys(config, *keys))
     made = trainer.plan
     assert str(made) == found["memory"] and code == 0 and made.fits, made
-    assert made.needed.weights + made.needed.training == card.taken() and made.size == size_gb * 10**9
+    assert made.needed.weights + made.needed.training == card.taken() and made.available_bytes == size_gb * 10**9
 
 
 def test_both_stages_of_a_guide_fit_each_other():
