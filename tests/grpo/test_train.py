@@ -10,7 +10,7 @@ import torch
 from making import read_lines, refused, write_chat_checkpoint, write_rows
 from safetensors.torch import load_file
 
-import grpo.algorithm.step
+import grpo.algorithm.advantages
 import grpo.engine.model.memory
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import Interrupted, UserError
@@ -83,8 +83,8 @@ def test_grpo_learns(tmp_path):
 
 
 def test_grpo_with_a_flipped_sign_does_not(tmp_path, monkeypatch):
-    original = grpo.algorithm.step.group_advantages
-    monkeypatch.setattr(grpo.algorithm.step, "group_advantages", lambda *a: [-x for x in original(*a)])
+    original = grpo.algorithm.advantages.group_advantages
+    monkeypatch.setattr(grpo.algorithm.advantages, "group_advantages", lambda *a: [-x for x in original(*a)])
     assert learned(tmp_path) < -0.1
 
 
