@@ -90,8 +90,8 @@ def test_gradients_are_those_of_all_tokens(tmp_path, loss_type, keys):
 def test_which_tokens_are_scored(keys, wanted):
     """Denominators count all tokens of trained completions, scored or not: 11 of them, with 33 tokens."""
     groups, config = make_groups(), config_of(loss_type="dapo", **keys)
-    set_loss_weights(groups, config, ALONE)
     set_scored(groups, config)
+    set_loss_weights(groups, config, ALONE)  # whether before or after
     members = completions_of(groups)
     assert [len(completion.scored()) for completion in members] == wanted
     assert {completion.loss_weight for completion in members} == {1 / 33, 0.0}
