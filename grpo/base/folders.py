@@ -151,3 +151,11 @@ def sha256(path: Path) -> str:
     """Return the hash of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is kept for later processes: GRPO_CACHE, or ~/.cache/grpo."""
+    wanted = os.environ.get("GRPO_CACHE", "off")
+    if wanted not in ("", "off"):
+        return Path(wanted)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo"

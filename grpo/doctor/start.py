@@ -115,7 +115,7 @@ def machine(case: Case) -> str:
     if case.device.type == "cuda" and not case.memory_gb:
         device = ops.describe(case.device)
     else:
-        device = f"{torch.get_num_threads()} CPU threads"
+        device = f"{torch.get_num_threads()} CPU threads, {ops.describe('cpu')}"
     return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
 
 

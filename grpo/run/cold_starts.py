@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from grpo.base.errors import CONFIG, UserError
-from grpo.base.folders import MANIFEST_FILE, UNFINISHED, problem_with, remove, write_folder
+from grpo.base.folders import MANIFEST_FILE, UNFINISHED, cache_folder, problem_with, remove, write_folder
 from grpo.base.storage import Json, read_mapping, try_to_lock
 from grpo.config.options import SftConfig, keys_that
 from grpo.data.files import files_of
@@ -70,13 +70,12 @@ def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
 
 def place_of(config: SftConfig, ranks: Ranks, device: torch.device) -> Path | None:
     """Return the folder that keeps this stage 1; None if it is kept nowhere."""
-    wanted = os.environ.get("GRPO_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo"
-    if not config.toy_world or wanted == "off":
+    if not config.toy_world or os.environ.get("GRPO_CACHE") == "off":
         return None
     kind = torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     machine = [platform.machine(), device.type, kind, torch.get_num_threads(), ranks.world]
     base = config.model_name_or_path if config.lora_r else None  # the adapter names it
-    return Path(wanted) / "cold_starts" / digest([origin_of(config), program(), machine, base])[:32]
+    return cache_folder() / "cold_starts" / digest([origin_of(config), program(), machine, base])[:32]
 
 
 def take(kept: Path | None, final: Path) -> bool:

@@ -82,10 +82,10 @@ def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_cpu_everything_is_torchs_own(dtype):
+def test_on_a_cpu_attention_is_torchs_own(dtype):
     assert decode_choice(model_of(4, 2, 16, dtype), 3, 50).name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
-    assert not ops.uses_kernels(torch.ones(3)) and ops.describe("cpu") == "torch's own operations"
+    assert not ops.uses_kernels(torch.ones(3))
 
 
 def test_reading_beyond_a_length_is_noticed():

@@ -1,23 +1,28 @@
 """The operations that have a fused kernel: the only place that chooses between kernels/ and torch.
 
-Each function runs a kernel where `uses_kernels` says so, and torch's operations otherwise. On a CPU that is always
-torch.
+Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
+torch's operations otherwise.
 """
 
+import subprocess
 from functools import cache
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grpo.base.folders import cache_folder
+from grpo.engine.device import products
 from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
-from grpo.engine.device.products import linear
+from grpo.kernels.cpu import CpuKernels, Panels
 
 HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
+Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
 SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
 
 
@@ -60,12 +65,52 @@ def will_use_kernels(dtype: torch.dtype) -> bool:
     return dtype in HALF and ProcessSettings.kernels and not (torch.cuda.is_available() and triton_problem())
 
 
+@cache
+def _cpu_kernels() -> tuple[CpuKernels | None, str]:
+    """Return the kernels in C; or None, and why they cannot be used on this machine."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX2":
+        return None, f"for {capability} there are no kernels in C"
+    try:
+        kernels = CpuKernels(cache_folder() / "kernels")
+        x, weight = torch.eye(5, 7), torch.linspace(-1, 1, 210).view(30, 7)  # not random: seeds have been set
+        wrong = float((kernels.product(x, kernels.pack(weight)) - F.linear(x, weight)).abs().max())
+    except (OSError, subprocess.SubprocessError, AttributeError) as problem:
+        return None, f"the kernels in C failed: {type(problem).__name__}: {problem}"
+    return (kernels, "") if wrong < 1e-5 else (None, f"the kernels in C are off by {wrong:.1e}")
+
+
+def on_cpu(x: Tensor) -> CpuKernels | None:
+    """Return the kernels in C if they take the place of torch's operations on this tensor; outside autograd."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not ProcessSettings.kernels:
+        return None
+    return _cpu_kernels()[0]
+
+
 def describe(device: torch.device | str) -> str:
     """Return, for the log, whether kernels or torch's own operations are used."""
     if torch.device(device).type != "cuda":
-        return "torch's own operations"
+        kernels, problem = _cpu_kernels() if ProcessSettings.kernels else (None, "kernels: none")
+        return "kernels in C while it generates in float32" if kernels else f"torch's own operations ({problem})"
     problem = triton_problem() if ProcessSettings.kernels else "kernels: none"
     return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
+
+
+# --- products ------------------------------------------------------------------------------------------------------
+
+
+def prepack(weight_OI: Tensor) -> Packed:
+    """Return the weight in the layout that `linear` reads fastest. Only `linear` can read the result."""
+    kernels = on_cpu(weight_OI)
+    return kernels.pack(weight_OI) if kernels else products.prepack(weight_OI)
+
+
+def linear(x_TI: Tensor, weight_OI: Packed, bias_O: Tensor | None = None) -> Tensor:
+    """Compute x Wᵀ + b, outside autograd; `weight_OI` may be prepacked."""
+    if not isinstance(weight_OI, Panels):
+        return products.linear(x_TI, weight_OI, bias_O)
+    y_TO = weight_OI.kernels.product(x_TI, weight_OI)
+    return y_TO if bias_O is None else y_TO.add_(bias_O)
 
 
 # --- layers --------------------------------------------------------------------------------------------------------
@@ -102,7 +147,7 @@ def swiglu(gate_TF: Tensor, up_TF: Tensor, spare_columns: SpareColumns | None = 
     return F.silu(gate_TF) * up_TF
 
 
-def append_product(x: Tensor, A_RI: Tensor, copies: int = 1) -> tuple[Tensor, ...]:
+def append_product(x: Tensor, A_RI: Packed, copies: int = 1) -> tuple[Tensor, ...]:
     """Return [x | h₁], …, [x | hₙ], where x Aᵀ = [h₁ | … | hₙ], outside autograd. It takes one product.
 
     x: [T, I]; or n copies of it with R / n spare columns each, [n, T, I + R / n] (`rms_norm`, `swiglu`). Then the
@@ -156,13 +201,17 @@ def rotate_into_cache(
         from grpo.kernels import rotary as kernel
 
         return kernel.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
+    if kernels := on_cpu(q_BHE):
+        return kernels.rotate_into_cache(q_BHE, k_BKE, v_BKE, *cos_sin, k_BKSE, v_BKSE, position_B)
     k_BKSE[row_B, :, position_B] = rotate(k_BKE, cos_sin)
     v_BKSE[row_B, :, position_B] = v_BKE
     return rotate(q_BHE, cos_sin)
 
 
 def decode_attention(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, lengths_B: Tensor, num_positions: int) -> Tensor:
-    """Attend from one query per row to the first lengths_B[b] positions, always by the kernel (attention/decode.py)."""
+    """Attend from one query per row to the first lengths_B[b] positions, always by a kernel (attention/decode.py)."""
+    if kernels := on_cpu(q_BHE):
+        return kernels.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B)
     from grpo.kernels import decode_attention as kernel
 
     return kernel.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
@@ -236,7 +285,7 @@ def dequantise(q_OI: Tensor, scale_O: Tensor, tail_OR: Tensor, scratch: Tensor |
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
-def exact_logits(hidden_XD: Tensor, head_VD: Tensor) -> Tensor:
+def exact_logits(hidden_XD: Tensor, head_VD: Packed) -> Tensor:
     """Return hidden headᵀ [X, V]: on a GPU in float32, as the product sums it; elsewhere in the inputs' dtype."""
     if hidden_XD.is_cuda and hidden_XD.dtype in HALF:
         return torch.mm(hidden_XD, head_VD.T, out_dtype=torch.float32)

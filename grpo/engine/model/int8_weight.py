@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from grpo.engine.device import ops
-from grpo.engine.device.products import linear
+from grpo.engine.device.ops import Packed
 from grpo.engine.device.shard import ALONE, Shard
 
 STEPS = 127  # from zero to a row's largest value
@@ -118,14 +118,12 @@ def dense(weight: torch.Tensor | Int8Rows) -> torch.Tensor:
     return weight.dequantise() if isinstance(weight, Int8Rows) else weight
 
 
-def frozen_linear(
-    x_TX: torch.Tensor, weight_OX: torch.Tensor | Int8Rows, bias_O: torch.Tensor | None = None
-) -> torch.Tensor:
+def frozen_linear(x_TX: torch.Tensor, weight_OX: Packed | Int8Rows, bias_O: torch.Tensor | None = None) -> torch.Tensor:
     """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in 8 bits."""
     if isinstance(weight_OX, Int8Rows):
         w = weight_OX
         return ops.int8_linear(x_TX, w.q_OI, w.scale_O, w.tail_OR, bias_O, w.scratch)
-    return linear(x_TX, weight_OX, bias_O)
+    return ops.linear(x_TX, weight_OX, bias_O)
 
 
 class Int8Product(torch.autograd.Function):
@@ -138,4 +136,4 @@ class Int8Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g_TO):
-        return linear(g_TO, ctx.weight.dequantise().T), None, None
+        return ops.linear(g_TO, ctx.weight.dequantise().T), None, None

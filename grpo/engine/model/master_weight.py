@@ -7,7 +7,7 @@ float32 master, and `refresh()` copies it into the tensor that the products use.
 import torch
 from torch import nn
 
-from grpo.engine.device.products import prepack
+from grpo.engine.device.ops import Packed, prepack
 
 
 def master_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -30,7 +30,7 @@ class MasterWeight(nn.Module):
         self.master = nn.Parameter(torch.zeros(shape, dtype=master_dtype(dtype), device=device)) if trained else None
         needs_cast = not trained or dtype != master_dtype(dtype)
         self.register_buffer("cast", torch.zeros(shape, dtype=dtype, device=device) if needs_cast else None)
-        self.prepacked: torch.Tensor | None = None  # see `prepack`
+        self.prepacked: Packed | None = None  # see `prepack`
 
     @property
     def value(self) -> torch.Tensor:
@@ -53,7 +53,7 @@ class MasterWeight(nn.Module):
             return self.master
         return _StraightThrough.apply(self.master, self.cast)
 
-    def prepack(self) -> torch.Tensor:
+    def prepack(self) -> Packed:
         """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
         if self.prepacked is None:
             self.prepacked = prepack(self.value)

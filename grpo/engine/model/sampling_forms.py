@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from grpo.engine.device import ops
-from grpo.engine.device.ops import SpareColumns
-from grpo.engine.device.products import prepack
+from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.model.decoder import Block, Decoder, RMSNorm
 from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense, frozen_linear
 from grpo.engine.model.joint_linear import JointLinear, SeparateLoraLinear
@@ -30,7 +29,7 @@ Layer = TypeVar("Layer", bound=Linear)
 
 
 @contextmanager
-def sampling_forms(model: Decoder) -> Iterator[Tensor]:
+def sampling_forms(model: Decoder) -> Iterator[Packed]:
     """Give the layers of a model their sampling forms for the `with` block, in which its weights must not change.
 
     Yields the packed head [V, D]. Frozen weights without an adapter stay packed afterwards, for the next time.
@@ -111,7 +110,7 @@ class PackedLinear(nn.Module, Generic[Layer]):
         self.pack()
 
     def pack(self) -> None:
-        self.packed: Tensor | Int8Rows = self.module.weight.prepack()
+        self.packed: Packed | Int8Rows = self.module.weight.prepack()
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
         assert mode is POLICY  # nothing else is sampled from
@@ -165,7 +164,7 @@ class PackedSeparateLinear(PackedLinear[SeparateLoraLinear]):
         return tuple(map(frozen_linear, inputs, self.weights, self.module.biases()))  # Eq. 15
 
 
-def _packed(weight: Tensor | Int8Rows) -> Tensor | Int8Rows:
+def _packed(weight: Tensor | Int8Rows) -> Packed | Int8Rows:
     """Pack a weight, unless it is in 8 bits: a packed copy would take the memory that 8 bits save."""
     return weight if isinstance(weight, Int8Rows) else prepack(weight)
 

@@ -14,7 +14,7 @@ import torch
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import uses_kernels
+from grpo.engine.device.ops import Packed, uses_kernels
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.decode_step import DecodeSteps, Slots, decode_step
 
@@ -34,14 +34,14 @@ class DecodeGraphs(DecodeSteps):
         self.kernel, self.capture = kernel, capture
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}  # (number of rows, sampling parameters) -> graph
 
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
         rows = bucket(live, self.slots.cache.num_slots)
         self.slots.ended_B[live:rows] = True
         step = self._step_of(rows, params, head_VD)
         for _ in range(steps):
             step()
 
-    def _step_of(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> Callable[[], None]:
+    def _step_of(self, rows: int, params: SamplingParams, head_VD: Packed) -> Callable[[], None]:
         """Return a step of so many rows: the replay of a graph, or where none can be captured, the step itself."""
         # Without kernels, top-k and top-p need torch's sort, which has not been tried inside a graph.
         has_kernels = uses_kernels(self.slots.cache.kv_L2BKSE)
@@ -53,14 +53,14 @@ class DecodeGraphs(DecodeSteps):
             self.graphs[key] = self._captured(self.capture, rows, params, head_VD)
         return self.graphs[key].replay
 
-    def step(self, rows: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+    def step(self, rows: int, params: SamplingParams, head_VD: Packed) -> None:
         """Generate one token for each of the first `rows` slots."""
         positions_B = self.slots.position_B[:rows]
         attend = DecodeAttention.over_all_positions(self.slots.cache, positions_B, self.kernel)
         decode_step(self.model, self.slots, rows, attend, params, head_VD, self.eos)
 
     def _captured(
-        self, capture: CudaCapture, rows: int, params: SamplingParams, head_VD: torch.Tensor
+        self, capture: CudaCapture, rows: int, params: SamplingParams, head_VD: Packed
     ) -> torch.cuda.CUDAGraph:
         """Capture a step as a graph. All rows count as ended meanwhile, so the warm-up changes nothing."""
         ended_B = self.slots.ended_B.clone()

@@ -13,7 +13,7 @@ import torch
 
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.draw import SamplingParams, uniforms
-from grpo.engine.device.ops import draw_tokens, exact_logits, write_drawn
+from grpo.engine.device.ops import Packed, draw_tokens, exact_logits, write_drawn
 from grpo.engine.device.shard import Split
 from grpo.engine.device.split_draw import split_draw
 from grpo.engine.model.decoder import Attend, Decoder
@@ -81,7 +81,7 @@ def decode_step(
     num_rows: int,
     attend: Attend,
     params: SamplingParams,
-    head_VD: torch.Tensor,
+    head_VD: Packed,
     eos: torch.Tensor,
 ) -> None:
     """Generate one token for each of the first `num_rows` slots, unless its sequence has ended.
@@ -118,7 +118,7 @@ class DecodeSteps:
         self.model, self.slots = model, slots
         self.eos = torch.tensor(eos_ids, dtype=torch.int64, device=slots.ended_B.device)
 
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
         raise NotImplementedError
 
@@ -126,7 +126,7 @@ class DecodeSteps:
 class DecodeLoop(DecodeSteps):
     """Decode steps one after the other. The cache grows as they need it."""
 
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: torch.Tensor) -> None:
+    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
         cache, position_B = self.slots.cache, self.slots.position_B[:live]
         for _ in range(steps):
             num_positions = int(position_B.max()) + 1  # of the longest sequence

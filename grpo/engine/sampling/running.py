@@ -15,6 +15,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, FinishReason
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import Packed
 from grpo.engine.sampling.prefill import prefill
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Running:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams,
         num_slots: int,
-        head_VD: torch.Tensor,
+        head_VD: Packed,
     ):
         self.sampler, self.prompts, self.params = sampler, prompts, params
         self.model = sampler.model

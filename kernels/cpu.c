@@ -1,0 +1,146 @@
+/* What a decode step does between its norms, in float32 on a CPU: products of few rows, rotation, attention.
+
+   cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
+   B sequences, K key-value heads, J queries of each, S positions, E numbers of a head. Slow twins: reference.py.
+   The bits of a row depend neither on the other rows nor on the number of threads. */
+
+#include <math.h>
+#include <string.h>
+
+enum { LANES = 8, VECS = 3, PANEL = LANES * VECS, ROWS = 4, WIDE = 8 }; /* ROWS x VECS sums fill 12 of 16 registers */
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
+
+/* --- y = x W^T ---------------------------------------------------------------------------------------------------- */
+
+/* Lay a weight out in panels of PANEL outputs, each [I, PANEL]; the last one is filled up with zeros. */
+void pack(const float *weight_OI, float *panels, long O, long I, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long o = 0; o < O; o += PANEL)
+    for (long i = 0; i < I; i++)
+      for (long j = 0; j < PANEL; j++) panels[o * I + i * PANEL + j] = o + j < O ? weight_OI[(o + j) * I + i] : 0;
+}
+
+/* Multiply up to ROWS rows by one panel. Meanwhile fetch from memory what the next panel will need, from `next` on. */
+static inline void multiply(const float *x_TI, long rows, const float *panel, const float *next, float *y_TO,
+                            long columns, long O, long I) {
+  const float *row[ROWS];
+  for (int r = 0; r < ROWS; r++) row[r] = x_TI + (r < rows ? r : 0) * I;
+  vec sum[ROWS][VECS] = {0};
+  for (long i = 0; i < I; i++) {
+    if (i % ROWS == 0) __builtin_prefetch(next + i * ROWS);
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 3
+      for (int v = 0; v < VECS; v++) sum[r][v] += row[r][i] * *(const vec *)(panel + i * PANEL + v * LANES);
+  }
+  for (long r = 0; r < rows; r++)
+    if (columns == PANEL)
+      memcpy(y_TO + r * O, sum[r], sizeof sum[r]);
+    else
+      memcpy(y_TO + r * O, sum[r], columns * sizeof(float));
+}
+
+void product(const float *x_TI, const float *panels, float *y_TO, long T, long O, long I, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long o = 0; o < O; o += PANEL) {
+    const float *panel = panels + o * I;
+    long columns = O - o < PANEL ? O - o : PANEL;
+    for (long t = 0; t < T; t += ROWS) {
+      const float *next = t < PANEL ? panel + (PANEL + t) * I : panel; /* ROWS rows fetch ROWS * I numbers of it */
+      multiply(x_TI + t * I, T - t < ROWS ? T - t : ROWS, panel, next, y_TO + t * O + o, columns, O, I);
+    }
+  }
+}
+
+/* --- attention of one new token per sequence ---------------------------------------------------------------------- */
+
+/* e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r (Cephes, expf). */
+static inline float exponential(float x) {
+  x = x < -87 ? -87 : x;
+  float n = rintf(x * 1.44269504f), r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  union { int bits; float value; } power = {((int)n + 127) << 23};
+  return (p * r * r + r + 1) * power.value;
+}
+
+static inline float total(vec v) {
+  float a = v[0] + v[4], b = v[1] + v[5], c = v[2] + v[6], d = v[3] + v[7];
+  return (a + c) + (b + d);
+}
+
+static void rotate(const float *x_E, const float *cos_E, const float *sin_E, float *out_E, long E) {
+  for (long e = 0; e < E / 2; e++) {
+    float first = x_E[e], second = x_E[e + E / 2];
+    out_E[e] = first * cos_E[e] - second * sin_E[e];
+    out_E[e + E / 2] = second * cos_E[e + E / 2] + first * sin_E[e + E / 2];
+  }
+}
+
+/* Write rotated keys, and values, at each sequence's position in the cache; write rotated queries to out_BHE.
+   The steps lead from one row of an input to the next; slot and head from one slot, and one head of it, to the next. */
+void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BKE, const float *cos_BE,
+                       const float *sin_BE, const long *position_B, float *k_BKSE, float *v_BKSE, float *out_BHE,
+                       long q_step, long k_step, long v_step, long slot, long head, long B, long K, long H, long E,
+                       int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long b = 0; b < B; b++) {
+    const float *cos_E = cos_BE + b * E, *sin_E = sin_BE + b * E;
+    long place = b * slot + position_B[b] * E;
+    for (long k = 0; k < K; k++) {
+      rotate(k_BKE + b * k_step + k * E, cos_E, sin_E, k_BKSE + place + k * head, E);
+      memcpy(v_BKSE + place + k * head, v_BKE + b * v_step + k * E, E * sizeof(float));
+    }
+    for (long h = 0; h < H; h++) rotate(q_BHE + b * q_step + h * E, cos_E, sin_E, out_BHE + (b * H + h) * E, E);
+  }
+}
+
+/* Turn scores into e^(score - largest), and return their sum. */
+static float weigh(float *score_S, long S) {
+  float most = score_S[0], sum = 0;
+  for (long s = 1; s < S; s++) most = score_S[s] > most ? score_S[s] : most;
+  for (long s = 0; s < S; s++) score_S[s] = exponential(score_S[s] - most);
+  for (long s = 0; s < S; s++) sum += score_S[s];
+  return sum;
+}
+
+/* Average `vecs` vectors of S values with these weights. Many at once, because each addition waits for the last one. */
+static inline void average(const float *weight_S, float sum, const float *v_SE, float *out_E, long S, long E, int vecs) {
+  vec mean[WIDE] = {0};
+  for (long s = 0; s < S; s++)
+    for (int v = 0; v < vecs; v++) mean[v] += weight_S[s] * *(const vec *)(v_SE + s * E + v * LANES);
+  for (int v = 0; v < vecs; v++) *(vec *)(out_E + v * LANES) = mean[v] / sum;
+}
+
+/* Attend from the J queries of a key-value head to S positions. score_JX: memory for the scores, `longest` each. */
+static void attend(const float *q_JE, const float *k_SE, const float *v_SE, float *restrict out_JE,
+                   float *restrict score_JX, long longest, long J, long S, long E) {
+  float scale = 1 / sqrtf(E);
+  for (long s = 0; s < S; s++) /* each key is read once for all queries */
+    for (long j = 0; j < J; j++) {
+      vec sum = {0};
+      for (long e = 0; e < E; e += LANES) sum += *(const vec *)(q_JE + j * E + e) * *(const vec *)(k_SE + s * E + e);
+      score_JX[j * longest + s] = total(sum) * scale;
+    }
+  for (long j = 0; j < J; j++) {
+    float *weight_S = score_JX + j * longest, *out_E = out_JE + j * E, sum = weigh(weight_S, S);
+    long e = 0;
+    for (; e + WIDE * LANES <= E; e += WIDE * LANES) average(weight_S, sum, v_SE + e, out_E + e, S, E, WIDE);
+    for (; e < E; e += LANES) average(weight_S, sum, v_SE + e, out_E + e, S, E, 1);
+  }
+}
+
+void decode_attention(const float *q_BHE, const float *k_BKSE, const float *v_BKSE, const long *length_B,
+                      float *out_BHE, float *score_BHX, long slot, long head, long longest, long B, long K, long J,
+                      long E, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long row = 0; row < B * K; row++) {
+    long b = row / K, place = b * slot + row % K * head, first = row * J;
+    attend(q_BHE + first * E, k_BKSE + place, v_BKSE + place, out_BHE + first * E, score_BHX + first * longest,
+           longest, J, length_B[b], E);
+  }
+}

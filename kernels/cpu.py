@@ -1,0 +1,131 @@
+"""Call cpu.c, which is compiled when it is first needed and kept in a cache: a decode step in float32 on a CPU.
+
+oneDNN and torch are made for large products and large attention. With the few rows of a decode step, memory is what
+counts: here the next weights are fetched while the last ones are used, and each sequence reads its own positions alone.
+"""
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("cpu.c")
+PANEL, LANES = 24, 8  # as in cpu.c: outputs of a panel; numbers of a register
+# Not -ffast-math: it would change the order of sums. -fopenmp only compiles; the threads are those of torch's library.
+COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-c"]
+FUNCTIONS = {  # the arguments of each: p a pointer, l a long, i an int
+    "pack": "pplli",
+    "product": "pppllli",
+    "rotate_into_cache": "p" * 9 + "l" * 9 + "i",
+    "decode_attention": "p" * 6 + "l" * 7 + "i",
+}
+TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "i": ctypes.c_int}
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A weight [O, I] in the layout that `product` of these kernels reads. shape: O, I."""
+
+    kernels: "CpuKernels"
+    values: Tensor
+    shape: torch.Size
+
+
+class CpuKernels:
+    """The functions of cpu.c, for contiguous float32 tensors, outside autograd.
+
+    folder: where what was compiled is kept for other processes. OSError or subprocess.SubprocessError if there is no
+    compiler, if it fails, or if its threads are not those of this torch.
+    """
+
+    def __init__(self, folder: Path):
+        self.library = ctypes.CDLL(str(_compiled(folder)))  # what it needs is looked for here, not at a call
+        for name, arguments in FUNCTIONS.items():
+            function = getattr(self.library, name)
+            function.argtypes, function.restype = [TYPES[kind] for kind in arguments], None
+
+    def pack(self, weight_OI: Tensor) -> Panels:
+        """Lay a weight out for `product`."""
+        O, I = weight_OI.shape
+        source = weight_OI.contiguous()
+        values = weight_OI.new_empty(-(-O // PANEL), I, PANEL)
+        self.library.pack(source.data_ptr(), values.data_ptr(), O, I, torch.get_num_threads())
+        return Panels(self, values, weight_OI.shape)
+
+    def product(self, x_TI: Tensor, weight: Panels) -> Tensor:
+        """Return x Wᵀ [T, O]."""
+        T, (O, I) = len(x_TI), weight.shape
+        x_TI = x_TI.contiguous()
+        y_TO = x_TI.new_empty(T, O)
+        self.library.product(
+            x_TI.data_ptr(), weight.values.data_ptr(), y_TO.data_ptr(), T, O, I, torch.get_num_threads()
+        )
+        return y_TO
+
+    def rotate_into_cache(
+        self,
+        q_BHE: Tensor,
+        k_BKE: Tensor,
+        v_BKE: Tensor,
+        cos_B1E: Tensor,
+        sin_B1E: Tensor,
+        k_BKSE: Tensor,
+        v_BKSE: Tensor,
+        position_B: Tensor,
+    ) -> Tensor:
+        """Return the rotated queries; write rotated keys, and values, into row b of the cache at position_B[b].
+
+        q, k and v may be parts of one product. Slow twin: kernels/reference.py `rotate`.
+        """
+        B, H, E = q_BHE.shape
+        K = k_BKE.shape[1]
+        assert k_BKSE.stride() == v_BKSE.stride()
+        assert all(x.stride()[1:] == (E, 1) for x in (q_BHE, k_BKE, v_BKE))
+        out_BHE = q_BHE.new_empty(B, H, E)
+        tensors = q_BHE, k_BKE, v_BKE, cos_B1E, sin_B1E, position_B, k_BKSE, v_BKSE, out_BHE
+        steps = q_BHE.stride(0), k_BKE.stride(0), v_BKE.stride(0), k_BKSE.stride(0), k_BKSE.stride(1)
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        self.library.rotate_into_cache(*pointers, *steps, B, K, H, E, torch.get_num_threads())
+        return out_BHE
+
+    def attends(self, head_dim: int) -> bool:
+        """Return whether `decode_attention` can take heads of this width."""
+        return head_dim % LANES == 0
+
+    def decode_attention(self, q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, length_B: Tensor) -> Tensor:
+        """Attend from one query per row to the first length_B[b] positions, at least one.
+
+        Slow twin: kernels/reference.py `decode_attention`.
+        """
+        B, H, E = q_BHE.shape
+        K, S = k_BKSE.shape[1:3]
+        out_BHE = q_BHE.new_empty(B, H, E)
+        score_BHS = q_BHE.new_empty(B, H, S)
+        tensors = q_BHE, k_BKSE, v_BKSE, length_B, out_BHE, score_BHS
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        steps = k_BKSE.stride(0), k_BKSE.stride(1), S
+        self.library.decode_attention(*pointers, *steps, B, K, H // K, E, torch.get_num_threads())
+        return out_BHE
+
+
+def _compiled(folder: Path) -> Path:
+    """Return the compiled file in a folder, and make it if it is not there."""
+    compiler = os.environ.get("CC", "cc")
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    made_from = SOURCE.read_bytes() + version + " ".join(COMPILE).encode()
+    target = folder / f"cpu-{hashlib.sha256(made_from).hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may do the same now
+        object_file, made = Path(scratch) / "cpu.o", Path(scratch) / "cpu.so"
+        subprocess.run([compiler, *COMPILE, "-o", object_file, SOURCE], capture_output=True, check=True)
+        subprocess.run([compiler, "-shared", "-o", made, object_file], capture_output=True, check=True)
+        os.replace(made, target)
+    return target

@@ -1,0 +1,183 @@
+"""The kernels in C, against float64; when they are used; and a generation with and without them."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+from grpo.kernels.cpu import LANES, PANEL, CpuKernels
+from grpo.kernels.reference import decode_attention as slow_attention
+from grpo.kernels.reference import rotate as slow_rotate
+from test_decode_attention import problem
+
+from bench.models import build_of, random_decoder
+from grpo.engine.device import ops
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.sampling.sampler import Sampler
+
+CAN_RUN = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and shutil.which(os.environ.get("CC", "cc"))
+needs_them = pytest.mark.skipif(not CAN_RUN, reason="needs a compiler and a CPU with AVX2")
+LENGTHS = [1, 2, 8, 63, 64, 65, 200, 131]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    return CpuKernels(tmp_path_factory.mktemp("compiled"))
+
+
+def threads(number):
+    torch.set_num_threads(number)
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards():
+    before = torch.get_num_threads()
+    yield
+    threads(before)
+
+
+@needs_them
+@pytest.mark.parametrize("T", [0, 1, 3, 4, 5, 30, 130])
+@pytest.mark.parametrize(("O", "I"), [(1, 1), (PANEL - 1, 5), (PANEL, 33), (PANEL + 1, 576), (200, 64)])
+def test_products_equal_float64(kernels, T, O, I):
+    """Rows that do not fill a tile, outputs that do not fill a panel, and views with gaps."""
+    wide_TI, wide_OI = torch.randn(T, 2 * I), torch.randn(O, 2 * I)
+    for x_TI, weight_OI in ((wide_TI[:, :I], wide_OI[:, I:]), (wide_TI[:, :I].contiguous(), wide_OI[:, :I])):
+        found = kernels.product(x_TI, kernels.pack(weight_OI))
+        wanted = x_TI.double() @ weight_OI.double().T
+        assert found.shape == (T, O)
+        assert not T or (found - wanted).abs().max() <= 2e-6 * I**0.5 * 3
+
+
+@needs_them
+def test_a_row_is_the_same_in_any_company_and_on_any_number_of_threads(kernels):
+    x_TI, packed = torch.randn(37, 100), kernels.pack(torch.randn(250, 100))
+    whole = kernels.product(x_TI, packed)
+    q, k, v, lengths = problem(9, 3, 64, LENGTHS)
+    attended = kernels.decode_attention(q, k, v, lengths)
+    for number in (1, 2, 3):
+        threads(number)
+        for rows in (slice(0, 1), slice(5, 11), slice(36, 37), slice(0, 37)):
+            assert torch.equal(kernels.product(x_TI[rows], packed), whole[rows])
+        for rows in (slice(0, 1), slice(2, 7), slice(0, 8)):
+            found = kernels.decode_attention(q[rows], k[rows], v[rows], lengths[rows])
+            assert torch.equal(found, attended[rows])
+
+
+@needs_them
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 2, 16), (7, 1, 64), (12, 2, 128), (3, 3, 8), (20, 1, 24)])
+def test_attention_equals_the_twin_and_reads_no_further(kernels, heads, kv_heads, width):
+    """Beyond a row's length the cache holds NaN. Scores of ±1e4 as well: the largest is subtracted first."""
+    q, k, v, lengths = problem(heads, kv_heads, width, LENGTHS)
+    for factor, tolerance in ((1, 2e-6), (1e4, 1e-2)):
+        wanted = slow_attention(q * factor, k.nan_to_num(), v.nan_to_num(), lengths)
+        assert (kernels.decode_attention(q * factor, k, v, lengths) - wanted).abs().max() <= tolerance
+
+
+@needs_them
+@pytest.mark.parametrize("width", [8, 64, 96])
+def test_rotation_writes_one_place_of_each_row(kernels, width):
+    """q, k and v are parts of one product, as they come."""
+    B, H, K, S = 5, 6, 2, 20
+    q, k, v = torch.randn(B, (H + 2 * K) * width).split([H * width, K * width, K * width], dim=1)
+    q, k, v = (part.unflatten(1, (-1, width)) for part in (q, k, v))
+    angle = torch.randn(B, 1, width // 2).repeat(1, 1, 2)
+    cos, sin = angle.cos(), angle.sin()
+    cache = torch.full((2, B + 1, K, S + 3, width), float("nan"))
+    k_BKSE, v_BKSE = cache[:, :B, :, :S]
+    position = torch.tensor([0, 19, 7, 3, 3])
+    found = kernels.rotate_into_cache(q, k, v, cos, sin, k_BKSE, v_BKSE, position)
+    rows = torch.arange(B)
+    assert (found - slow_rotate(q, cos, sin)).abs().max() <= 1e-6
+    assert (k_BKSE[rows, :, position] - slow_rotate(k, cos, sin)).abs().max() <= 1e-6
+    assert torch.equal(v_BKSE[rows, :, position], v)
+    assert cache.isnan().sum() == cache.numel() - 2 * B * K * width
+
+
+@needs_them
+def test_it_is_compiled_once(tmp_path, monkeypatch):
+    """What is kept depends on the source; an unfinished file never has the name of a finished one."""
+    CpuKernels(tmp_path)
+    (kept,) = tmp_path.iterdir()
+    commands = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **more: commands.append(command) or run(command, **more))
+    CpuKernels(tmp_path)
+    assert [command[1:] for command in commands] == [["--version"]] and list(tmp_path.iterdir()) == [kept]
+    changed = tmp_path / "changed.c"
+    changed.write_text((CpuKernels.__init__.__globals__["SOURCE"]).read_text() + "\n")
+    monkeypatch.setattr("grpo.kernels.cpu.SOURCE", changed)
+    CpuKernels(tmp_path)
+    assert len(list(tmp_path.glob("*.so"))) == 2
+
+
+@pytest.fixture
+def asked_anew():
+    """Whether the kernels can be used is found out once per process; here for each test."""
+    ops._cpu_kernels.cache_clear()
+    yield
+    ops._cpu_kernels.cache_clear()
+
+
+@pytest.mark.parametrize(("capability", "compiler", "reason"), [
+    ("AVX512", "cc", "for AVX512 there are no kernels in C"),
+    ("NO AVX", "cc", "for NO AVX there are no kernels in C"),
+    ("AVX2", "/nonexistent", "the kernels in C failed: FileNotFoundError"),
+    ("AVX2", "false", "the kernels in C failed: CalledProcessError"),
+])  # fmt: skip
+def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capability, compiler, reason):
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    weight = torch.randn(30, 20)
+    assert ops.on_cpu(weight) is None and isinstance(ops.prepack(weight), torch.Tensor)
+    assert ops.describe("cpu").startswith(f"torch's own operations ({reason}")
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def use_them(monkeypatch):
+    """Use the kernels on each CPU that can run them, also where torch's operations would be taken."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+
+
+@needs_them
+def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_anew):
+    use_them(monkeypatch)
+    assert ops.on_cpu(torch.ones(3)) and ops.describe("cpu") == "kernels in C while it generates in float32"
+    assert not ops.on_cpu(torch.ones(3, dtype=torch.bfloat16)) and not ops.on_cpu(torch.ones(3).double())
+    monkeypatch.setattr(ops.ProcessSettings, "kernels", False)
+    assert not ops.on_cpu(torch.ones(3)) and ops.describe("cpu") == "torch's own operations (kernels: none)"
+
+
+@needs_them
+def test_wrong_results_are_noticed(monkeypatch, asked_anew):
+    use_them(monkeypatch)
+    monkeypatch.setattr(CpuKernels, "product", lambda self, x, weight: x.new_zeros(len(x), weight.shape[0]))
+    assert not ops.on_cpu(torch.ones(3)) and "off by" in ops.describe("cpu")
+
+
+@needs_them
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("params", [SamplingParams(20), SamplingParams(20, 0.7, 0.9)], ids=str)
+def test_a_generation_with_and_without_them(monkeypatch, asked_anew, rank, params):
+    """The same tokens, since no draw of these lies at an edge; log-probs apart by float32 rounding."""
+    use_them(monkeypatch)
+    options = type("Options", (), {"dtype": "float32", "device": "cpu"})
+    model = random_decoder("tiny", build_of(options, rank))
+    prompts, seeds = [[5, 9, 6], [40], list(range(4, 60)), [20, 21]], list(range(12))
+    groups = {}
+    for kernels in (True, False):
+        monkeypatch.setattr(ops.ProcessSettings, "kernels", kernels)
+        model.embedding.prepacked = None
+        groups[kernels] = Sampler(model, (7,), max_slots=5).sample(prompts, 3, params, seeds)
+        for module in model.linears():
+            module.weight.prepacked = None
+    for group, other in zip(groups[True], groups[False], strict=True):
+        for ours, theirs in zip(group, other, strict=True):
+            assert ours.ids == theirs.ids
+            assert ours.logps == pytest.approx(theirs.logps, abs=1e-5)
+
+
+def test_a_head_of_another_width_is_torchs(monkeypatch):
+    assert CpuKernels.attends(None, LANES) and not CpuKernels.attends(None, LANES + 4)
