@@ -8,7 +8,12 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["grpo*", "rewards*", "knowledge*"]), "grpo.kernels"],
     package_dir={"grpo.kernels": "kernels"},  # its own name belongs to another library: see grpo/__init__.py
-    package_data={"grpo.report": ["*.html", "style.css"], "rewards": ["examples/*"], "knowledge": ["*.csv"]},
+    package_data={
+        "grpo.report": ["*.html", "style.css"],
+        "rewards": ["examples/*"],
+        "knowledge": ["*.csv"],
+        "grpo.kernels": ["*.c"],
+    },
     install_requires=[
         "torch>=2.11,<2.14",
         "transformers>=5.0",

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import ROOT
@@ -126,6 +127,7 @@ def test_our_kernels_and_the_library_of_that_name_live_together(installed, check
     where, whose = checked[case]
     if kind == "wheel":
         assert where.startswith(str(installed[kind]))
+        assert Path(where).with_name("cpu.c").exists()  # compiled where it is used
     else:
         assert where == str(ROOT / "kernels" / "reference.py")
     assert whose in (["the library"] if has_library else ["a bare folder", "absent"])

@@ -65,7 +65,7 @@ class ModelKeys:
     device: str = key("auto", "free", choices=("auto", "cpu", "cuda", "mps"))
     """Where to compute. auto: cuda if there is such a GPU, else cpu. mps: Apple's GPUs; untried."""
     kernels: str = key("auto", "warned", choices=("auto", "none"))
-    """Fused kernels on a GPU. auto: use those that pass their self-test. none: use torch's own operations."""
+    """Own kernels (kernels/README.md). auto: use those that pass their self-test. none: use torch's own operations."""
     tensor_parallel_size: int = key(1, "free", low=1)
     """Processes that share one copy of the model: torchrun --nproc-per-node N with a multiple of it. It divides the
     model's heads and key-value heads."""

@@ -1,4 +1,4 @@
-"""Multiply by a weight matrix, y = x Wᵀ + b: on a CPU with oneDNN, elsewhere with torch.
+"""Multiply by a weight matrix, y = x Wᵀ + b: on a CPU with oneDNN, elsewhere with torch. (Generating: ops.linear.)
 
 oneDNN rounds a row in the same way whatever the number of rows (from two on), so a completion does not depend on those
 sampled with it. MKL, which torch uses for float32, does not. The exception is bfloat16 on a CPU with matrix units
