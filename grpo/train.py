@@ -102,6 +102,8 @@ class GrpoTrainer(Trainer):
                 f"on this GPU: {ops.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
                 f"packed attention {select.packed_choice(self.model)}"
             )
+        else:
+            run.debug.write("INFO", f"on this {run.device.type}: {ops.describe(run.device)}")
 
     def begin(self, source: TrainingData, step: int = 0, position: int = 0) -> None:
         self.rollout = Rollout(

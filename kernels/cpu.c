@@ -2,11 +2,13 @@
 
    cpu.py compiles this file and calls it. As in Python, the end of a name says its shape: T rows, O outputs, I inputs;
    B sequences, K key-value heads, J queries of each, S positions, E numbers of a head. Slow twins: reference.py.
-   The bits of a row depend neither on the other rows nor on the number of threads. */
+   The bits of a row depend neither on the other rows nor on the number of threads. Long sums are added up in blocks, so
+   that their rounding errors stay small. */
 
 #include <math.h>
 #include <string.h>
 
+enum { INPUTS = 1024, POSITIONS = 256 }; /* of a block */
 enum { LANES = 8, VECS = 3, PANEL = LANES * VECS, ROWS = 4, WIDE = 8 }; /* ROWS x VECS sums fill 12 of 16 registers */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 
@@ -25,19 +27,25 @@ static inline void multiply(const float *x_TI, long rows, const float *panel, co
                             long columns, long O, long I) {
   const float *row[ROWS];
   for (int r = 0; r < ROWS; r++) row[r] = x_TI + (r < rows ? r : 0) * I;
-  vec sum[ROWS][VECS] = {0};
-  for (long i = 0; i < I; i++) {
-    if (i % ROWS == 0) __builtin_prefetch(next + i * ROWS);
+  vec total[ROWS][VECS] = {0};
+  for (long i = 0; i < I;) {
+    long end = I - i < INPUTS ? I : i + INPUTS;
+    vec sum[ROWS][VECS] = {0};
+    for (; i < end; i++) {
+      if (i % ROWS == 0) __builtin_prefetch(next + i * ROWS);
 #pragma GCC unroll 4
-    for (int r = 0; r < ROWS; r++)
+      for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 3
-      for (int v = 0; v < VECS; v++) sum[r][v] += row[r][i] * *(const vec *)(panel + i * PANEL + v * LANES);
+        for (int v = 0; v < VECS; v++) sum[r][v] += row[r][i] * *(const vec *)(panel + i * PANEL + v * LANES);
+    }
+    for (int r = 0; r < ROWS; r++)
+      for (int v = 0; v < VECS; v++) total[r][v] += sum[r][v];
   }
   for (long r = 0; r < rows; r++)
     if (columns == PANEL)
-      memcpy(y_TO + r * O, sum[r], sizeof sum[r]);
+      memcpy(y_TO + r * O, total[r], sizeof total[r]);
     else
-      memcpy(y_TO + r * O, sum[r], columns * sizeof(float));
+      memcpy(y_TO + r * O, total[r], columns * sizeof(float));
 }
 
 void product(const float *x_TI, const float *panels, float *y_TO, long T, long O, long I, int threads) {
@@ -46,7 +54,8 @@ void product(const float *x_TI, const float *panels, float *y_TO, long T, long O
     const float *panel = panels + o * I;
     long columns = O - o < PANEL ? O - o : PANEL;
     for (long t = 0; t < T; t += ROWS) {
-      const float *next = t < PANEL ? panel + (PANEL + t) * I : panel; /* ROWS rows fetch ROWS * I numbers of it */
+      /* Each ROWS rows fetch ROWS * I numbers of the next panel, so PANEL rows fetch all of it. */
+      const float *next = t < PANEL ? panel + (PANEL + t) * I : panel;
       multiply(x_TI + t * I, T - t < ROWS ? T - t : ROWS, panel, next, y_TO + t * O + o, columns, O, I);
     }
   }
@@ -54,7 +63,8 @@ void product(const float *x_TI, const float *panels, float *y_TO, long T, long O
 
 /* --- attention of one new token per sequence ---------------------------------------------------------------------- */
 
-/* e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r (Cephes, expf). */
+/* e^x for x <= 0: 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r (Cephes, expf). Below -87 it is e^-87, and NaN
+   for NaN. */
 static inline float exponential(float x) {
   x = x < -87 ? -87 : x;
   float n = rintf(x * 1.44269504f), r = x - n * 0.693359375f + n * 2.12194440e-4f;
@@ -64,11 +74,11 @@ static inline float exponential(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  union { int bits; float value; } power = {((int)n + 127) << 23};
+  union { unsigned bits; float value; } power = {(unsigned)((int)n + 127) << 23};
   return (p * r * r + r + 1) * power.value;
 }
 
-static inline float total(vec v) {
+static inline float sum_of(vec v) {
   float a = v[0] + v[4], b = v[1] + v[5], c = v[2] + v[6], d = v[3] + v[7];
   return (a + c) + (b + d);
 }
@@ -101,19 +111,33 @@ void rotate_into_cache(const float *q_BHE, const float *k_BKE, const float *v_BK
 
 /* Turn scores into e^(score - largest), and return their sum. */
 static float weigh(float *score_S, long S) {
-  float most = score_S[0], sum = 0;
-  for (long s = 1; s < S; s++) most = score_S[s] > most ? score_S[s] : most;
-  for (long s = 0; s < S; s++) score_S[s] = exponential(score_S[s] - most);
-  for (long s = 0; s < S; s++) sum += score_S[s];
-  return sum;
+  float largest = score_S[0], total = 0;
+  for (long s = 1; s < S; s++) largest = score_S[s] > largest ? score_S[s] : largest;
+  for (long s = 0; s < S; s++) score_S[s] = exponential(score_S[s] - largest);
+  for (long s = 0; s < S;) {
+    long end = S - s < POSITIONS ? S : s + POSITIONS;
+    float sum = 0;
+    for (; s < end; s++) sum += score_S[s];
+    total += sum;
+  }
+  return total;
 }
 
-/* Average `vecs` vectors of S values with these weights. Many at once, because each addition waits for the last one. */
-static inline void average(const float *weight_S, float sum, const float *v_SE, float *out_E, long S, long E, int vecs) {
-  vec mean[WIDE] = {0};
-  for (long s = 0; s < S; s++)
-    for (int v = 0; v < vecs; v++) mean[v] += weight_S[s] * *(const vec *)(v_SE + s * E + v * LANES);
-  for (int v = 0; v < vecs; v++) *(vec *)(out_E + v * LANES) = mean[v] / sum;
+/* Average `vecs` vectors of S values with these weights, whose sum is `weights`. Many vectors at once, because each
+   addition waits for the last one. */
+static inline __attribute__((always_inline)) void average(const float *weight_S, float weights, const float *v_SE,
+                                                          float *out_E, long S, long E, int vecs) {
+  vec total[WIDE] = {0};
+  for (long s = 0; s < S;) {
+    long end = S - s < POSITIONS ? S : s + POSITIONS;
+    vec sum[WIDE] = {0};
+    for (; s < end; s++)
+#pragma GCC unroll 8
+      for (int v = 0; v < vecs; v++) sum[v] += weight_S[s] * *(const vec *)(v_SE + s * E + v * LANES);
+#pragma GCC unroll 8
+    for (int v = 0; v < vecs; v++) total[v] += sum[v];
+  }
+  for (int v = 0; v < vecs; v++) *(vec *)(out_E + v * LANES) = total[v] / weights;
 }
 
 /* Attend from the J queries of a key-value head to S positions. score_JX: memory for the scores, `longest` each. */
@@ -124,13 +148,13 @@ static void attend(const float *q_JE, const float *k_SE, const float *v_SE, floa
     for (long j = 0; j < J; j++) {
       vec sum = {0};
       for (long e = 0; e < E; e += LANES) sum += *(const vec *)(q_JE + j * E + e) * *(const vec *)(k_SE + s * E + e);
-      score_JX[j * longest + s] = total(sum) * scale;
+      score_JX[j * longest + s] = sum_of(sum) * scale;
     }
   for (long j = 0; j < J; j++) {
-    float *weight_S = score_JX + j * longest, *out_E = out_JE + j * E, sum = weigh(weight_S, S);
+    float *weight_S = score_JX + j * longest, *out_E = out_JE + j * E, weights = weigh(weight_S, S);
     long e = 0;
-    for (; e + WIDE * LANES <= E; e += WIDE * LANES) average(weight_S, sum, v_SE + e, out_E + e, S, E, WIDE);
-    for (; e < E; e += LANES) average(weight_S, sum, v_SE + e, out_E + e, S, E, 1);
+    for (; e + WIDE * LANES <= E; e += WIDE * LANES) average(weight_S, weights, v_SE + e, out_E + e, S, E, WIDE);
+    for (; e < E; e += LANES) average(weight_S, weights, v_SE + e, out_E + e, S, E, 1);
   }
 }
 

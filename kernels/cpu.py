@@ -7,8 +7,11 @@ counts: here the next weights are fetched while the last ones are used, and each
 import ctypes
 import hashlib
 import os
+import shlex
+import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from torch import Tensor
 
 SOURCE = Path(__file__).with_name("cpu.c")
 PANEL, LANES = 24, 8  # as in cpu.c: outputs of a panel; numbers of a register
-# Not -ffast-math: it would change the order of sums. -fopenmp only compiles; the threads are those of torch's library.
+# Not -ffast-math: it would change the order of sums.
 COMPILE = ["-O3", "-mavx2", "-mfma", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-c"]
 FUNCTIONS = {  # the arguments of each: p a pointer, l a long, i an int
     "pack": "pplli",
@@ -40,12 +43,12 @@ class Panels:
 class CpuKernels:
     """The functions of cpu.c, for contiguous float32 tensors, outside autograd.
 
-    folder: where what was compiled is kept for other processes. OSError or subprocess.SubprocessError if there is no
-    compiler, if it fails, or if its threads are not those of this torch.
+    folder: where what was compiled is kept for other processes; None: nowhere. OSError, ValueError or
+    subprocess.SubprocessError if there is no compiler, if it fails, or if its threads are not those of this torch.
     """
 
-    def __init__(self, folder: Path):
-        self.library = ctypes.CDLL(str(_compiled(folder)))  # what it needs is looked for here, not at a call
+    def __init__(self, folder: Path | None):
+        self.library = _load(folder)
         for name, arguments in FUNCTIONS.items():
             function = getattr(self.library, name)
             function.argtypes, function.restype = [TYPES[kind] for kind in arguments], None
@@ -53,6 +56,7 @@ class CpuKernels:
     def pack(self, weight_OI: Tensor) -> Panels:
         """Lay a weight out for `product`."""
         O, I = weight_OI.shape
+        assert weight_OI.dtype == torch.float32
         source = weight_OI.contiguous()
         values = weight_OI.new_empty(-(-O // PANEL), I, PANEL)
         self.library.pack(source.data_ptr(), values.data_ptr(), O, I, torch.get_num_threads())
@@ -61,6 +65,7 @@ class CpuKernels:
     def product(self, x_TI: Tensor, weight: Panels) -> Tensor:
         """Return x Wᵀ [T, O]."""
         T, (O, I) = len(x_TI), weight.shape
+        assert x_TI.shape == (T, I) and x_TI.dtype == torch.float32
         x_TI = x_TI.contiguous()
         y_TO = x_TI.new_empty(T, O)
         self.library.product(
@@ -85,8 +90,9 @@ class CpuKernels:
         """
         B, H, E = q_BHE.shape
         K = k_BKE.shape[1]
-        assert k_BKSE.stride() == v_BKSE.stride()
-        assert all(x.stride()[1:] == (E, 1) for x in (q_BHE, k_BKE, v_BKE))
+        _check_cache(k_BKSE, v_BKSE, position_B)
+        assert all(x[0].is_contiguous() and x.dtype == torch.float32 for x in (q_BHE, k_BKE, v_BKE))
+        assert cos_B1E.is_contiguous() and sin_B1E.is_contiguous() and cos_B1E.shape == (B, 1, E)
         out_BHE = q_BHE.new_empty(B, H, E)
         tensors = q_BHE, k_BKE, v_BKE, cos_B1E, sin_B1E, position_B, k_BKSE, v_BKSE, out_BHE
         steps = q_BHE.stride(0), k_BKE.stride(0), v_BKE.stride(0), k_BKSE.stride(0), k_BKSE.stride(1)
@@ -105,6 +111,8 @@ class CpuKernels:
         """
         B, H, E = q_BHE.shape
         K, S = k_BKSE.shape[1:3]
+        _check_cache(k_BKSE, v_BKSE, length_B)
+        assert q_BHE.is_contiguous() and q_BHE.dtype == torch.float32 and self.attends(E)
         out_BHE = q_BHE.new_empty(B, H, E)
         score_BHS = q_BHE.new_empty(B, H, S)
         tensors = q_BHE, k_BKSE, v_BKSE, length_B, out_BHE, score_BHS
@@ -114,18 +122,45 @@ class CpuKernels:
         return out_BHE
 
 
-def _compiled(folder: Path) -> Path:
-    """Return the compiled file in a folder, and make it if it is not there."""
-    compiler = os.environ.get("CC", "cc")
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    made_from = SOURCE.read_bytes() + version + " ".join(COMPILE).encode()
-    target = folder / f"cpu-{hashlib.sha256(made_from).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may do the same now
-        object_file, made = Path(scratch) / "cpu.o", Path(scratch) / "cpu.so"
-        subprocess.run([compiler, *COMPILE, "-o", object_file, SOURCE], capture_output=True, check=True)
-        subprocess.run([compiler, "-shared", "-o", made, object_file], capture_output=True, check=True)
-        os.replace(made, target)
+def _check_cache(k_BKSE: Tensor, v_BKSE: Tensor, place_B: Tensor) -> None:
+    assert k_BKSE.dtype == v_BKSE.dtype == torch.float32 and place_B.dtype == torch.int64
+    assert k_BKSE.stride() == v_BKSE.stride() and k_BKSE.stride()[2:] == (k_BKSE.shape[3], 1)
+    assert place_B.is_contiguous()
+
+
+def _load(folder: Path | None) -> ctypes.CDLL:
+    """Load the library from the folder, or compile it and keep it there if that is possible."""
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    key = _digest(SOURCE.read_bytes() + " ".join([*compiler, *COMPILE]).encode())
+    # A name ends in the digest of its file: what a full disk or a power cut left behind must not be loaded.
+    for kept in folder.glob(f"cpu-{key}-*.so") if folder else ():
+        if kept.stem == f"cpu-{key}-{_digest(kept.read_bytes())}":
+            return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory() as scratch:
+        path = _compile(compiler, Path(scratch))
+        if folder:
+            with suppress(OSError):
+                path = _keep(path, folder / f"cpu-{key}-{_digest(path.read_bytes())}.so")
+        return ctypes.CDLL(str(path))  # what it needs is looked for here, not at a call
+
+
+def _compile(compiler: list[str], scratch: Path) -> Path:
+    """Compile cpu.c in a folder. It is linked apart, because gcc would add its own library of threads."""
+    object_file, made = scratch / "cpu.o", scratch / "cpu.so"
+    for options in ([*COMPILE, "-o", object_file, SOURCE], ["-shared", "-o", made, object_file]):
+        command = [*compiler, *options]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60)
+    return made
+
+
+def _keep(made: Path, target: Path) -> Path:
+    """Copy a file to its place in one step: another process may do the same now."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        copy = shutil.copy(made, scratch)
+        os.replace(copy, target)
     return target
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -153,9 +153,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cache_folder() -> Path:
-    """Return the folder of what is kept for later processes: GRPO_CACHE, or ~/.cache/grpo."""
-    wanted = os.environ.get("GRPO_CACHE", "off")
-    if wanted not in ("", "off"):
-        return Path(wanted)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo"
+def cache_folder() -> Path | None:
+    """Return the folder of what is kept for later processes: GRPO_CACHE, else ~/.cache/grpo; None without a home.
+
+    GRPO_CACHE=off names no folder: it says that no cold starts are kept (run/cold_starts.py).
+    """
+    named = os.environ.get("GRPO_CACHE")
+    if named and named != "off":
+        return Path(named).resolve()
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo"
+    except RuntimeError:
+        return None

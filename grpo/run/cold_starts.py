@@ -70,12 +70,13 @@ def check_origin(final: Path, config: SftConfig, config_path: str) -> None:
 
 def place_of(config: SftConfig, ranks: Ranks, device: torch.device) -> Path | None:
     """Return the folder that keeps this stage 1; None if it is kept nowhere."""
-    if not config.toy_world or os.environ.get("GRPO_CACHE") == "off":
+    folder = cache_folder()
+    if not config.toy_world or folder is None or os.environ.get("GRPO_CACHE") == "off":
         return None
     kind = torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     machine = [platform.machine(), device.type, kind, torch.get_num_threads(), ranks.world]
     base = config.model_name_or_path if config.lora_r else None  # the adapter names it
-    return cache_folder() / "cold_starts" / digest([origin_of(config), program(), machine, base])[:32]
+    return folder / "cold_starts" / digest([origin_of(config), program(), machine, base])[:32]
 
 
 def take(kept: Path | None, final: Path) -> bool:

@@ -49,9 +49,10 @@ def program() -> dict[str, str]:
     root = Path(grpo.__file__).parents[1]
     files = []
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            name = str(path.relative_to(root))
-            files.append([name, path.read_text(encoding="utf-8")])
+        for path in sorted((root / package).rglob("*.*")):
+            if path.suffix in (".py", ".c"):
+                name = str(path.relative_to(root))
+                files.append([name, path.read_text(encoding="utf-8")])
     source = digest(files)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
     return found | {library: version(library) for library in LIBRARIES}

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from grpo.kernels.cpu import LANES, PANEL, CpuKernels
+from grpo.kernels.cpu import LANES, PANEL, SOURCE, CpuKernels
 from grpo.kernels.reference import decode_attention as slow_attention
 from grpo.kernels.reference import rotate as slow_rotate
 from test_decode_attention import problem
@@ -97,19 +97,80 @@ def test_rotation_writes_one_place_of_each_row(kernels, width):
 
 @needs_them
 def test_it_is_compiled_once(tmp_path, monkeypatch):
-    """What is kept depends on the source; an unfinished file never has the name of a finished one."""
-    CpuKernels(tmp_path)
-    (kept,) = tmp_path.iterdir()
+    """A kept file needs no compiler. It is made anew for another source, and in place of a damaged one."""
+    CpuKernels(tmp_path / "kept")
+    (kept,) = (tmp_path / "kept").iterdir()
     commands = []
     run = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda command, **more: commands.append(command) or run(command, **more))
-    CpuKernels(tmp_path)
-    assert [command[1:] for command in commands] == [["--version"]] and list(tmp_path.iterdir()) == [kept]
+    CpuKernels(tmp_path / "kept")
+    assert not commands
+    whole = kept.read_bytes()
+    for size in (0, 1000, len(whole) - 1):
+        kept.unlink()  # this process still holds the old one
+        kept.write_bytes(whole[:size])
+        found = CpuKernels(tmp_path / "kept")
+        assert commands and kept.read_bytes() == whole
+        assert torch.equal(found.product(torch.ones(1, 2), found.pack(torch.ones(3, 2))), torch.full((1, 3), 2.0))
+        commands.clear()
     changed = tmp_path / "changed.c"
-    changed.write_text((CpuKernels.__init__.__globals__["SOURCE"]).read_text() + "\n")
+    changed.write_text(SOURCE.read_text() + "\n")
     monkeypatch.setattr("grpo.kernels.cpu.SOURCE", changed)
-    CpuKernels(tmp_path)
-    assert len(list(tmp_path.glob("*.so"))) == 2
+    CpuKernels(tmp_path / "kept")
+    assert len(list((tmp_path / "kept").glob("*.so"))) == 2
+
+
+@needs_them
+def test_a_folder_that_cannot_be_written_costs_a_compilation(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (None, tmp_path / "file" / "kernels"):
+        assert CpuKernels(folder).attends(LANES)
+
+
+@needs_them
+def test_arguments_that_would_damage_memory_are_refused(kernels):
+    packed = kernels.pack(torch.ones(30, 40))
+    for x in (torch.ones(3, 39), torch.ones(2, 3, 40), torch.ones(3, 40).double(), torch.ones(3, 40).bfloat16()):
+        with pytest.raises(AssertionError):
+            kernels.product(x, packed)
+    q, k, v, lengths = problem(4, 2, 16, [3, 5])
+    for wrong in (
+        (q, k, v, lengths.int()),
+        (q.double(), k, v, lengths),
+        (q, k.mT, v.mT, lengths),
+        (q.mT, k, v, lengths),
+    ):
+        with pytest.raises(AssertionError):
+            kernels.decode_attention(*wrong)
+
+
+@needs_them
+def test_long_sums_are_exact_enough(kernels):
+    """A chain of so many positive numbers would be off by ten times as much."""
+    x_TI, weight_OI = torch.rand(2, 20_000), torch.rand(30, 20_000)
+    wanted = x_TI.double() @ weight_OI.double().T
+    assert ((kernels.product(x_TI, kernels.pack(weight_OI)) - wanted) / wanted).abs().max() <= 1e-6
+    q, k, v, lengths = problem(2, 1, 8, [8000], positions=8000)
+    q, k, v = q * 0, k.abs() + 1, v.abs() + 1
+    wanted = slow_attention(q, k.nan_to_num(), v.nan_to_num(), lengths)
+    assert (kernels.decode_attention(q, k, v, lengths) / wanted - 1).abs().max() <= 3e-6
+
+
+@needs_them
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_stays_so(kernels, broken):
+    """The sampler finds broken weights by their log-probs."""
+    x_TI, weight_OI = torch.ones(5, 40), torch.ones(30, 40)
+    weight_OI[7, 3] = broken
+    finite = kernels.product(x_TI, kernels.pack(weight_OI)).isfinite()
+    assert not finite[:, 7].any() and finite.sum() == 5 * 29
+    q, k, v, lengths = problem(4, 2, 16, [9, 9])
+    for number, place in ((0, (1, 2, 0)), (1, (1, 1, 4, 0)), (2, (1, 1, 4, 0))):
+        inputs = [q.clone(), k.clone(), v.clone()]
+        inputs[number][place] = broken
+        ours = kernels.decode_attention(*inputs, lengths).isfinite()
+        theirs = slow_attention(*inputs, lengths).isfinite()
+        assert ours[0].all() and not (ours & ~theirs).any() and not (number == 0 and ours[1, 2].any())
 
 
 @pytest.fixture
@@ -124,6 +185,7 @@ def asked_anew():
     ("AVX512", "cc", "for AVX512 there are no kernels in C"),
     ("NO AVX", "cc", "for NO AVX there are no kernels in C"),
     ("AVX2", "/nonexistent", "the kernels in C failed: FileNotFoundError"),
+    ("AVX2", "cc '", "the kernels in C failed: ValueError"),
     ("AVX2", "false", "the kernels in C failed: CalledProcessError"),
 ])  # fmt: skip
 def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capability, compiler, reason):
@@ -151,9 +213,11 @@ def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_
 
 
 @needs_them
-def test_wrong_results_are_noticed(monkeypatch, asked_anew):
+@pytest.mark.parametrize("name", ["product", "decode_attention"])
+def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     use_them(monkeypatch)
-    monkeypatch.setattr(CpuKernels, "product", lambda self, x, weight: x.new_zeros(len(x), weight.shape[0]))
+    right = getattr(CpuKernels, name)
+    monkeypatch.setattr(CpuKernels, name, lambda *given: right(*given) * 1.001)
     assert not ops.on_cpu(torch.ones(3)) and "off by" in ops.describe("cpu")
 
 

@@ -6,6 +6,7 @@ A kernel is made once per decode step, for the lengths of the slots; then every 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,7 +51,8 @@ class DecodeAttention:
         kv_L2BKSE = cache.kv_L2BKSE
         kernels = ops.on_cpu(kv_L2BKSE)
         if kernels and kernels.attends(kv_L2BKSE.shape[-1]):
-            return cls(cache, positions_B, longest, own(positions_B + 1, longest))
+            attend_to = partial(kernels.decode_attention, length_B=positions_B + 1)
+            return cls(cache, positions_B, longest, attend_to)
         is_dense = dense.usable(kv_L2BKSE) and len(positions_B) >= MANY_ROWS
         num_positions = cache.num_positions if is_dense else longest
         reachable_BS = _reachable(positions_B + 1, num_positions)
@@ -82,8 +84,8 @@ def _grouped(attend: Callable[..., Tensor], mask_BX1S: Tensor) -> DecodeKernel:
     return kernel
 
 
-def own(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
-    """Use our own kernel: kernels/decode_attention.py, or on a CPU that of kernels/cpu.c."""
+def triton(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
+    """Use the kernel of kernels/decode_attention.py."""
 
     def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
         return ops.decode_attention(q_BHE, k_BKSE, v_BKSE, lengths_B, num_positions)
@@ -158,7 +160,7 @@ def _reachable(lengths_B: Tensor, num_positions: int) -> Tensor:
 
 
 DECODE_KERNELS: dict[str, Callable[[Tensor, int], DecodeKernel]] = {
-    "triton": own,
+    "triton": triton,
     "torch flash": torch_flash,
     "flash-attn": flash_attn,
     "sdpa": sdpa,
