@@ -75,4 +75,7 @@ def test_a_kernel_keeps_to_its_recipe(kernel):
     assert any(f"grpo.kernels.{kernel} import" in text and "reference" in text for text in files)
     ops = (ROOT / "grpo" / "engine" / "device" / "ops.py").read_text(encoding="utf-8")
     assert re.search(rf"from grpo\.kernels(\.{kernel} import \w+| import {kernel} as kernel)", ops)
-    assert f"grpo.kernels.{kernel} import" in (ROOT / "tests" / "kernels" / "offline.py").read_text(encoding="utf-8")
+    if "import triton" in source:
+        assert f"grpo.kernels.{kernel} import" in (ROOT / "tests" / "kernels" / "offline.py").read_text(
+            encoding="utf-8"
+        )
