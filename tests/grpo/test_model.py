@@ -156,7 +156,7 @@ def test_decode_attention_equals_its_twin_and_writes_its_cache(dtype, rows):
     positions = torch.randint(0, 20, (rows,), generator=generator)
     positions[0], positions[1] = 0, 19
     q, k, v = (torch.randn(rows, heads, 8, generator=generator).to(dtype) for heads in (4, 2, 2))
-    unturned = torch.ones(1, 1, 1, dtype=dtype), torch.zeros(1, 1, 1, dtype=dtype)
+    unturned = torch.ones(rows, 1, 8, dtype=dtype), torch.zeros(rows, 1, 8, dtype=dtype)
     out = DecodeAttention.over_used_positions(cache, positions, 20)(1, q, k, v, unturned)
     for row, position in enumerate(positions.tolist()):
         before[1, 0, row, :, position], before[1, 1, row, :, position] = k[row], v[row]
