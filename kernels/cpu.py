@@ -43,8 +43,8 @@ class Panels:
 class CpuKernels:
     """The functions of cpu.c, for contiguous float32 tensors, outside autograd.
 
-    folder: where what was compiled is kept for other processes; None: nowhere. OSError, ValueError or
-    subprocess.SubprocessError if there is no compiler, if it fails, or if its threads are not those of this torch.
+    folder: where what was compiled is kept for other processes; None: nowhere. OSError or ValueError if there is no
+    compiler, if it fails, or if its threads are not those of this torch.
     """
 
     def __init__(self, folder: Path | None):
@@ -149,7 +149,10 @@ def _compile(compiler: list[str], scratch: Path) -> Path:
     object_file, made = scratch / "cpu.o", scratch / "cpu.so"
     for options in ([*COMPILE, "-o", object_file, SOURCE], ["-shared", "-o", made, object_file]):
         command = [*compiler, *options]
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60)
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60)
+        except subprocess.SubprocessError as error:
+            raise OSError(str(error)) from error
     return made
 
 

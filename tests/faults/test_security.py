@@ -297,3 +297,5 @@ def test_nothing_in_the_program_shells_out_or_listens():
     word = re.compile(rf"^[^#\"]*({'|'.join(map(re.escape, words))})", re.MULTILINE)
     for path in source_files("grpo", "rewards", "knowledge"):
         assert not word.search(path.read_text()), path
+    # A compiler is the only program that is started, without a shell, on a file of ours.
+    assert [path.name for path in source_files("kernels") if word.search(path.read_text())] == ["cpu.py"]
