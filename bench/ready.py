@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 from bench.record import plain_parser
-from grpo.engine.device.ops import describe
+from grpo.engine.device.kernel_choice import describe
 
 
 def find_compiler() -> str | None:

@@ -29,7 +29,7 @@ from grpo.data.questions import (
 from grpo.data.toy import make_world
 from grpo.doctor.start import check_start
 from grpo.engine.attention import select
-from grpo.engine.device import ops
+from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
@@ -99,11 +99,11 @@ class GrpoTrainer(Trainer):
         self.begin(questions)
         if run.device.type == "cuda":
             run.say(
-                f"on this GPU: {ops.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
+                f"on this GPU: {kernel_choice.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
                 f"packed attention {select.packed_choice(self.model)}"
             )
         else:
-            run.debug.write("INFO", f"on this {run.device.type}: {ops.describe(run.device)}")
+            run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 
     def begin(self, source: TrainingData, step: int = 0, position: int = 0) -> None:
         self.rollout = Rollout(

@@ -31,7 +31,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import Row
 from grpo.doctor.case import Case, Check, NotChecked, need
 from grpo.doctor.sketch import bytes_needed, kept, lacks_a_gpu, num_weights, rounded, sketch
-from grpo.engine.device import ops
+from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
@@ -113,9 +113,9 @@ def machine(case: Case) -> str:
             PREFLIGHT,
         )
     if case.device.type == "cuda" and not case.memory_gb:
-        device = ops.describe(case.device)
+        device = kernel_choice.describe(case.device)
     else:
-        device = f"{torch.get_num_threads()} CPU threads, {ops.describe('cpu')}"
+        device = f"{torch.get_num_threads()} CPU threads, {kernel_choice.describe('cpu')}"
     return f"Python {sys.version.split()[0]}, torch {torch.__version__}, {device}"
 
 

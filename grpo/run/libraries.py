@@ -10,7 +10,7 @@ import torch
 from grpo.config.options import AnyConfig
 from grpo.engine.attention.select import choose_packed
 from grpo.engine.device.distributed import ALLOCATOR_VARIABLES
-from grpo.engine.device.ops import ProcessSettings
+from grpo.engine.device.kernel_choice import ProcessSettings
 from grpo.run.checkpoint import random_state, restore_random_state
 
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"

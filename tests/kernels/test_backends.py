@@ -10,7 +10,7 @@ import torch
 from grpo.base.errors import INTERNAL, MEMORY, UserError
 from grpo.engine.attention import decode
 from grpo.engine.attention.select import choose, choose_packed, decode_choice
-from grpo.engine.device import ops
+from grpo.engine.device import kernel_choice
 from grpo.engine.device.capture import WARM_UPS, CudaCapture
 
 WANTED = torch.linspace(1, 2, 7, dtype=torch.float64)
@@ -85,7 +85,7 @@ def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
 def test_on_a_cpu_attention_is_torchs_own(dtype):
     assert decode_choice(model_of(4, 2, 16, dtype), 3, 50).name == "sdpa"
     assert choose_packed(4, 2, 16, dtype, "cpu").name == "sdpa"
-    assert not ops.uses_kernels(torch.ones(3))
+    assert not kernel_choice.uses_kernels(torch.ones(3))
 
 
 def test_reading_beyond_a_length_is_noticed():
@@ -161,7 +161,7 @@ def test_why_triton_fails_is_said_whole(monkeypatch):
     monkeypatch.setattr("triton.knobs.runtime.interpret", False)
     monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=fails))
     monkeypatch.setattr(torch, "randn", fails)
-    assert ops.triton_problem.__wrapped__() == f"Triton failed: RuntimeError: {'x' * 300} and why"
+    assert kernel_choice.triton_problem.__wrapped__() == f"Triton failed: RuntimeError: {'x' * 300} and why"
 
 
 @pytest.mark.gpu
@@ -182,4 +182,6 @@ def test_the_packed_attention_of_a_gpu_is_torchs_flash():
 
 @pytest.mark.gpu
 def test_the_kernels_are_in_use_on_a_gpu():
-    assert ops.uses_kernels(torch.ones(3, device="cuda", dtype=torch.bfloat16)), ops.triton_problem()
+    assert kernel_choice.uses_kernels(torch.ones(3, device="cuda", dtype=torch.bfloat16)), (
+        kernel_choice.triton_problem()
+    )

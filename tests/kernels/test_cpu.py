@@ -12,7 +12,7 @@ from grpo.kernels.reference import rotate as slow_rotate
 from test_decode_attention import problem
 
 from bench.models import build_of, random_decoder
-from grpo.engine.device import ops
+from grpo.engine.device import kernel_choice, ops
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 
@@ -176,9 +176,9 @@ def test_what_is_not_finite_stays_so(kernels, broken):
 @pytest.fixture
 def asked_anew():
     """Whether the kernels can be used is found out once per process; here for each test."""
-    ops._cpu_kernels.cache_clear()
+    kernel_choice._cpu_kernels.cache_clear()
     yield
-    ops._cpu_kernels.cache_clear()
+    kernel_choice._cpu_kernels.cache_clear()
 
 
 @pytest.mark.parametrize(("capability", "compiler", "reason"), [
@@ -193,8 +193,8 @@ def test_without_them_torch_computes_it(monkeypatch, asked_anew, tmp_path, capab
     monkeypatch.setenv("GRPO_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     weight = torch.randn(30, 20)
-    assert ops.on_cpu(weight) is None and isinstance(ops.prepack(weight), torch.Tensor)
-    assert ops.describe("cpu").startswith(f"torch's own operations ({reason}")
+    assert kernel_choice.on_cpu(weight) is None and isinstance(ops.prepack(weight), torch.Tensor)
+    assert kernel_choice.describe("cpu").startswith(f"torch's own operations ({reason}")
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -206,10 +206,18 @@ def use_them(monkeypatch):
 @needs_them
 def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_anew):
     use_them(monkeypatch)
-    assert ops.on_cpu(torch.ones(3)) and ops.describe("cpu") == "kernels in C while it generates in float32"
-    assert not ops.on_cpu(torch.ones(3, dtype=torch.bfloat16)) and not ops.on_cpu(torch.ones(3).double())
-    monkeypatch.setattr(ops.ProcessSettings, "kernels", False)
-    assert not ops.on_cpu(torch.ones(3)) and ops.describe("cpu") == "torch's own operations (kernels: none)"
+    assert (
+        kernel_choice.on_cpu(torch.ones(3))
+        and kernel_choice.describe("cpu") == "kernels in C while it generates in float32"
+    )
+    assert not kernel_choice.on_cpu(torch.ones(3, dtype=torch.bfloat16)) and not kernel_choice.on_cpu(
+        torch.ones(3).double()
+    )
+    monkeypatch.setattr(kernel_choice.ProcessSettings, "kernels", False)
+    assert (
+        not kernel_choice.on_cpu(torch.ones(3))
+        and kernel_choice.describe("cpu") == "torch's own operations (kernels: none)"
+    )
 
 
 @needs_them
@@ -218,7 +226,7 @@ def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     use_them(monkeypatch)
     right = getattr(CpuKernels, name)
     monkeypatch.setattr(CpuKernels, name, lambda *given: right(*given) * 1.001)
-    assert not ops.on_cpu(torch.ones(3)) and "off by" in ops.describe("cpu")
+    assert not kernel_choice.on_cpu(torch.ones(3)) and "off by" in kernel_choice.describe("cpu")
 
 
 @needs_them
@@ -232,7 +240,7 @@ def test_a_generation_with_and_without_them(monkeypatch, asked_anew, rank, param
     prompts, seeds = [[5, 9, 6], [40], list(range(4, 60)), [20, 21]], list(range(12))
     groups = {}
     for kernels in (True, False):
-        monkeypatch.setattr(ops.ProcessSettings, "kernels", kernels)
+        monkeypatch.setattr(kernel_choice.ProcessSettings, "kernels", kernels)
         model.embedding.prepacked = None
         groups[kernels] = Sampler(model, (7,), max_slots=5).sample(prompts, 3, params, seeds)
         for module in model.linears():

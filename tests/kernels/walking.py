@@ -29,7 +29,7 @@ from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Part, Prompt
 from grpo.config.options import TrainConfig
 from grpo.engine.attention import select
-from grpo.engine.device import ops, peers
+from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model import joint_linear
@@ -172,7 +172,7 @@ def walking() -> Iterator[Walk]:
             (triton.runtime.interpreter.InterpretedFunction, "run", run),
             (import_module("torch.optim.optimizer"), "_get_fused_kernels_supported_devices", lambda: ["meta"]),
             (decode_attention, "_num_multiprocessors", lambda device: MULTIPROCESSORS),
-            (ops, "triton_problem", lambda: ""),
+            (kernel_choice, "triton_problem", lambda: ""),
             (select, "choose_packed", lambda *shape: select.KernelChoice("torch flash", {})),
             (joint_linear, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
             (peers, "all_gather_flat", gather),

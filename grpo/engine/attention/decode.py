@@ -15,6 +15,7 @@ from torch import Tensor
 
 from grpo.engine.attention import dense
 from grpo.engine.device import ops
+from grpo.engine.device.kernel_choice import on_cpu
 from grpo.engine.device.ops import CosSin, rotate_into_cache
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class DecodeAttention:
         longest: upper bound of the positions in use.
         """
         kv_L2BKSE = cache.kv_L2BKSE
-        kernels = ops.on_cpu(kv_L2BKSE)
+        kernels = on_cpu(kv_L2BKSE)
         if kernels and kernels.attends(kv_L2BKSE.shape[-1]):
             attend_to = partial(kernels.decode_attention, length_B=positions_B + 1)
             return cls(cache, positions_B, longest, attend_to)

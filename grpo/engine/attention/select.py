@@ -21,7 +21,7 @@ from grpo.engine.attention.decode import DECODE_KERNELS, sdpa
 from grpo.engine.attention.flash import FlashPackedAttention
 from grpo.engine.attention.packed import MicroBatchAttention, PackedAttention
 from grpo.engine.device.capture import CudaCapture, no_waiting
-from grpo.engine.device.ops import HALF, ProcessSettings, triton_problem
+from grpo.engine.device.kernel_choice import HALF, ProcessSettings, triton_problem
 
 if TYPE_CHECKING:
     from grpo.engine.model.decoder import Decoder

@@ -1,4 +1,4 @@
-"""Computing on this machine. ops.py is the only file that imports kernels/: it chooses between them and torch.
+"""Computing on this machine. ops.py alone runs kernels/, where kernel_choice.py says that they may be used.
 
 products.py multiplies with weight matrices: on a CPU by oneDNN, elsewhere by torch. draw.py draws tokens from logits.
 capture.py records work on a GPU as CUDA graphs. peers.py has what several processes compute together: all those of a

@@ -1,110 +1,26 @@
-"""The operations that have a fused kernel: the only place that chooses between kernels/ and torch.
+"""The operations that have a fused kernel: the only place that runs kernels/ instead of torch.
 
 Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
-torch's operations otherwise.
+torch's operations otherwise (kernel_choice.py).
 """
 
-from functools import cache
 from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from grpo.base.folders import cache_folder
 from grpo.engine.device import products
 from grpo.engine.device.draw import NO_CUT, SamplingParams, draw, uniforms
-from grpo.kernels.cpu import CpuKernels, Panels
+from grpo.engine.device.kernel_choice import HALF, on_cpu, uses_kernels
+from grpo.kernels.cpu import Panels
 
-HALF = (torch.bfloat16, torch.float16)
 CACHE_BYTES = 2 << 20  # of float32 logits that a CPU works on at a time, so that they stay in its cache
 FEW_ROWS = 256  # up to so many, a product with a weight in 8 bits is bound by reading it; above, dequantising is cheap
 CosSin = tuple[Tensor, Tensor]  # cos_T1E and sin_T1E of the tokens' positions
 SpareColumns = tuple[int, int]  # copies of a product's input, and columns to leave free to the right of each
 Packed: TypeAlias = Tensor | Panels  # a weight as `prepack` returns it
 SMALL_READS = 32 << 20  # bytes of A, once per row of x, up to which our kernel for x Aᵀ is used (bench/LOG.md)
-
-
-class ProcessSettings:
-    """Whether kernels/ may be used in this process, and whether bits must repeat: run/libraries.py sets both."""
-
-    kernels, repeatable = True, False
-
-
-@cache
-def triton_problem() -> str:
-    """Return why the kernels cannot be used in this process; "" if they can."""
-    try:
-        import triton
-    except ImportError:
-        return "Triton is not installed"
-    if triton.knobs.runtime.interpret:
-        return "Triton is set to interpret"
-    try:
-        from grpo.kernels.rms_norm import rms_norm
-
-        x = torch.randn(3, 100, device="cuda")
-        weight = torch.ones(100, device="cuda")
-        normed, _ = rms_norm(x, weight, 1e-6)
-        wanted = F.rms_norm(x, (100,), weight, 1e-6)
-        wrong = float((normed - wanted).abs().max())
-    except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
-        first_line = str(problem).partition("\n")[0]
-        return f"Triton failed: {type(problem).__name__}: {first_line}"
-    return "" if wrong < 1e-5 else f"Triton's results are off by {wrong:.1e}"
-
-
-def uses_kernels(x: Tensor) -> bool:
-    """Return whether kernels/ takes the place of torch's operations on this tensor."""
-    return x.is_cuda and x.dtype in (*HALF, torch.float32) and ProcessSettings.kernels and not triton_problem()
-
-
-def will_use_kernels(dtype: torch.dtype) -> bool:
-    """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
-    return dtype in HALF and ProcessSettings.kernels and not (torch.cuda.is_available() and triton_problem())
-
-
-@cache
-def _cpu_kernels() -> tuple[CpuKernels | None, str]:
-    """Return the kernels in C; or None, and why they cannot be used on this machine."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    if capability != "AVX2":
-        return None, f"for {capability} there are no kernels in C"
-    try:
-        folder = cache_folder()
-        kernels = CpuKernels(folder and folder / "kernels")
-    except (OSError, ValueError) as problem:
-        return None, f"the kernels in C failed: {type(problem).__name__}: {problem}"
-    wrong = _error_of(kernels)
-    return (kernels, "") if wrong < 1e-5 else (None, f"the kernels in C are off by {wrong:.1e}")
-
-
-def _error_of(kernels: CpuKernels) -> float:
-    """Return how far these kernels are from torch's operations. Nothing is drawn: a run has set its seeds."""
-    x_TI, weight_OI = torch.linspace(-1, 1, 35).sin().view(5, 7), torch.linspace(-9, 9, 210).sin().view(30, 7)
-    product_TO = kernels.product(x_TI, kernels.pack(weight_OI))
-    q_1HE = weight_OI.view(-1)[:32].view(1, 4, 8)
-    k_1KSE, v_1KSE = weight_OI.view(-1)[:96].view(2, 1, 2, 3, 8)
-    attended_1HE = kernels.decode_attention(q_1HE, k_1KSE, v_1KSE, torch.tensor([3]))
-    wanted_1H1E = F.scaled_dot_product_attention(q_1HE[:, :, None], k_1KSE, v_1KSE, enable_gqa=True)
-    errors = (product_TO - F.linear(x_TI, weight_OI)).abs().max(), (attended_1HE - wanted_1H1E[:, :, 0]).abs().max()
-    return float(max(errors))
-
-
-def on_cpu(x: Tensor) -> CpuKernels | None:
-    """Return the kernels in C if they take the place of torch's operations on this tensor; outside autograd."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or not ProcessSettings.kernels:
-        return None
-    return _cpu_kernels()[0]
-
-
-def describe(device: torch.device | str) -> str:
-    """Return, for the log, whether kernels or torch's own operations are used."""
-    if torch.device(device).type != "cuda":
-        kernels, problem = _cpu_kernels() if ProcessSettings.kernels else (None, "kernels: none")
-        return "kernels in C while it generates in float32" if kernels else f"torch's own operations ({problem})"
-    problem = triton_problem() if ProcessSettings.kernels else "kernels: none"
-    return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
 
 
 # --- products ------------------------------------------------------------------------------------------------------

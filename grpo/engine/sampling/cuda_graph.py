@@ -14,7 +14,8 @@ import torch
 from grpo.engine.attention.decode import DecodeAttention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import Packed, uses_kernels
+from grpo.engine.device.kernel_choice import uses_kernels
+from grpo.engine.device.ops import Packed
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.decode_step import DecodeSteps, Slots, decode_step
 

@@ -1,0 +1,99 @@
+"""Which kernels may be used in this process: those of Triton on a GPU, those in C on a CPU, or none.
+
+Each is tried once against torch's own operations, when it is first asked for. What fails the test is not used, and
+`describe` says why. ops.py uses them.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from grpo.base.folders import cache_folder
+from grpo.kernels.cpu import CpuKernels
+
+HALF = (torch.bfloat16, torch.float16)
+LARGEST_ERROR = 1e-5  # in a self-test, in float32
+
+
+class ProcessSettings:
+    """Whether kernels/ may be used in this process, and whether bits must repeat: run/libraries.py sets both."""
+
+    kernels, repeatable = True, False
+
+
+@cache
+def triton_problem() -> str:
+    """Return why the kernels cannot be used in this process; "" if they can."""
+    try:
+        import triton
+    except ImportError:
+        return "Triton is not installed"
+    if triton.knobs.runtime.interpret:
+        return "Triton is set to interpret"
+    try:
+        from grpo.kernels.rms_norm import rms_norm
+
+        x = torch.randn(3, 100, device="cuda")
+        weight = torch.ones(100, device="cuda")
+        normed, _ = rms_norm(x, weight, 1e-6)
+        wanted = F.rms_norm(x, (100,), weight, 1e-6)
+        wrong = float((normed - wanted).abs().max())
+    except Exception as problem:  # a compiler has many ways to fail, and torch's own operations do as well
+        first_line = str(problem).partition("\n")[0]
+        return f"Triton failed: {type(problem).__name__}: {first_line}"
+    return "" if wrong < LARGEST_ERROR else f"Triton's results are off by {wrong:.1e}"
+
+
+def uses_kernels(x: Tensor) -> bool:
+    """Return whether kernels/ takes the place of torch's operations on this tensor."""
+    return x.is_cuda and x.dtype in (*HALF, torch.float32) and ProcessSettings.kernels and not triton_problem()
+
+
+def will_use_kernels(dtype: torch.dtype) -> bool:
+    """Return whether training on a GPU uses kernels/ and FlashAttention; without a GPU, whether it would."""
+    return dtype in HALF and ProcessSettings.kernels and not (torch.cuda.is_available() and triton_problem())
+
+
+@cache
+def _cpu_kernels() -> tuple[CpuKernels | None, str]:
+    """Return the kernels in C; or None, and why they cannot be used on this machine."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability != "AVX2":
+        return None, f"for {capability} there are no kernels in C"
+    try:
+        folder = cache_folder()
+        kernels = CpuKernels(folder and folder / "kernels")
+    except (OSError, ValueError) as problem:
+        return None, f"the kernels in C failed: {type(problem).__name__}: {problem}"
+    wrong = _error_of(kernels)
+    return (kernels, "") if wrong < LARGEST_ERROR else (None, f"the kernels in C are off by {wrong:.1e}")
+
+
+def _error_of(kernels: CpuKernels) -> float:
+    """Return how far these kernels are from torch's operations. Nothing is drawn: a run has set its seeds."""
+    x_TI, weight_OI = torch.linspace(-1, 1, 35).sin().view(5, 7), torch.linspace(-9, 9, 210).sin().view(30, 7)
+    product_TO = kernels.product(x_TI, kernels.pack(weight_OI))
+    q_1HE = weight_OI.view(-1)[:32].view(1, 4, 8)
+    k_1KSE, v_1KSE = weight_OI.view(-1)[:96].view(2, 1, 2, 3, 8)
+    attended_1HE = kernels.decode_attention(q_1HE, k_1KSE, v_1KSE, torch.tensor([3]))
+    wanted_1H1E = F.scaled_dot_product_attention(q_1HE[:, :, None], k_1KSE, v_1KSE, enable_gqa=True)
+    errors = (product_TO - F.linear(x_TI, weight_OI)).abs().max(), (attended_1HE - wanted_1H1E[:, :, 0]).abs().max()
+    return float(max(errors))
+
+
+def on_cpu(x: Tensor) -> CpuKernels | None:
+    """Return the kernels in C if they take the place of torch's operations on this tensor; outside autograd."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or not ProcessSettings.kernels:
+        return None
+    return _cpu_kernels()[0]
+
+
+def describe(device: torch.device | str) -> str:
+    """Return, for the log, whether kernels or torch's own operations are used."""
+    if torch.device(device).type != "cuda":
+        kernels, problem = _cpu_kernels() if ProcessSettings.kernels else (None, "kernels: none")
+        return "kernels in C while it generates in float32" if kernels else f"torch's own operations ({problem})"
+    problem = triton_problem() if ProcessSettings.kernels else "kernels: none"
+    return f"torch's own operations ({problem})" if problem else "fused kernels (Triton)"
