@@ -10,6 +10,7 @@ The result is RUN-rejection, an arm: python -m bench.reasoning RUN RUN-rejection
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,14 +36,21 @@ def keys_of(config: TrainConfig, names: Sequence[str]) -> list[str]:
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
 
 
+def how_often(number: int, questions: int) -> tuple[int, int]:
+    """Return how many of the questions to ask, and how often each, for so many answers, or a few more."""
+    times = math.ceil(number / questions)
+    return math.ceil(number / times), times
+
+
 def answer(model: Path, data: str, number: int, temperature: float, config: TrainConfig, output: Path) -> list[Row]:
-    """Answer the first questions of a file, once each; return the answers with their facts and verdicts.
+    """Give so many answers to the questions of a file, and return them with their facts and verdicts.
 
     They are written to the output, a .jsonl file, and not asked for again.
     """
     if not output.exists():
-        keys = [*keys_of(config, CHECKS), f"max_samples={number}", f"seed={config.seed}"]
-        options = ["--data", data, "--reward", json.dumps(config.eval_reward_funcs)]
+        questions, times = how_often(number, len(read_records(Path(data))))
+        keys = [*keys_of(config, CHECKS), f"max_samples={questions}", f"seed={config.seed}"]
+        options = ["--data", data, "--reward", json.dumps(config.eval_reward_funcs), "--n", str(times)]
         options += ["--temperature", str(temperature), "--output", str(output.with_suffix(".json"))]
         evaluate.main([str(model), *options, *keys])
     return read_records(output)

@@ -6,7 +6,7 @@ import torch
 
 from bench.arm import Answer, Arm, Recalled, kept_of, measures, repeated
 from bench.reasoning import answers_of, ask, draw, known_by_kind, tables
-from bench.rejection import conversations, supported
+from bench.rejection import conversations, how_often, supported
 from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
@@ -44,6 +44,14 @@ def test_facts_are_counted_by_verdict_and_by_kind():
     assert BEFORE.supported()(BOTH) == 2 / 5
     assert BEFORE.supported()([0, 0]) == 1 / 2  # Chad alone, drawn twice
     assert [AFTER.share(outcome)(BOTH) for outcome in ("correct", "wrong", "refused")] == [0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("number", "asked"), [(60, (60, 1)), (610, (610, 1)), (640, (320, 2)), (1920, (480, 4)), (3200, (534, 6))]
+)
+def test_the_baseline_gives_as_many_answers_as_grpo_samples(number, asked):
+    questions, times = how_often(number, 610)
+    assert (questions, times) == asked and number <= questions * times < number + times and questions <= 610
 
 
 def test_what_is_left_out_is_what_the_cold_start_would_get_wrong():
