@@ -1,7 +1,7 @@
 """python -m bench.ready
 
-Can this machine compile kernels? Triton needs a C compiler and Python.h for the first one. Without them everything
-runs with torch's own operations, and rows of speed mislead. Exit status: 0, or 1 if something is missing.
+Can this machine compile the kernels of Triton? It needs a C compiler and Python.h for the first one. Without them
+everything runs with torch's own operations, and rows of speed mislead. Exit status: 0, or 1 if something is missing.
 """
 
 import os

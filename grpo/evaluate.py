@@ -4,10 +4,11 @@
   python -m grpo.evaluate MODEL --without-tools
   python -m grpo.evaluate --compare A B
 
-MODEL is a checkpoint, an adapter, a hub id, or the directory of a run. A run brings its own prompts, and its held-out
-questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and GSM8K are
-recognised by their columns and need no --reward. Prints JSON: accuracy with its 95 % interval, the shares of wrong and
-of declined answers, pass@k; and a table on stderr. A and B are the --output files of two evaluations.
+MODEL is a checkpoint, an adapter, a GGUF file, a hub id, or the directory of a run. A run brings its own prompts, and
+its held-out questions if there is no --data. Files of TruthfulQA, SimpleQA, Chinese SimpleQA, GPQA, AIME, MATH-500 and
+GSM8K are recognised by their columns and need no --reward. Prints JSON: accuracy with its 95 % interval, the shares of
+wrong and of declined answers, pass@k; and a table on stderr. A and B are the --output files of two evaluations, or a
+run's evaluation/step-N.jsonl.
 """
 
 import argparse

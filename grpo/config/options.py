@@ -65,7 +65,7 @@ class ModelKeys:
     device: str = key("auto", "free", choices=("auto", "cpu", "cuda", "mps"))
     """Where to compute. auto: cuda if there is such a GPU, else cpu. mps: Apple's GPUs; untried."""
     kernels: str = key("auto", "warned", choices=("auto", "none"))
-    """Own kernels (kernels/README.md). auto: use those that pass their self-test. none: use torch's own operations."""
+    """Own kernels (kernels/README.md). auto: use them if they pass a self-test. none: use torch's own operations."""
     tensor_parallel_size: int = key(1, "free", low=1)
     """Processes that share one copy of the model: torchrun --nproc-per-node N with a multiple of it. It divides the
     model's heads and key-value heads."""
@@ -399,7 +399,7 @@ class TrainConfig(
 @dataclass(frozen=True)
 class ConversationKeys:
     dataset_id_or_path: str = key(None, "required toy first local")
-    """Conversations as ShareGPT, Alpaca or messages: a JSON or JSONL file, or a hub id."""
+    """Conversations as ShareGPT, Alpaca, messages, or prompt and completion: a JSON or JSONL file, or a hub id."""
     dataset_dir: str | None = key(None, "local")
     """Folder of LLaMA-Factory's dataset_info.json: dataset_id_or_path may hold names that are registered there. Unset:
     data, if that holds one."""

@@ -3,8 +3,9 @@
   python -m grpo.replay RUN STEP [ROW] [key=value ...] [--json]
 
 The step is made by the trainer's own code, from the newest checkpoint before it, on this machine. What it gives is
-compared with the run's completions/ and metrics.jsonl: on the same kind of CPU, and with the same program, all bits are
-the same. Grades are those of completions/. Answers that are not there are graded again, which may ask services.
+compared with the run's completions/ and metrics.jsonl: on the same kind of CPU, with the same program, and with the
+same C compiler or none, all bits are the same. Grades are those of completions/. Answers that are not there are graded
+again, which may ask services.
 
 ROW is the number of a row of the data, as completions/ has it; by default the one with the largest share of the
 gradient. Of each of its answers' tokens it shows: the log-probs of sampler, policy and reference; ratio, KL, advantage

@@ -2,7 +2,7 @@
 
 `choose` tries the implementations on a small problem of the run's own shape, drops those that are missing or wrong, and
 takes the fastest of the rest. If bits must be the same in every run, it takes the first that is right. On a CPU,
-packed.py and decode.py choose by dtype.
+packed.py chooses by dtype, and decode.py takes the kernel in C where there is one.
 """
 
 import statistics

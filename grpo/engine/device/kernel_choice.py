@@ -1,7 +1,7 @@
 """Which kernels may be used in this process: those of Triton on a GPU, those in C on a CPU, or none.
 
-Each is tried once against torch's own operations, when it is first asked for. What fails the test is not used, and
-`describe` says why. ops.py uses them.
+Either set is tried against torch's own operations when it is first asked for: Triton by its norm, C by a product and
+attention. If that fails, none of the set is used, and `describe` says why. ops.py runs them.
 """
 
 from functools import cache

@@ -3,10 +3,11 @@
 Counterpart of the layers of minimal.py while it samples: a step of decoding multiplies few rows by large weights.
 
 The layers themselves (lora.py, decoder.py) know nothing of it: `sampling_forms` puts these in their places, and takes
-them out again. What each form computes is the same, Eq. 15, bit for bit, with one exception: in float32 on a CPU, a
-layer with an adapter is a merged copy, W + s B A. float32 has the digits for that. The copy saves x Aᵀ and a copy of x
-in every product: a tenth of generation if the layers are thin. Log-probs of sampler and trainer then differ by float32
-rounding. Weights in 8 bits (`base_weights: int8`) are never merged.
+them out again. What each form computes is the same, Eq. 15, bit for bit, with exceptions in float32 on a CPU: kernels
+in C, where there are any, add in another order, and a layer with an adapter is a merged copy, W + s B A. float32 has
+the digits for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation if the layers are thin.
+Log-probs of sampler and trainer then differ by float32 rounding. Weights in 8 bits (`base_weights: int8`) are never
+merged.
 """
 
 from collections.abc import Iterator
