@@ -6,6 +6,7 @@ measures.py    graded answers to numbers: accuracy with its interval, the measur
 confidence.py  stated confidences compared with outcomes: ECE, Brier score, risk-coverage curve
 searching.py   when a model calls its tools, and whether it calls where it has to
 table.py       these numbers as text
-held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
+held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy,
+               effect.py finds what merging changes
 compare.py     two models on the same questions: exchange test, bootstrap interval
 """

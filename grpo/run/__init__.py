@@ -7,6 +7,7 @@ Read in this order:
 - provenance.py: what a run is made from, and what of it may change when it resumes;
 - cold_starts.py: when a finished cold start is used again;
 - metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;
+- diagnosis/: what the numbers of a run say;
 - guard.py: what protects a step; phases.py: what surrounds its parts;
 - stage1.py: the stage 1 that a configuration of stage 2 names;
 - saved.py: the models that runs have written, read back.
