@@ -2,66 +2,92 @@
 
 Draw README's picture from the stored rows: what GRPO did to SmolLM2-135M. Nothing is measured.
 
-left    capitals, element symbols and cities: right and wrong answers, if the model answers half of the questions (the
+left    what it states about a country before it answers: facts per answer that the knowledge base supports,
+        refutes or does not know; the mean of three seeds (`bench.reasoning`)
+middle  capitals, element symbols and cities: right and wrong answers, if the model answers half of the questions (the
         half that it declines least readily), before and after GRPO; the mean of three seeds (`bench.real_model`)
 right   sums of five numbers: the share of greedy answers that are right, one seed
 """
 
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.record import RESULTS, SEEDS, plain_parser, read_rows
 
 GREEN, RED, GREY = "#3a8f5c", "#c4513d", "#c9ccd1"
 ANSWERED = 0.5
+NARROW = 0.19  # of a bar: a part that is narrower has no text
 
 
-def facts(arm: str) -> tuple[float, float]:
+class Part(NamedTuple):
+    """A part of a bar."""
+
+    size: float
+    colour: str
+    text: str
+
+
+def thoughts(arm: str) -> list[Part]:
+    """Return the facts per answer that the knowledge base supports, refutes, and does not know."""
+    arms = [row["arms"][arm] for row in read_rows(RESULTS / "smollm2_knowrl", SEEDS)]
+    parts = []
+    for label, colour, name in (("supported", GREEN, "true"), ("refuted", RED, "false"), ("unknown", GREY, "?")):
+        number = fmean(measured[label][0] for measured in arms)
+        parts.append(Part(number, colour, f"{name} {number:.1f}"))
+    return parts
+
+
+def facts(arm: str) -> list[Part]:
     """Return the shares of all questions that are answered right and wrong, if half of them are answered."""
     rows = read_rows(RESULTS / "smollm2", SEEDS)
     wrong = ANSWERED * fmean(row["arms"][arm]["risk"]["50%"] for row in rows)
-    return ANSWERED - wrong, wrong
+    right, declined = ANSWERED - wrong, 1 - ANSWERED
+    return [
+        Part(right, GREEN, f"right {right:.0%}"),
+        Part(wrong, RED, f"wrong {wrong:.0%}"),
+        Part(declined, GREY, f"declined {declined:.0%}"),
+    ]
 
 
-def sums(model: str) -> float:
-    """Return the share of right greedy answers."""
+def sums(model: str) -> list[Part]:
+    """Return the shares of right and of wrong greedy answers."""
     rows = read_rows(RESULTS / "sums", SEEDS)
-    return next(row["right"] for row in rows if row["model"] == model and row["way"] == "greedy")
+    right = next(row["right"] for row in rows if row["model"] == model and row["way"] == "greedy")
+    return [Part(right, GREEN, f"right {right:.0%}"), Part(1 - right, RED, f"wrong {1 - right:.0%}")]
+
+
+def draw_bar(axes: Axes, place: float, parts: list[Part]) -> None:
+    """Draw the parts of one bar beside each other, each with its text."""
+    start, total = 0.0, sum(part.size for part in parts)
+    for part in parts:
+        axes.barh(place, part.size, left=start, color=part.colour)
+        ink = "black" if part.colour == GREY else "white"
+        if part.size >= NARROW * total:
+            axes.text(start + part.size / 2, place, part.text, ha="center", va="center", fontsize=8, color=ink)
+        start += part.size
 
 
 def draw(path: Path) -> None:
-    """Draw both parts and write the picture."""
-    figure = Figure(figsize=(8, 2.2), dpi=150, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for place, (arm, name) in enumerate((("GRPO", "after"), ("cold start", "before"))):
-        is_right, is_wrong = facts(arm)
-        start = 0.0
-        for share, colour, label in ((is_right, GREEN, "right"), (is_wrong, RED, "wrong"), (0.5, GREY, "declined")):
-            left.barh(place, share, left=start, color=colour)
-            text = f"{label} {share:.0%}"
-            ink = "black" if colour == GREY else "white"
-            left.text(start + share / 2, place, text, ha="center", va="center", fontsize=8, color=ink)
-            start += share
-        share = sums(arm)
-        right.barh(place, share, color=GREEN)
-        right.barh(place, 1 - share, left=share, color=RED)
-        right.text(
-            share + 0.02 if share < 0.3 else share / 2,
-            place,
-            f"right {share:.0%}",
-            va="center",
-            fontsize=8,
-            color="white",
-        )
-        for axes in (left, right):
-            axes.text(-0.02, place, name, ha="right", va="center", fontsize=9)
-    left.set_title("304 held-out facts, half of them declined", fontsize=9)
-    right.set_title("200 held-out sums of five numbers", fontsize=9)
-    for axes in (left, right):
-        axes.set_axis_off()
-        axes.set_xlim(0, 1)
+    """Draw the three parts and write the picture."""
+    figure = Figure(figsize=(11, 2.2), dpi=150, layout="constrained")
+    questions = {
+        "facts that it states per answer": thoughts,
+        "304 held-out facts, half of them declined": facts,
+        "200 held-out sums of five numbers": sums,
+    }
+    for axes, (title, parts_of) in zip(figure.subplots(1, len(questions)), questions.items(), strict=True):
+        draw_bar(axes, 0, parts_of("GRPO"))
+        draw_bar(axes, 1, parts_of("cold start"))
+        axes.set_yticks([0, 1], ["after", "before"], fontsize=9)
+        axes.set_xticks([])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.margins(x=0)
+        axes.set_title(title, fontsize=9)
     figure.savefig(path)
 
 
