@@ -22,7 +22,7 @@ from bench.record import Record, parse
 from grpo.engine.attention.select import decode_choice
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.ops import describe
+from grpo.engine.device.kernel_choice import describe
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
