@@ -20,7 +20,7 @@ from bench.record import RESULTS, SEEDS, plain_parser, read_rows
 
 GREEN, RED, GREY = "#3a8f5c", "#c4513d", "#c9ccd1"
 ANSWERED = 0.5
-NARROW = 0.19  # of a bar: a part that is narrower has no text
+NARROW = 0.09  # of a bar: a part that is narrower has no text
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ def thoughts(arm: str) -> list[Part]:
     parts = []
     for label, colour, name in (("supported", GREEN, "true"), ("refuted", RED, "false"), ("unknown", GREY, "?")):
         number = fmean(measured[label][0] for measured in arms)
-        parts.append(Part(number, colour, f"{name} {number:.1f}"))
+        parts.append(Part(number, colour, f"{name}\n{number:.1f}"))
     return parts
 
 
@@ -47,9 +47,9 @@ def facts(arm: str) -> list[Part]:
     wrong = ANSWERED * fmean(row["arms"][arm]["risk"]["50%"] for row in rows)
     right, declined = ANSWERED - wrong, 1 - ANSWERED
     return [
-        Part(right, GREEN, f"right {right:.0%}"),
-        Part(wrong, RED, f"wrong {wrong:.0%}"),
-        Part(declined, GREY, f"declined {declined:.0%}"),
+        Part(right, GREEN, f"right\n{right:.0%}"),
+        Part(wrong, RED, f"wrong\n{wrong:.0%}"),
+        Part(declined, GREY, f"declined\n{declined:.0%}"),
     ]
 
 
@@ -57,7 +57,7 @@ def sums(model: str) -> list[Part]:
     """Return the shares of right and of wrong greedy answers."""
     rows = read_rows(RESULTS / "sums", SEEDS)
     right = next(row["right"] for row in rows if row["model"] == model and row["way"] == "greedy")
-    return [Part(right, GREEN, f"right {right:.0%}"), Part(1 - right, RED, f"wrong {1 - right:.0%}")]
+    return [Part(right, GREEN, f"right\n{right:.0%}"), Part(1 - right, RED, f"wrong\n{1 - right:.0%}")]
 
 
 def draw_bar(axes: Axes, place: float, parts: list[Part]) -> None:

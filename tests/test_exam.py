@@ -129,11 +129,13 @@ def test_the_table_of_seeds_has_the_mean_its_interval_and_the_paired_gain(tmp_pa
 
 
 def test_readmes_picture_shows_what_the_page_of_results_says(tmp_path):
-    """60 % and 44 % wrong of the half that is answered; sums 10 to 82 %."""
+    """60 % and 44 % wrong of the half that is answered; sums 10 to 82 %; true and false facts."""
     arms = "cold start", "GRPO"
     wrong = {arm: picture.facts(arm)[1].size / picture.ANSWERED for arm in arms}
     assert {arm: round(100 * share) for arm, share in wrong.items()} == {"cold start": 60, "GRPO": 44}
     assert [round(100 * picture.sums(arm)[0].size, -1) for arm in arms] == [10, 80]
+    stated = [[round(part.size, 1) for part in picture.thoughts(arm)[:2]] for arm in arms]
+    assert stated == [[1.6, 1.9], [3.2, 0.7]]
     picture.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
