@@ -1,8 +1,8 @@
 """python -m bench.rejection RUN
 
 Does fine-tuning on checked sentences do as well as GRPO? RUN is a finished run of configs/smollm2_knowrl.yaml. Its cold
-start answers as many questions to train on as GRPO has sampled answers, at the same temperature. Of each answer those
-sentences stay that the knowledge base supports, each fact once; an answer of which none stays is left out. On the
+start gives as many answers to the questions to train on as GRPO has sampled, at the same temperature. Of each answer
+those sentences stay that the knowledge base supports, each fact once; an answer of which none stays is left out. On the
 rest the cold start is fine-tuned: as many steps of as many answers, the same layers, the same learning rate. So both
 learn from the same verdicts on as many answers (rejection sampling, as RAFT, 2304.06767, but by sentences).
 

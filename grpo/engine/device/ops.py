@@ -1,8 +1,8 @@
 """The operations that have a fused kernel: each computes by kernels/ or by torch.
 
 Each function runs a kernel of Triton where `uses_kernels` says so, one of those in C where `on_cpu` returns them, and
-torch's operations otherwise (kernel_choice.py). Decode attention
-in C is called where decode attention is chosen (attention/decode.py).
+torch's operations otherwise (kernel_choice.py). Decode attention in C is called where decode attention is chosen
+(attention/decode.py).
 """
 
 from typing import TypeAlias
