@@ -1,4 +1,4 @@
-"""python -m bench.rejection RUN
+"""python -m bench.rejection RUN [--rounds N]
 
 Does fine-tuning on checked sentences do as well as GRPO? RUN is a finished run of configs/smollm2_knowrl.yaml. Its cold
 start gives as many answers to the questions to train on as GRPO has sampled, at the same temperature. Of each answer
@@ -6,12 +6,14 @@ those sentences stay that the knowledge base supports, each fact once; an answer
 rest the cold start is fine-tuned: as many steps of as many answers, the same layers, the same learning rate. So both
 learn from the same verdicts on as many answers (rejection sampling, as RAFT, 2304.06767, but by sentences).
 
-The result is RUN-rejection, an arm: python -m bench.reasoning RUN RUN-rejection
+--rounds N splits answers and steps into N rounds. Each begins with the model that the one before has made.
+
+The result is RUN-rejection, or RUN-rejection-N, an arm: python -m bench.reasoning RUN RUN-rejection
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.arm import REWARD
@@ -36,21 +38,19 @@ def keys_of(config: TrainConfig, names: Sequence[str]) -> list[str]:
     return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
 
 
-def how_often(number: int, questions: int) -> tuple[int, int]:
-    """Return how many of the questions to ask, and how often each, for so many answers, or a few more."""
-    times = math.ceil(number / questions)
-    return math.ceil(number / times), times
+def asked(questions: Sequence[Row], number: int, start: int) -> list[Row]:
+    """Return so many questions from a place on. After the last one comes the first one again."""
+    return [questions[i % len(questions)] for i in range(start, start + number)]
 
 
-def answer(model: Path, data: str, number: int, temperature: float, config: TrainConfig, output: Path) -> list[Row]:
-    """Give so many answers to the questions of a file, and return them with their facts and verdicts.
+def answer(model: Path, data: Path, number: int, temperature: float, config: TrainConfig, output: Path) -> list[Row]:
+    """Answer the first questions of a file, each once, and return the answers with their facts and verdicts.
 
     They are written to the output, a .jsonl file, and not asked for again.
     """
     if not output.exists():
-        questions, times = how_often(number, len(read_records(Path(data))))
-        keys = [*keys_of(config, CHECKS), f"max_samples={questions}", f"seed={config.seed}"]
-        options = ["--data", data, "--reward", json.dumps(config.eval_reward_funcs), "--n", str(times)]
+        keys = [*keys_of(config, CHECKS), f"max_samples={number}", f"seed={config.seed}"]
+        options = ["--data", str(data), "--reward", json.dumps(config.eval_reward_funcs)]
         options += ["--temperature", str(temperature), "--output", str(output.with_suffix(".json"))]
         evaluate.main([str(model), *options, *keys])
     return read_records(output)
@@ -75,27 +75,45 @@ def conversations(records: list[Row]) -> list[dict]:
 
 
 def fine_tune(config: TrainConfig, start: Path, data: Path, output: Path) -> None:
-    """Go on with the cold start on the conversations of a file, for as many answers as GRPO has sampled."""
+    """Go on with a model on the conversations of a file, for as many answers as GRPO has sampled in max_steps."""
     keys = [*keys_of(config, LEARNS), f"per_device_train_batch_size={config.per_device_train_batch_size}"]
     keys += [f"dataset_id_or_path={data}", f"model_name_or_path={start}", f"output_dir={output}", "toy_world=null"]
     sft(*load_config(SFT_CONFIG, keys, SftConfig))
 
 
+def play_round(config: TrainConfig, model: Path, questions: list[Row], output: Path) -> Path:
+    """Let a model answer the questions, fine-tune it on what is supported, and return the path of the new one."""
+    final = output / "sft" / "final"
+    if not final.exists():
+        write_lines(output / "questions.jsonl", questions)
+        drawn = answer(
+            model, output / "questions.jsonl", len(questions), config.temperature, config, output / "drawn.jsonl"
+        )
+        kept = conversations(drawn)
+        print(f"{len(kept)} of {len(drawn)} answers have a supported fact")
+        write_lines(output / "supported.jsonl", kept)
+        fine_tune(config, model, output / "supported.jsonl", output / "sft")
+    return final
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = plain_parser("bench.rejection", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a finished run of configs/smollm2_knowrl.yaml")
-    run = parser.parse_args(argv).run
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="answer and learn in N rounds (default: 1)")
+    options = parser.parse_args(argv)
+    run, rounds = options.run, options.rounds
     config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
-    output, start = run.with_name(f"{run.name}-rejection"), run / "cold_start" / "final"
-    number = config.max_steps * config.per_device_train_batch_size
-    drawn = answer(start, config.dataset_id_or_path, number, config.temperature, config, output / "drawn.jsonl")
-    kept = conversations(drawn)
-    print(f"{len(kept)} of {len(drawn)} answers have a supported fact")
-    write_lines(output / "supported.jsonl", kept)
-    if not (output / "sft" / "final").exists():
-        fine_tune(config, start, output / "supported.jsonl", output / "sft")
+    if rounds < 1 or config.max_steps % rounds:
+        parser.error(f"--rounds {rounds} does not divide the {config.max_steps} steps of {run}")
+    output = run.with_name(f"{run.name}-rejection" + (f"-{rounds}" if rounds > 1 else ""))
+    questions, model = read_records(Path(config.dataset_id_or_path)), run / "cold_start" / "final"
+    steps = config.max_steps // rounds
+    number = steps * config.per_device_train_batch_size
+    for i in range(rounds):
+        part = replace(config, max_steps=steps, seed=config.seed + i)
+        model = play_round(part, model, asked(questions, number, i * number), output / f"round-{i + 1}")
     after = output / "evaluation" / f"step-{config.max_steps:06d}.jsonl"
-    answer(output / "sft" / "final", config.eval_dataset_id_or_path, config.eval_max_samples, 0.0, config, after)
+    answer(model, Path(config.eval_dataset_id_or_path), config.eval_max_samples, 0.0, config, after)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """bench/reasoning.py: the measures of reasoning against counts by hand."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
 from bench.arm import Answer, Arm, Recalled, kept_of, measures, repeated
 from bench.reasoning import answers_of, ask, draw, known_by_kind, tables
-from bench.rejection import conversations, how_often, supported
+from bench.rejection import asked, conversations, supported
 from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
@@ -46,12 +48,12 @@ def test_facts_are_counted_by_verdict_and_by_kind():
     assert [AFTER.share(outcome)(BOTH) for outcome in ("correct", "wrong", "refused")] == [0, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("number", "asked"), [(60, (60, 1)), (610, (610, 1)), (640, (320, 2)), (1920, (480, 4)), (3200, (534, 6))]
-)
-def test_the_baseline_gives_as_many_answers_as_grpo_samples(number, asked):
-    questions, times = how_often(number, 610)
-    assert (questions, times) == asked and number <= questions * times < number + times and questions <= 610
+def test_the_baseline_asks_as_many_questions_as_grpo_and_all_of_them_before_any_twice():
+    questions = [{"question": str(i)} for i in range(610)]
+    rounds = [asked(questions, 640, start) for start in range(0, 3200, 640)]
+    assert sum(rounds, []) == asked(questions, 3200, 0)
+    counts = Counter(row["question"] for row in sum(rounds, []))
+    assert len(counts) == 610 and set(counts.values()) == {5, 6}
 
 
 def test_what_is_left_out_is_what_the_cold_start_would_get_wrong():
