@@ -6,6 +6,7 @@ from pathlib import Path
 from grpo.algorithm.schema import Group, Prompt, completions_of
 from grpo.base.progress import counting
 from grpo.base.storage import Json
+from grpo.data.count import is_empty
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.policy import Policy
@@ -28,11 +29,13 @@ def generate_groups(
 
 
 def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
-    """Return all groups under "", and under each value of a data column the groups with that value."""
+    """Return all groups under "", and under each value of a data column the groups with that value; None: it is empty."""
     parts: dict[str, list[Group]] = {"": list(groups)}
     if column:
         for group in groups:
-            parts.setdefault(str(group.prompt.columns.get(column)), []).append(group)
+            value = group.prompt.columns.get(column)
+            name = str(None if is_empty(value) else value)  # of all groups it is ""
+            parts.setdefault(name, []).append(group)
     return parts
 
 

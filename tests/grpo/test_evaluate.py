@@ -225,6 +225,15 @@ def test_unanswerable_questions_have_lines_of_their_own(capsys, chat_checkpoint)
     assert named["parts"].keys() == {"a?", "c?"}
 
 
+def test_questions_without_a_group_count_once(capsys, chat_checkpoint):
+    """A table has an empty cell there, JSON null or nothing; the measures of all questions have no name either."""
+    groups = [{"kind": ""}, {"kind": None}, {}, {"kind": "odd"}]
+    rows = [QUESTIONS[n] | {"kind": None} | group for n, group in enumerate(groups)]
+    found, text = ask(capsys, chat_checkpoint, "--reward", "exact", "eval_group_field=kind", rows=rows)
+    assert found["num_questions"] == 4 and "questions: 4" in text
+    assert {name: part["num_questions"] for name, part in found["parts"].items()} == {"None": 3, "odd": 1}
+
+
 def test_the_configuration_says_what_may_be_drawn(capsys, chat_checkpoint):
     """One token is left at every place: several answers to a question are all the same."""
     for cut, most in (("top_k=1", 1), ("top_p=1e-6", 1), ("top_k=0", 4)):
