@@ -129,7 +129,8 @@ def make_examples(
             answer_ids, calls = protocol.written(answer) if protocol else (encoder.answer(answer), [])
             is_cut = room < len(answer_ids)
             count.notes[f"answers cut at {max_length} tokens"] += is_cut
-            completion = Completion.given(answer_ids[:room], "length" if is_cut else "stop", message["content"])
+            ids = answer_ids[:room]  # of what the template, the tools and the length leave of the answer
+            completion = Completion.given(ids, "length" if is_cut else "stop", encoder.decode(ids))
             completion.calls = [replace(call, end=min(call.end, room)) for call in calls if call.start < room]
             examples.append(Group(Prompt(index, text, tuple(prompt_ids), {}), [completion]))
     if not examples:

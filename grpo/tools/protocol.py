@@ -102,9 +102,10 @@ class ToolProtocol:
         for found in self.answered.finditer(text):
             tool, query, end_of_call, result = found[1], found[2], found.end(3), found[4]
             ids += self.encoder.plain(text[done:end_of_call])
-            start = len(ids)
+            start, place = len(ids), len(self.encoder.decode(ids)) - (end_of_call - found.start())
             ids += self.block(result, self.max_tokens)
-            calls.append(Call(tool, query, result, start, len(ids), found.span()))
+            span = place, len(self.encoder.decode(ids))
+            calls.append(Call(tool, query, result, start, len(ids), span))
             done = found.end()
         rest = self.encoder.plain(text[done:])
         return [*ids, *rest, self.encoder.answer_end()], calls

@@ -12,8 +12,9 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import PREFLIGHT
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
+from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.run.run import Run
-from grpo.sft import SftTrainer, sft
+from grpo.sft import SftTrainer, load_examples, sft
 from grpo.train import train
 
 TURNS = [[("user", f"What is {n} + 1?"), ("assistant", f"It is {n + 1}.")] for n in range(12)]
@@ -105,6 +106,36 @@ def test_credit_answer_trains_the_answer_block_alone(tmp_path, chat_checkpoint):
     (step,) = run(tmp_path, chat_checkpoint, data, credit="answer", per_device_train_batch_size=2, max_steps=1)
     losses = losses_of(chat_checkpoint, *[("What?", *answer) for answer in answers])
     assert step["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("header", "tools", "answer", "trained"),
+    [
+        ("<think>\n", [], "<think>\nOne and one.\n</think><answer>It is 2.</answer>", "It is 2.</answer>"),
+        (
+            *("", ["search"], "<think>So: <search>1</search><result>one,\n  two</result> 2.</think><answer>2</answer>"),
+            "<search>1</search><result>one, two</result> 2.</think><answer>2</answer>",
+        ),
+        (
+            *("<think>\n", ["search"], "<think>\nSo 2.</think><search>1</search><result>\n</result><answer>2</answer>"),
+            "</think><search>1</search><result></result><answer>2</answer>",
+        ),
+    ],
+)
+def test_what_is_trained_is_sought_among_the_tokens(tmp_path, chat_checkpoint, header, tools, answer, trained):
+    """The template may have opened the thoughts, and a result is written as a tool would give it: neither is what the
+    file says."""
+    data = write(tmp_path / "rows.jsonl", [[("user", "What?"), ("assistant", answer)]])
+    config, _ = configure(tmp_path, chat_checkpoint, data, credit="answer", tools=tools)
+    tokenizer = load_tokenizer(chat_checkpoint)
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n", "assistant\n" + header)
+    (example,), _ = load_examples(config, ChatEncoder(tokenizer), 1000)
+    (completion,) = example.completions
+    assert tokenizer.decode(completion.ids[completion.credited_from :]).strip() == trained + "<|im_end|>"
+    for call in completion.calls:
+        start, end = call.span
+        assert completion.text[start:end] == tokenizer.decode(completion.ids)[start:end]
+        assert completion.text[start:].startswith("<search>") and completion.text[:end].endswith("</result>")
 
 
 @pytest.mark.parametrize(
