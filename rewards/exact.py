@@ -37,11 +37,16 @@ def equals_one(answer: str, accepted: Sequence[str]) -> bool:
 def truths(answer: Any) -> list[str]:
     """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none.
 
-    Of a solution as in GSM8K, whose last line is `#### answer`, it is the answer.
+    Of a solution as in GSM8K, whose last line is `#### answer`, it is the answer. 1994.0 is 1994: a column of whole
+    numbers that has gaps is one of floats.
     """
     found = answer if isinstance(answer, list) else [answer]
-    texts = [after_solution(str(item)) for item in found if item is not None]
+    texts = [after_solution(_as_text(item)) for item in found if item is not None and item == item]  # NaN: a gap, too
     return [text for text in texts if text.strip()]
+
+
+def _as_text(item: Any) -> str:
+    return str(item).removesuffix(".0") if isinstance(item, float) else str(item)
 
 
 def after_solution(text: str) -> str:

@@ -136,7 +136,11 @@ def test_one_of_each_tag_is_not_well_tagged_unless_they_are_in_order(text):
         ("x", None, None),
         ("x", "", None),
         ("x", [], None),
+        ("nan", float("nan"), None),
         ("0", 0, 1),
+        ("1994", 1994.0, 1),  # of a column of whole numbers with gaps
+        ("Paris", [2024.0, "Paris"], 1),
+        ("1.50", 1.5, 0),
         ("**Paris**", "Paris", 1),
         ("Paris", "***Paris***", 1),
         ("−5", "-5", 1),
