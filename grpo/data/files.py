@@ -24,6 +24,7 @@ DELIMITERS = ",;\t|"  # of tables, the likeliest first
 FLOATS = {"halffloat": np.float16, "float": np.float32, "double": float}  # Arrow's names of numbers
 STATE_FILE = "state.json"  # of a folder written by the datasets library's save_to_disk
 MAX_SHOWN = 80  # characters of a wrong value in a message
+csv.field_size_limit(2**31 - 1)  # characters; Python's own limit, 131,072, is shorter than long articles
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-)(\d{5})(\..*)")
 
 
