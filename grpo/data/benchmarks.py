@@ -130,7 +130,7 @@ BENCHMARKS = (  # the first that fits is taken, so formats with more columns com
     Benchmark("Chinese SimpleQA", "primary_category, secondary_category, question, answer", JUDGED),
     Benchmark("MATH-500", "problem, answer, subject, level", *MATH),
     Benchmark("MATH", "problem, solution, level, type", *MATH),
-    Benchmark("GSM8K", "question, answer", *MATH, accepts=lambda record: "####" in str(record["answer"])),
+    Benchmark("GSM8K", "question, answer", *MATH, accepts=lambda record: "####" in str(record.get("answer"))),
     *(
         Benchmark("AIME", columns, *MATH, accepts=_is_aime_answer, says_so="aime" if columns in TOO_COMMON else "")
         for columns in ("id, problem, answer", "problem_number, question, answer", *TOO_COMMON)

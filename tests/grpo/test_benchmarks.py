@@ -95,6 +95,13 @@ def test_a_file_of_questions_and_answers_is_aimes_if_its_name_says_so_and_all_an
         assert read_rows(write_rows(tmp_path / name, records))[29].question == "a?"
 
 
+@pytest.mark.parametrize("row", [GSM8K, {"problem": "a?", "solution": "\\boxed{7}", "url": "aime"}])
+def test_a_later_row_without_an_answer_is_of_no_benchmark(row):
+    """Only the first rows tell which columns there are."""
+    lacking = {name: value for name, value in row.items() if name not in ("answer", "solution")}
+    assert find_benchmark([row] * 21) and not find_benchmark([row] * 20 + [lacking])
+
+
 def test_a_field_that_is_named_is_used(tmp_path):
     path = write_csv(tmp_path / "t.csv", TRUTHFUL)
     (row,) = read_rows(path, "Question", "Best Answer")
