@@ -84,8 +84,8 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools
         _grade(scorer, [*answers.groups, *answers.forced.values()], rescue, task.config.reward_funcs)
     finally:
         scorer.close()
-    for completion in asked_for_help:
-        completion.scores = {name: replace(score, outcome="refused") for name, score in completion.scores.items()}
+    for completion, outcome in asked_for_help:
+        completion.scores = {name: replace(score, outcome=outcome) for name, score in completion.scores.items()}
     return answers
 
 

@@ -17,7 +17,7 @@ from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
-from rewards.outcome.correctness import TRUE
+from rewards.outcome.correctness import is_unanswerable
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -79,10 +79,9 @@ class QuestionData:
         needs_answer = any("answer" in reward.needs for reward in rewards if reward.function is None)
         kept = []
         for row in rows:
-            is_unanswerable = str(row.columns.get("unanswerable")).strip().lower() in TRUE  # declining is right
             if has_media(row.columns):
                 count.left_out[WITH_MEDIA] += 1
-            elif needs_answer and is_empty(row.columns.get("answer")) and not is_unanswerable:
+            elif needs_answer and is_empty(row.columns.get("answer")) and not is_unanswerable(row.columns):
                 count.left_out["without an answer"] += 1
             else:
                 kept.append(row)

@@ -11,8 +11,9 @@ auroc_searching         the probability that a question which the model answers 
 from collections.abc import Sequence
 from statistics import fmean
 
-from grpo.algorithm.schema import Completion, Group, completions_of
+from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from knowledge.almanac import REFUSAL
+from rewards.outcome.correctness import is_unanswerable
 
 
 def searching(groups: Sequence[Group]) -> dict[str, float]:
@@ -32,16 +33,16 @@ def searching(groups: Sequence[Group]) -> dict[str, float]:
     return found
 
 
-def decline(groups: Sequence[Group]) -> list[Completion]:
-    """End the answers that have called a tool that is not there as if they declined, and return them."""
-    found = []
+def decline(groups: Sequence[Group]) -> list[tuple[Completion, Outcome]]:
+    """End the answers that have called a tool that is not there as if they declined; return them and their outcomes."""
+    found: list[tuple[Completion, Outcome]] = []
     for group in groups:
         for completion in group.completions:
             if completion.failure:
                 is_thinking = "<think>" in group.prompt.text + completion.text and "</think>" not in completion.text
                 completion.text += "</think>" * is_thinking + f"<answer>{REFUSAL}</answer>"
                 completion.calls = []
-                found.append(completion)
+                found.append((completion, "correct" if is_unanswerable(group.prompt.columns) else "refused"))
     return found
 
 

@@ -34,6 +34,11 @@ GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
 Rules = Callable[[Parsed, str, Sequence[str]], Judgement | None]  # of the completion, the question, the truths
 
 
+def is_unanswerable(columns: Columns) -> bool:
+    """Return whether a row says of its question that to decline is right."""
+    return str(columns.get("unanswerable")).strip().lower() in TRUE
+
+
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
@@ -68,15 +73,14 @@ def grader(
             outcome = "wrong" if needs_block else "refused"
             return Score(values[outcome], "no answer block" if text is None else "the answer is empty", outcome)
         question = str(columns.get("question") or "").strip()
-        is_unanswerable = str(columns.get("unanswerable")).strip().lower() in TRUE  # then to decline is right
-        accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable
+        accepted = truths(columns.get("answer")) or [NO_ANSWER] * is_unanswerable(columns)
         if not question or not accepted:
             return Score(None, "the row has no answer to compare with" if question else "the row has no question")
         judgement, asked = rules(parsed, question, accepted) if rules else None, {}
         if judgement is None:
             judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
             asked = {"judge": judgement.outcome is not None}
-        is_right = is_unanswerable and judgement.outcome == "refused"
+        is_right = judgement.outcome == "refused" and is_unanswerable(columns)
         outcome = "correct" if is_right else judgement.outcome
         return Score(values.get(outcome), judgement.reason, outcome, asked=asked)
 

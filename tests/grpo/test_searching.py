@@ -77,6 +77,14 @@ def test_without_tools_a_call_declines(capsys, model):
     )
 
 
+def test_without_tools_a_call_is_right_where_to_decline_is(capsys, model):
+    write_rows(Path("q.jsonl"), [{**row, "unanswerable": number % 2} for number, row in enumerate(QUESTIONS)])
+    _, records = evaluated(capsys, model, "--without-tools")
+    called = [record for record in records if record["completion"].endswith("<answer>I don't know</answer>")]
+    found = {(record["row"] % 2, record["outcome"]) for record in called}
+    assert found == {(0, "refused"), (1, "correct")}
+
+
 def test_without_tools_none_has_to_be_there(capsys, model):
     Path("mine.py").unlink()
     assert evaluated(capsys, model, "--without-tools")[0]["not_attempted"] > 0
