@@ -29,12 +29,15 @@ def generate_groups(
 
 
 def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict[str, list[Group]]:
-    """Return all groups under "", and under each value of a data column the groups with that value; None: it is empty."""
+    """Return all groups under "", and under each value of a data column the groups with that value.
+
+    Those whose column is empty are under "None".
+    """
     parts: dict[str, list[Group]] = {"": list(groups)}
     if column:
         for group in groups:
             value = group.prompt.columns.get(column)
-            name = str(None if is_empty(value) else value)  # of all groups it is ""
+            name = str(None if is_empty(value) else value)
             parts.setdefault(name, []).append(group)
     return parts
 

@@ -49,7 +49,8 @@ def decline(groups: Sequence[Group]) -> list[tuple[Completion, Outcome]]:
 def auroc_searching(groups: Sequence[Group], forced: Sequence[Completion]) -> float | None:
     """Return `auroc_searching`; None if the forced answers are all right, or all not.
 
-    forced: for each answer of the groups, in order, the one that is given when no tool finds anything.
+    forced: for each answer of the groups, in order, the one that is given when no tool finds anything. One that could
+    not be graded counts nowhere.
     """
     shares = []  # of the answers to a question that search, for each of them
     for group in groups:
@@ -57,8 +58,9 @@ def auroc_searching(groups: Sequence[Group], forced: Sequence[Completion]) -> fl
         shares += [share] * len(group.completions)
     of_right, of_others = [], []
     for share, answer in zip(shares, forced, strict=True):
-        some = of_right if answer.outcome == "correct" else of_others
-        some.append(share)
+        if answer.outcome:
+            some = of_right if answer.outcome == "correct" else of_others
+            some.append(share)
     return auroc(of_others, of_right) if of_right and of_others else None
 
 

@@ -133,6 +133,8 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order():
     # searched 1, 1, ½ where the forced answer is not right; ½, 0, 0 where it is
     assert auroc_searching(groups, forced) == pytest.approx((3 + 3 + 2.5) / 9)
     assert auroc_searching(groups, [answer("correct")] * 6) is None
+    forced[-1] = answer(None)  # it could not be graded: a 0 less where the forced answer is right
+    assert auroc_searching(groups, forced) == pytest.approx((2 + 2 + 1.5) / 6)
 
 
 def test_the_doctor_counts_what_results_may_add(model, tmp_path):
