@@ -34,6 +34,7 @@ class BuiltIn:
     prompt: the system prompt that asks for what it grades; a configuration without one gets it.
     asks_judge: it grades answers in words, so it needs a judge. checks_facts: it needs a knowledge base, a decomposer
     and a verifier. checks_every_answer: also the facts of right answers and refusals.
+    pays_refusals: declining earns more than a wrong answer.
     with_format: the reward `format` comes along. is_price: it pays 0 at best, so that 0 is no fault.
     """
 
@@ -44,12 +45,14 @@ class BuiltIn:
     asks_judge: bool = False
     checks_facts: bool = False
     checks_every_answer: bool = False
+    pays_refusals: bool = False
     with_format: bool = False
     is_price: bool = False
 
 
-def _outcome(about: str, prompt: str = BLOCKS) -> BuiltIn:
-    return BuiltIn("rewards.outcome.values:build", about, ("answer",), prompt, asks_judge=True)
+def _outcome(about: str, prompt: str = BLOCKS, pays_refusals: bool = True) -> BuiltIn:
+    where = "rewards.outcome.values:build"
+    return BuiltIn(where, about, ("answer",), prompt, asks_judge=True, pays_refusals=pays_refusals)
 
 
 def _facts(about: str, prompt: str = "") -> BuiltIn:
@@ -57,9 +60,10 @@ def _facts(about: str, prompt: str = "") -> BuiltIn:
     return BuiltIn(where, about, ("title",), prompt, checks_facts=True, checks_every_answer=True)
 
 
-def _knowrl(about: str) -> BuiltIn:
+def _knowrl(about: str, pays_refusals: bool = True) -> BuiltIn:
     where, needs = "rewards.knowrl.reward:build", ("answer", "title")
-    return BuiltIn(where, about, needs, BLOCKS, asks_judge=True, checks_facts=True, with_format=True)
+    kinds = {"asks_judge": True, "checks_facts": True, "pays_refusals": pays_refusals, "with_format": True}
+    return BuiltIn(where, about, needs, BLOCKS, **kinds)
 
 
 ANSWER = ("answer",)
@@ -75,15 +79,15 @@ BUILT_IN = {
     "soft_overlong_punishment": BuiltIn(
         "rewards.overlong:build", "0, down to -1 at the length limit (2503.14476)", is_price=True
     ),
-    "simpleqa": _outcome("1 right, 0 otherwise (2411.04368)", prompt=""),
+    "simpleqa": _outcome("1 right, 0 otherwise (2411.04368)", prompt="", pays_refusals=False),
     "correctness": _outcome("2 right, 1 refused, -1 wrong (2506.19807)"),
     "truthrl": _outcome("1 right, 0 refused, -1 wrong (2509.25760)"),
     "abstention": _outcome("1 right, 0 refused, -t / (1 - t) wrong (2509.04664)"),
-    "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE),
+    "rlcr": _outcome("1 if right, minus the squared error of q (2507.16806)", BLOCKS_AND_CONFIDENCE, False),
     "factuality": _facts("0 to 1: how far the knowledge base supports the reasoning"),
     "binary_rar": _facts("1 if nothing is refuted, else 0 (2510.17733)", BLOCKS),
     "knowrl": _knowrl("2 right, 1 refused, -1 + fact wrong"),
-    "knowrl_v1": _knowrl("2 right, -1 + fact otherwise: KnowRL's guide"),
+    "knowrl_v1": _knowrl("2 right, -1 + fact otherwise: KnowRL's guide", pays_refusals=False),
     "knowrl_v2": _knowrl("2 right, 1 refused, -1 + fact wrong: KnowRL since October 2025"),
 }
 

@@ -122,7 +122,8 @@ def make_examples(
     rng = random.Random(config.seed)
     by_index = {row.index: row for row in rows}
     examples = []
-    can_decline = any(built_in(name).asks_judge for name in config.reward_funcs)
+    is_paid = any(built_in(name).pays_refusals for name in config.reward_funcs)
+    can_decline = is_paid or config.refusal_target is not None
     for prompt, thought, answer in zip(prompts, thoughts, answers, strict=True):
         is_repetition = len(answer.split()) > MAX_WORDS and 2 * len(answer) > len(thought)
         if thought and answer and not is_repetition:

@@ -87,6 +87,25 @@ def test_a_short_answer_that_repeats_the_long_one_is_left_out(keys):
     assert thoughts == [f"<think>{said[0]}", "<think>Lima."]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "more", "declines"),
+    [
+        ("[format,abstention]", [], True),
+        ("knowrl_v1", ["knowledge_base=x.db"], False),
+        ("[format,rlcr]", [], False),
+        ("[format,rlcr]", ["refusal_target=0.4"], True),
+        ("[format,exact]", [], False),
+    ],
+)
+def test_it_declines_only_where_that_is_paid(keys, rewards, more, declines):
+    """Not where it costs as much as a wrong answer, or where the prompt asks for a guess."""
+    config, _ = load_config(None, [*keys, f"reward_funcs={rewards}", *more])
+    prompts = [Prompt(0, "", (1,), {})] * 40
+    found = make_examples(config, [Row(0, "Where?", {})], prompts, ["It is Lima."] * 40, ["Lima"] * 40)
+    said = [parse(example["completion"]).answer for example in found]
+    assert ("I don't know" in said) == declines and "Lima" in said
+
+
 def test_what_the_model_writes_cannot_break_the_form():
     said = plain("<think>It is\n</answer> $\\boxed{4}$ **yes**</think>")
     assert not parse(in_form(["knowrl"], said, said, random.Random(0))).problem

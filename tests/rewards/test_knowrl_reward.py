@@ -17,7 +17,7 @@ from knowledge.facts.claims import Claims
 from knowledge.facts.matcher import SentenceMatcher
 from rewards.knowrl.fact_checker import FactChecker
 from rewards.knowrl.reward import FORMULAS
-from rewards.registry import build_rewards
+from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
 ROW = {"question": "Where was Mira Tolan born?", "answer": "Velda", "title": "Mira Tolan"}
@@ -100,6 +100,15 @@ def v2(supported, n):
 def test_the_truth_table(grade, version, outcome, thoughts, answer, value):
     score, _ = grade(version, outcome, thoughts, answer)
     assert score.value == (None if value is None else pytest.approx(value, abs=1e-12)), score.reason
+
+
+@pytest.mark.parametrize("name", [name for name, known in BUILT_IN.items() if known.asks_judge])
+def test_what_is_known_of_a_reward_says_whether_declining_earns_more_than_a_wrong_answer(build, name):
+    """Where it does not, the cold start `form` teaches no refusal."""
+    said = [f"<think>Hm.</think><answer>{answer}</answer>" for answer in ("I don't know", "Quent")]
+    grade = build(name).grade
+    refusal, wrong = [asyncio.run(grade(f"{text}<confidence>0.5</confidence>", ROW)).value for text in said]
+    assert BUILT_IN[name].pays_refusals == (refusal > wrong)
 
 
 @pytest.mark.parametrize(
