@@ -37,7 +37,7 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
     else:
         wanted = "conversations, messages, instruction, or prompt and completion"
         raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
-    if record.get("system"):
+    if record.get("system") and given[0]["role"] != "system":  # as in LLaMA-Factory, its own one goes before the column
         given = [*_read_part(record, "system", "system"), *given]
     if not any(is_answer(message) and message["content"].strip() for message in trained):
         raise ValueError("there is no answer in it")

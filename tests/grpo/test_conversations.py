@@ -28,6 +28,8 @@ def assistant(text):
     [
         ({"messages": [user("a"), assistant("b")]}, [user("a"), assistant("b")]),
         ({"messages": [user("a"), assistant("b")], "system": "s"}, [SYSTEM, user("a"), assistant("b")]),
+        ({"messages": [SYSTEM, user("a"), assistant("b")], "system": "t"}, [SYSTEM, user("a"), assistant("b")]),
+        ({"prompt": [SYSTEM, user("a")], "completion": "b", "system": "s"}, [SYSTEM, user("a"), assistant("b")]),
         (
             {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s"},
             [SYSTEM, user("a"), assistant("b")],
