@@ -11,7 +11,7 @@ from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import did_you_mean
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
-from grpo.data.files import Record
+from grpo.data.files import Record, row_error, shown
 from grpo.data.hub import fetch_data
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
@@ -76,15 +76,17 @@ class QuestionData:
         count = RowCount(questions.name, len(rows))
         for reward in rewards if rows else ():
             check_columns(reward.name, reward.needs, rows, questions.name)
-        needs_answer = any("answer" in reward.needs for reward in rewards if reward.function is None)
+        needing = [reward.name for reward in rewards if reward.function is None and "answer" in reward.needs]
         kept = []
         for row in rows:
             if has_media(row.columns):
                 count.left_out[WITH_MEDIA] += 1
-            elif needs_answer and is_empty(row.columns.get("answer")) and not is_unanswerable(row.columns):
+            elif needing and is_empty(row.columns.get("answer")) and not is_unanswerable(row.columns):
                 count.left_out["without an answer"] += 1
             else:
                 kept.append(row)
+        for row in kept if needing else ():
+            check_answer(needing[0], row, questions.name)
         if not kept:
             fix = "use other data" if count.left_out else "lower eval_size"
             why = str(count) if count.left_out else f"eval_size holds out {self.config.eval_size}, and it has no more"
@@ -124,6 +126,15 @@ def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: 
             PREFLIGHT,
         )
     return needed
+
+
+def check_answer(reward: str, row: Row, data: str) -> None:
+    """Raise UserError (exit 3) if the answer of a row is no value or list of them: SQuAD's is an object."""
+    answer = row.columns.get("answer")
+    if any(isinstance(one, list | dict) for one in (answer if isinstance(answer, list) else [answer])):
+        what, why = f"has an answer that the reward {reward} cannot compare with", f"it is {shown(answer)}"
+        fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
+        raise row_error(Path(data), row.index + 1, what, why, fix)
 
 
 def prepare_rewards(

@@ -1,6 +1,6 @@
 """Which questions are trained on, and which are held out."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +54,25 @@ def test_held_out_rows_are_the_last_and_are_not_trained_on(data, keys, trained, 
     assert rows_of(config, Questions.to_train(config)) == list(trained)
     questions = Questions.held_out(config)
     assert (questions and rows_of(config, questions)) == (held_out and list(held_out))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"text": ["b"], "answer_start": [3]}, {"aliases": ["b", "c"], "value": "b"}, ["a", ["b", "c"]], [{"a": 1}]],
+)
+def test_an_answer_that_no_text_equals_is_refused(tmp_path, answer):
+    """SQuAD's and TriviaQA's, as the hub has them; a function of one's own may take what it likes."""
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "answer": "b"}, {"question": "a?", "answer": answer}])
+    config = configured(data)
+    (exact,) = build_rewards(["exact"], asdict(config))
+    refused(
+        lambda: QuestionData(config).load(Questions.to_train(config), [exact]),
+        "q.jsonl: row 2",
+        "exact",
+        "answer_field",
+    )
+    own = replace(exact, grade=None, function=lambda **columns: [], needs=("answer",))
+    assert len(QuestionData(config).load(Questions.to_train(config), [own])[0]) == 2
 
 
 def test_a_file_of_its_own_is_held_out_whole(data):
