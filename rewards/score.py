@@ -2,11 +2,12 @@
 
 python -m rewards.score --reward NAME[,NAME] IN.jsonl [--output OUT.jsonl] [key=value ...]
 
-Rows are {completion, question?, answer?, title?, ...}. Each comes back with `predicted` (the completion's last box, or
-else its answer block), `expected` (the row's answer), `rewards: {name: number or null}`, `reasons: {name: text}` and
-`facts: {name: facts, each with its verdict and passage}`, and `extra: {name: what the function gave to log_extra}`. A
-table on stderr has the mean of each reward. key=value sets what a reward takes from a training config, such as
-math_reward_wrong=0; model_name_or_path=MODEL names the tokenizer, for a reward that counts tokens. To try it:
+Rows are {completion, question?, answer?, title?, ...}. A `prompt`, text or messages, is the prompt that rewards see.
+Each row comes back with `predicted` (the completion's last box, or else its answer block), `expected` (the row's
+answer), `rewards: {name: number or null}`, `reasons: {name: text}` and `facts: {name: facts, each with its verdict and
+passage}`, and `extra: {name: what the function gave to log_extra}`. A table on stderr has the mean of each reward.
+key=value sets what a reward takes from a training config, such as math_reward_wrong=0; model_name_or_path=MODEL names
+the tokenizer, for a reward that counts tokens. To try it:
 
   python -m rewards.score --reward math rewards/examples/math.jsonl
   python -m knowledge.build rewards/examples/articles.jsonl knowledge.db
@@ -26,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt
-from grpo.base.errors import PREFLIGHT, UserError, run_main
+from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, say_next
 from grpo.base.storage import write_atomically
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
+from grpo.data.messages import read_messages
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from knowledge.text import encodable
 from rewards.boxed import last_boxed
@@ -93,10 +95,16 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
         what, why = f"row {number} has no completion", f"its columns are {', '.join(row)}"
         raise UserError(what, why, "each row needs the text of a completion", PREFLIGHT)
     columns = {key: value for key, value in row.items() if key != "completion"}
+    given, messages = row.get("prompt"), []
+    if isinstance(given, list):
+        with explained(ValueError, f"row {number}: its prompt is no conversation", "correct or remove the row"):
+            messages = read_messages(given, "prompt")
+        columns["question"] = messages[-1]["content"]  # as in training
     for name, fields in (("question", QUESTION_FIELDS), ("answer", ANSWER_FIELDS), ("title", TITLE_FIELDS)):
-        given = [row[field] for field in fields if field in row]
-        columns.setdefault(name, given[0] if given else None)
-    prompt = Prompt(number, str(columns["question"] or ""), (), columns)
+        found = [row[field] for field in fields if field in row]
+        columns.setdefault(name, found[0] if found else None)
+    asked = given if isinstance(given, str) else str(columns["question"] or "")
+    prompt = Prompt(number, asked, (), columns, tuple(messages))
     text = row["completion"]
     return Group(prompt, [Completion(encode(text), [], [], "stop", text, calls_in(row, text))])
 

@@ -43,10 +43,11 @@ def split_into_parts(groups: Sequence[Group], column: str | None = None) -> dict
 
 
 def ungraded_records(groups: Sequence[Group]) -> list[Json]:
-    """Return one record per answer as `python -m rewards.score` takes it: the row's columns and the completion."""
+    """Return one record per answer as `python -m rewards.score` takes it: the row's columns, prompt and completion."""
     return [
         group.prompt.columns
-        | {"row": group.prompt.row, "completion": completion.text}
+        | {"row": group.prompt.row, "prompt": list(group.prompt.messages) or group.prompt.text}
+        | {"completion": completion.text}
         | {CALLS: [call_record(call) for call in completion.calls]}
         for group in groups
         for completion in group.completions

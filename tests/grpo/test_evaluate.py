@@ -177,7 +177,9 @@ def test_what_a_judge_leaves_ungraded_is_kept(capsys, chat_checkpoint, monkeypat
     found, text = ask_a_judge(capsys, chat_checkpoint, monkeypatch, *[says("A")] * 3, default=says("no grade"))
     assert found["unscored_frac"] == pytest.approx(4 / 6) and found["accuracy"] == 1.0
     assert "no usable answer about 4 answers" in text and "66.7% of the answers could not be scored" in text
-    assert [record["answer"] for record in read_lines(Path("ungraded.jsonl"))] == ["Ada Moor"] * 4
+    records = read_lines(Path("ungraded.jsonl"))
+    assert [record["answer"] for record in records] == ["Ada Moor"] * 4
+    assert all(record["prompt"].endswith("<|im_start|>assistant\n") for record in records)  # what the rewards have seen
     Path("ungraded.jsonl").unlink()
     rejects = says("A"), says("A")
     error = refused(

@@ -147,6 +147,26 @@ def test_a_row_has_what_a_function_logged_and_an_empty_prompt_where_it_asks_noth
     assert [row["rewards"]["mine:f"] for row in found] == [0, 0, 6]
 
 
+def test_a_row_is_graded_with_its_prompt_as_in_training(tmp_path, capsys):
+    """Functions get messages where there are some, and the judge the last; a prompt may have opened the thoughts."""
+    turns = [{"role": "user", "content": "Hello"}, {"role": "user", "content": "Where?"}]
+    (tmp_path / "mine.py").write_text(
+        "def f(prompts, completions, question, log_extra, **columns):\n"
+        "    log_extra('seen', [str((prompts[0], completions[0], question[0]))])\n"
+        "    return [0.0]\n"
+    )
+    said = {"completion": "a</think><answer>b</answer>", "answer": "b"}
+    rows = [{**said, "prompt": turns}, {**said, "prompt": "Where?<think>", "question": "Where?"}]
+    main(["--reward", f"{tmp_path}/mine.py:f,tag_count", str(write_rows(tmp_path / "in.jsonl", rows))])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    replied = [{"role": "assistant", "content": said["completion"]}]
+    seen = [(turns, replied, "Where?"), ("Where?<think>", said["completion"], "Where?")]
+    assert [row["extra"]["mine:f"]["seen"] for row in found] == list(map(str, seen))
+    assert [row["rewards"]["tag_count"] for row in found] == [0.75, 1]
+    with pytest.raises(UserError, match="row 1: its prompt is no conversation"):
+        graded([{**said, "prompt": [3]}], "format")
+
+
 def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_checkpoint, capsys):
     """Not what a tokenizer puts in front of every text, as that of Llama does."""
     model = shutil.copytree(chat_checkpoint, tmp_path / "model")
