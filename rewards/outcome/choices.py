@@ -10,7 +10,7 @@ from rewards.exact import ARTICLES
 
 MAX_ALTERNATIVE_WORDS = 12
 _ALTERNATIVES = {  # how answers list alternatives: what separates them, and how often at least
-    "or": (re.compile(r"\bor\b|或者|还是", re.IGNORECASE), 1),
+    "or": (re.compile(r"\bor\b|或者", re.IGNORECASE), 1),  # 还是 is "still", too
     "slash": (re.compile(r"\s/\s|(?<=[^\W\d_]{3})/(?=[^\W\d_]{3})"), 1),  # "km/h" and "AC/DC" list none
     "semicolon": (re.compile(r"[;；|](?=\s*\w)"), 1),
     "list": (re.compile(r"^[ \t]*[-*•][ \t]+(?=\S)|(?<!\S)\d{1,2}[.)]\s+(?=\S)", re.MULTILINE), 2),

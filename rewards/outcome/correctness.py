@@ -5,7 +5,8 @@
                          pair of each tag)
     before the judge     no letter or digit, or nothing but       the guide's rules     nothing
                          alternatives or candidates of the        (rewards/knowrl/
-                         question: -1; a refusal: 1               guide_rules.py): -1
+                         question: -1; a refusal: 1; what         guide_rules.py): -1
+                         equals a truth is none of these
     judge: correct       2                                        2                     2
     judge: wrong         -1                                       -1                    -1
     judge: no attempt    1                                        -1                    1
@@ -43,10 +44,10 @@ def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Ju
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
         return Judgement("wrong", "not exactly one think block and one answer block")
+    if equals_one(parsed.answer, accepted):
+        return None  # such an answer is no refusal and no list, even if it is "Unknown", "Trick or Treat" or "∞"
     if not any(char.isalnum() for char in parsed.answer):
         return Judgement("wrong", "the answer holds neither letter nor digit")
-    if equals_one(parsed.answer, accepted):
-        return None  # such an answer is neither a refusal nor a list, even if it is "Unknown" or "Trick or Treat"
     if is_refusal(parsed.answer):
         return Judgement("refused", "declines to answer")
     kind = lists_alternatives(parsed.answer, accepted)

@@ -60,6 +60,8 @@ TABLE = [  # answer, truth, what the judge says; the code of the score under v2 
     ("Paris or London", "Paris", "correct", "Cw"),
     ("Trick or Treat", "Trick or Treat", "correct", "CC"),
     ("Unknown", "Unknown", "correct", "CC"),
+    ("∞", "∞", "correct", "CC"),
+    ("€", "¥", "correct", "Cw"),
 ]
 
 
@@ -130,7 +132,9 @@ ALTERNATIVES = cells(
     """,
     " or ".join(["Paris", "London", "Rome"] * 20),
 )
-NONE_LISTED = cells("Paris ¦ AC/DC ¦ 120 km/h ¦ 1/2/2003 ¦ Oregon ¦ March 13, 2018 ¦ Simon & Garfunkel ¦ - Paris ¦ n/a")
+NONE_LISTED = cells(
+    "Paris ¦ AC/DC ¦ 120 km/h ¦ 1/2/2003 ¦ Oregon ¦ March 13, 2018 ¦ Simon & Garfunkel ¦ - Paris ¦ n/a ¦ 他还是总统"
+)
 
 
 def test_an_answer_that_lists_alternatives():
