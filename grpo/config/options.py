@@ -127,7 +127,7 @@ class OptimKeys:
     seed: int = key(42)
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
-    """Use deterministic kernels, and train micro-batches in a fixed order."""
+    """Use deterministic operations of torch, and choose attention in a fixed order instead of by speed."""
 
 
 @dataclass(frozen=True)
