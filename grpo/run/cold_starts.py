@@ -10,7 +10,6 @@ stay. GRPO_CACHE names another folder than ~/.cache/grpo; GRPO_CACHE=off keeps a
 import hashlib
 import json
 import os
-import platform
 import shutil
 from contextlib import suppress
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from grpo.data.registry import find_sources
 from grpo.data.rows import digest
 from grpo.engine.device.distributed import Ranks
 from grpo.policy import find_parts
-from grpo.run.provenance import differences, file_hash, program
+from grpo.run.provenance import differences, file_hash, machine, program
 
 ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
 LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
@@ -73,10 +72,8 @@ def place_of(config: SftConfig, ranks: Ranks, device: torch.device) -> Path | No
     folder = cache_folder()
     if not config.toy_world or folder is None or os.environ.get("GRPO_CACHE") == "off":
         return None
-    kind = torch.cuda.get_device_name() if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    machine = [platform.machine(), device.type, kind, torch.get_num_threads(), ranks.world]
     base = config.model_name_or_path if config.lora_r else None  # the adapter names it
-    return folder / "cold_starts" / digest([origin_of(config), program(), machine, base])[:32]
+    return folder / "cold_starts" / digest([origin_of(config), program(), machine(device), ranks.world, base])[:32]
 
 
 def take(kept: Path | None, final: Path) -> bool:

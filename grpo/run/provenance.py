@@ -1,12 +1,14 @@
-"""What a run is made from: keys, inputs and program. It is compared twice:
+"""What a run is made from, keys, inputs and program, and where it runs. It is compared twice:
 
 - between the processes of a run, before they begin (`environment`, `inputs_of`);
-- with the checkpoint that a run resumes from (`check_changes`, `check_inputs`). Keys in FREE may change silently, those
-  in WARNED and the program with a notice. Other keys, and the inputs, stop the run unless `allow_changes` names them.
+- with the checkpoint that a run resumes from (`check_changes`, `check_machine`, `check_inputs`). Keys in FREE may
+  change silently, those in WARNED, the program and the machine with a notice. Other keys, and the inputs, stop the run
+  unless `allow_changes` names them.
 """
 
 import ast
 import hashlib
+import platform
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 import grpo
@@ -26,6 +29,7 @@ from grpo.config.load import load_config, to_yaml
 from grpo.config.options import AnyConfig, keys_that
 from grpo.data.prompts import render
 from grpo.data.rows import digest
+from grpo.engine.device import kernel_choice
 from grpo.policy import Policy
 from grpo.run.diagnosis.record import CONFIG_FILE
 
@@ -56,6 +60,18 @@ def program() -> dict[str, str]:
     source = digest(files)[:12]
     found = {"Python": sys.version.split()[0], "grpo": f"{grpo.__version__}, source {source}"}
     return found | {library: version(library) for library in LIBRARIES}
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """Return what of a machine decides the bits of a run: its processor, its threads, and the kernels that work there.
+
+    The process must have been configured (`libraries.configure`).
+    """
+    kernels = {"kernels": kernel_choice.describe(device)}
+    if device.type == "cuda":
+        return {"device": torch.cuda.get_device_name(device), **kernels}
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return {"device": f"{device.type}, {processor}", "threads": str(torch.get_num_threads()), **kernels}
 
 
 def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, str]:
@@ -197,7 +213,20 @@ def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[st
             frozen[name] = f"{old} -> {new}"
     _refuse_changes(folder, "configuration", frozen, config)
     changes |= differences(manifest.get("program", program()), program())
-    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
+    return _notices({name: change for name, change in changes.items() if name not in FREE})
+
+
+def check_machine(folder: Path, device: torch.device) -> list[str]:
+    """Compare a run's machine with that of the checkpoint it resumes from; return notices.
+
+    An older checkpoint does not say where it was made.
+    """
+    now = machine(device)
+    return _notices(differences(read_json(folder / MANIFEST_FILE).get("machine", now), now))
+
+
+def _notices(changes: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items()]
 
 
 def _compared(config: AnyConfig, num_replicas: int) -> Json:

@@ -30,7 +30,7 @@ from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import check_changes, check_inputs, environment, program
+from grpo.run.provenance import check_changes, check_inputs, check_machine, environment, machine, program
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.trackers import check_trackers
@@ -216,7 +216,8 @@ class Run:
         state = optimizer.state()
         if self.ranks.is_main:
             self.dir.keep_lock()
-            about = {"world_size": self.ranks.replicas.world, "program": program()}
+            made = {"program": program(), "machine": machine(self.device)}
+            about = {"world_size": self.ranks.replicas.world, **made}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
             with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
                 checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
@@ -245,7 +246,7 @@ class Run:
                 self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        notices = check_changes(folder, self.config, self.ranks.replicas.world)
+        notices = check_changes(folder, self.config, self.ranks.replicas.world) + check_machine(folder, self.device)
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
         for notice in notices + check_inputs(folder, counters["inputs"], inputs, self.config):

@@ -15,6 +15,7 @@ import grpo.engine.model.memory
 from grpo.algorithm.optimizer import Optimizer
 from grpo.base.errors import Interrupted, UserError
 from grpo.config.load import load_config
+from grpo.engine.device import kernel_choice
 from grpo.run.saved import find_saved
 from grpo.train import train
 
@@ -370,3 +371,15 @@ def test_a_run_that_torchrun_restarts_goes_on_from_its_own_newest_checkpoint(
         capsys.readouterr()
         run(tmp_path, chat_checkpoint, "second", max_steps=max_steps, resume_from_checkpoint=str(other), **keys)
         assert f"resuming from {start} at step {step}\n" in capsys.readouterr().err
+
+
+def test_a_run_that_resumes_on_another_machine_says_so(tmp_path, chat_checkpoint, monkeypatch, capsys):
+    """The kernels in C may be gone with their compiler, and bits with them. On the same machine nothing is said."""
+    keys = {"max_completion_length": 4, "resume_from_checkpoint": True}
+    run(tmp_path, chat_checkpoint, "one", max_steps=1, max_completion_length=4)
+    run(tmp_path, chat_checkpoint, "one", max_steps=2, **keys)
+    assert "note: kernels" not in capsys.readouterr().err
+    before = kernel_choice.describe("cpu")
+    monkeypatch.setattr(kernel_choice, "describe", lambda device: "none of them")
+    run(tmp_path, chat_checkpoint, "one", max_steps=3, **keys)
+    assert f"note: kernels was {before}, is now none of them\n" in capsys.readouterr().err
