@@ -7,7 +7,8 @@ A small model is asked whether the sum of six digits is odd: "348192:". It has s
 `grpo_step` is the algorithm. It is the slow twin of everything else here: given the same weights and answers, the
 trainer of train.py reaches the same weights (tests/grpo/test_minimal.py). What is left out, and where it is:
 
-    a cache of keys and values; top-k and top-p                                engine/sampling/
+    a cache of keys and values                                                 engine/sampling/
+    top-k and top-p                                                            engine/device/draw.py
     packing instead of padding; each prompt computed once; micro-batches       algorithm/packing.py
     weights over several micro-batches and processes                           algorithm/loss_weights.py
     logits of a few tokens at a time                                           algorithm/logprobs.py

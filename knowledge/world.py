@@ -1,4 +1,4 @@
-"""Invent the encyclopedia of the tiny run: people who do not exist, three facts about each, and what the model sees.
+"""Invent the encyclopedia of two tiny runs: people who do not exist, three facts about each, and what the model sees.
 
 A name is two words out of a common stock, so that no part of it gives its bearer away. The cold start repeats some
 people often (well known). It shows many once (barely known), so that the model learns to guess the facts of a rare

@@ -1,7 +1,7 @@
 """Rewards say what a completion is worth: a number, or "unscorable" with a reason; never an invented number.
 
 A reward's file is imported only when a run uses that reward. This folder may import `knowledge`, and of `grpo` what
-lies below the trainer: schema, errors, storage, the choice of a device; the commands score.py and audit/ also read rows
+lies below the trainer: schema, errors, storage, devices, processes; the commands score.py and audit/ also read rows
 and configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards

@@ -127,7 +127,7 @@ class OptimKeys:
     seed: int = key(42)
     """Seed of everything random."""
     full_determinism: bool = key(False, "warned")
-    """Use deterministic kernels, and train micro-batches in a fixed order."""
+    """Use deterministic operations of torch, and choose attention in a fixed order instead of by speed."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,8 @@ class KnowledgeKeys:
     nli_model: str = key("MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli")
     """Entailment model: a folder or a hub id."""
     entailment_threshold: float = key(0.3, above=0, high=1)
-    """A fact counts as supported from this probability of entailment on."""
+    """A fact counts as supported from this probability of entailment on, if that of contradiction is lower; knowrl_v1
+    and knowrl_v2 do not look at contradiction."""
 
 
 @dataclass(frozen=True)

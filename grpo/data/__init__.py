@@ -9,6 +9,6 @@ recalls them.
 
 objects.py holds the rows and rewards that a program passes without files.
 
-Only questions.py, objects.py and form.py import rewards/; questions.py, form.py, toy.py and almanac.py import config/,
-and the last three import engine/.
+Only questions.py, objects.py and form.py import rewards/; questions.py, form.py, toy.py and almanac.py import config/
+and engine/.
 """

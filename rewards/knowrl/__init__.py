@@ -1,7 +1,7 @@
 """KnowRL's reward in three versions: `knowrl` is this project's, `knowrl_v1` KnowRL's guide's, `knowrl_v2` its code's.
 
 Each has that name everywhere: in configurations, in metrics and here. This folder may import `rewards.outcome`,
-`rewards.services`, `rewards.format`, and `knowledge`. Read in this order:
+`rewards.services`, `rewards.api`, `rewards.format`, `rewards.exact`, and `knowledge`. Read in this order:
 
     reward.py           the versions in one table: correctness, and factuality where it can matter
     guide_rules.py      what version 1 judges by itself

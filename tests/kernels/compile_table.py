@@ -54,7 +54,10 @@ def table(found: dict[str, list[dict]]) -> str:
 
 
 def main() -> None:
-    found = dict(sorted(map(compiled, map(Path, sys.argv[1:]))))
+    folders = list(map(Path, sys.argv[1:]))
+    if not folders or not all((folder / "triton").is_dir() for folder in folders):
+        sys.exit(__doc__)  # the table stays as it is
+    found = dict(sorted(map(compiled, folders)))
     replace_block(ROOT / "kernels" / "README.md", "compiled", table(found))
 
 

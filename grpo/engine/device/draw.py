@@ -2,9 +2,9 @@
 
 Counterpart of `torch.multinomial` in minimal.py: what a completion draws does not depend on the others.
 
-It needs no random number per entry, and no sort of the vocabulary (except for top-k and top-p without kernels/, in a
-row that is nearly uniform). The uniform number is a hash of (seed of the row, position). So a row's tokens do not
-depend on the other rows, and a completion can be replayed from its seed.
+It needs no random number per entry, and no sort of the vocabulary (except for top-k and top-p without kernels/: on a
+GPU, and on a CPU in a row that is nearly uniform). The uniform number is a hash of (seed of the row, position). So a
+row's tokens do not depend on the other rows, and a completion can be replayed from its seed.
 """
 
 from dataclasses import dataclass

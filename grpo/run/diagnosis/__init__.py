@@ -7,5 +7,6 @@ health.py    the rules applied after every step of a run; ends one that cannot g
 reader.py    a file that a run, or somebody else, has written: only values that are safe to compute with
 record.py    a run directory, read back: metrics, answers, configuration
 
-These files import grpo/base/ alone. The run applies them as it goes; grpo/explain.py and grpo/report/ apply them again.
+These files import grpo/base/ and the names of rewards. The run applies the rules as it goes; grpo/explain.py and
+grpo/report/ apply them again.
 """
