@@ -109,6 +109,7 @@ TRL = Tool(
         "chat_template": "chat_template_path",
         "dataset_id_or_path": "dataset_name",
         "dataset_split": "dataset_train_split",
+        "eval_dataset_split": "dataset_test_split",
         "max_length": "max_seq_length",
         "torch_dtype": "dtype",
     },
@@ -116,7 +117,7 @@ TRL = Tool(
     unused={
         ANSWERS: "assistant_only_loss completion_only_loss shuffle_dataset",
         SAMPLER: "cache_implementation transformers_continuous_batching_config use_transformers_* use_vllm vllm_*",
-        HELD_OUT: "dataset_test_split eval_packing num_generations_eval",
+        HELD_OUT: "eval_packing num_generations_eval",
         TORCHRUN: "ds3_*",
         COMPUTING: (
             "activation_offloading attn_implementation bnb_4bit_* cast_lm_head_to_fp32 ignore_bias_buffers "
@@ -138,9 +139,10 @@ TRL = Tool(
             "vllm_guided_decoding_regex vllm_structured_outputs_regex"
         ),
         LOSS: (
-            "entropy_coef loss_type off_policy_mask_threshold router_aux_loss_coef sync_ref_model "
-            "top_entropy_quantile use_adaptive_entropy"
+            "entropy_coef loss_type off_policy_mask_threshold router_aux_loss_coef top_entropy_quantile "
+            "use_adaptive_entropy"
         ),
+        REFERENCE: "sync_ref_model",
         DATA: "dataset_config dataset_kwargs dataset_streaming dataset_text_field",
         MODEL: "eos_token",
     },

@@ -195,6 +195,8 @@ class QuestionKeys:
     """Shuffle the data in each epoch, by the seed."""
     eval_dataset_id_or_path: str | None = key(None, "first free")
     """Held-out questions, answered before and after training, and every eval_steps."""
+    eval_dataset_split: str | None = key(None, "local")
+    """The same as dataset_split, of eval_dataset_id_or_path. Unset: dataset_split."""
     eval_size: int = key(0, low=0)
     """Rows at the end of dataset_id_or_path that are held out, and never trained on. 0: none."""
     eval_steps: int = key(0, "first free", low=0)

@@ -35,6 +35,7 @@ class Questions:
     max_samples: int = 0
     start: int = 0
     stop: int | None = None
+    split: str | None = None  # of a folder or a hub id; None: dataset_split
 
     @classmethod
     def to_train(cls, config: TrainConfig) -> "Questions":
@@ -47,7 +48,7 @@ class Questions:
         if config.eval_size:
             return cls(config.dataset_id_or_path, config.eval_max_samples, start=-config.eval_size)
         if config.eval_dataset_id_or_path:
-            return cls(config.eval_dataset_id_or_path, config.eval_max_samples)
+            return cls(config.eval_dataset_id_or_path, config.eval_max_samples, split=config.eval_dataset_split)
         return None
 
 
@@ -64,14 +65,14 @@ class QuestionData:
         objects: Objects = NO_OBJECTS,
     ):
         self.config, self.records, self.objects = config, records or {}, objects
-        self.files: dict[str, list[Row]] = {}  # data set -> its rows
+        self.files: dict[tuple[str, str], list[Row]] = {}  # data set and split -> its rows
 
     def load(self, questions: Questions, rewards: Sequence[Reward] = ()) -> tuple[list[Row], RowCount]:
         """Return these questions, and how many rows were left out because they cannot be asked or graded.
 
         UserError (exit 3) if none is left, or if a column is missing that a reward needs.
         """
-        rows = self._read(questions.name)
+        rows = self._read(questions.name, questions.split or self.config.dataset_split)
         rows = rows[questions.start : questions.stop][: questions.max_samples or None]
         count = RowCount(questions.name, len(rows))
         for reward in rewards if rows else ():
@@ -93,19 +94,19 @@ class QuestionData:
             raise UserError(f"no question is left in {questions.name}", why, fix, PREFLIGHT)
         return kept, count
 
-    def _read(self, name: str) -> list[Row]:
-        if name not in self.files:
+    def _read(self, name: str, split: str) -> list[Row]:
+        if (name, split) not in self.files:
             config = self.config
             given = self.objects.rows.get(name)
-            self.files[name] = read_rows(
-                Path(name) if given else fetch_data(name, config.dataset_split),
+            self.files[name, split] = read_rows(
+                Path(name) if given else fetch_data(name, split),
                 config.question_field,
                 config.answer_field,
                 config.title_field,
                 config.seed,
                 given or self.records.get(name),
             )
-        return self.files[name]
+        return self.files[name, split]
 
 
 def check_columns(reward: str, needs: Sequence[str], rows: Sequence[Row], data: str) -> list[str]:

@@ -51,12 +51,12 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     name = "/".join(Path(arguments.data or "").parts[-2:])  # of the file with its folder, of a data set with its owner
     benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records, name)
     reward = _choose_reward(arguments, benchmark, has_config)
-    keys = {"model_name_or_path": saved.name, "output_dir": ".", "reward_weights": "null"}
-    keys |= {"dataset_id_or_path": arguments.data, "reward_funcs": reward}
+    keys = {"model_name_or_path": saved.name, "output_dir": ".", "dataset_id_or_path": arguments.data}
+    keys |= {"reward_funcs": reward, "reward_weights": reward and "null"}  # a run's weights are of its own rewards
     overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *arguments.overrides]
     config = read_config(saved, overrides)
     if not reward and config.eval_reward_funcs:
-        config = replace(config, reward_funcs=config.eval_reward_funcs)
+        config = replace(config, reward_funcs=config.eval_reward_funcs, reward_weights=None)
     if arguments.data:
         questions = Questions(arguments.data, config.max_samples if "max_samples" in typed else 0)
         config = _fit_to_data(config, records, benchmark, typed)

@@ -40,6 +40,7 @@ CHARTS = {  # title -> metrics; * stands for any name
     "Sampler against trainer": ("sampler/logp_diff_mean", "sampler/logp_diff_max"),
     "Memory": ("peak_memory_gb",),
 }
+SHOWN_AT_0 = (*CHARTS["Reward"], *CHARTS["Each reward"])  # that a reward is 0 in all steps is what its user must see
 OF_SHARES = ("Answers", "Calls of tools", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
@@ -99,7 +100,7 @@ def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 
 def _curves(record: Record) -> dict[str, Points]:
-    """Return the (step, value) points of each metric with two values or more, and some that are not 0."""
+    """Return the (step, value) points of each metric with two values or more; of rewards alone if all are 0."""
     logged = defaultdict(list)
     for metrics in (*record.steps, *record.evaluations):
         for name, value in metrics.items():
@@ -107,8 +108,8 @@ def _curves(record: Record) -> dict[str, Points]:
     curves = {}
     for name, values in logged.items():
         points = sorted(finite_points(values))
-        is_zero = not any(value for _, value in points)
-        if len(points) > 1 and not is_zero:
+        is_shown = any(value for _, value in points) or any(fnmatchcase(name, pattern) for pattern in SHOWN_AT_0)
+        if len(points) > 1 and is_shown:
             curves[name] = thin(points)
     return curves
 

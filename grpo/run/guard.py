@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.schema import Completion, Group, Prompt
-from grpo.base.errors import MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
+from grpo.base.errors import INTERNAL, MEMORY, SERVICE, Interrupted, UserError, is_out_of_memory
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.run.diagnosis.glossary import Metrics
@@ -25,19 +25,22 @@ class Guard:
     def run_step(self) -> None:
         """Run one `train_step`.
 
-        If a signal ends it, or a service that has failed for good, save the run as it was before the step. (A signal
-        interrupts only sampling and the wait for rewards, so the policy has not been updated. With several ranks, a
-        failed service saves nothing: it fails on one rank only, and saving needs all of them.)
+        If a signal ends it, a service that has failed for good, or a user's own reward, save the run as it was before
+        the step. (A signal interrupts only sampling and the wait for rewards, so the policy has not been updated. With
+        several ranks, a failure saves nothing: it is of one rank only, and saving needs all of them.)
         """
         trainer = self.trainer
         num_updates = trainer.optimizer.num_updates
         try:
             self._explain_oom(trainer.train_step)
-        except (UserError, Interrupted) as error:
+        except Interrupted:
+            trainer.save()
+            raise
+        except UserError as error:
             is_unchanged = trainer.optimizer.num_updates == num_updates
-            can_save = error.exit_code == SERVICE and trainer.ranks.world == 1 and is_unchanged
-            if isinstance(error, Interrupted) or can_save:
+            if error.exit_code in (INTERNAL, SERVICE) and trainer.step and trainer.ranks.world == 1 and is_unchanged:
                 trainer.save()
+                error.fix += f"; the run has saved step {trainer.step}: resume_from_checkpoint=true continues it"
             raise
 
     def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -17,8 +18,9 @@ from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
-from grpo.evaluate import main
+from grpo.evaluate import main, make_parser
 from grpo.evaluation.answers import generate_groups
+from grpo.evaluation.task import make_task
 from grpo.policy import load_for_inference
 from grpo.train import train
 from rewards.score import main as score
@@ -73,6 +75,23 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
     assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
     assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
+
+
+def test_the_rewards_of_a_run_keep_their_weights(tmp_path, trained):
+    """Its own mean reward is that of training; other rewards than those that were weighted have no weights."""
+    weighted = tmp_path / "run"
+    copytree(trained, weighted)
+    keys = (weighted / "config.resolved.yaml").read_text()
+    assert "\nreward_weights" not in keys
+    (weighted / "config.resolved.yaml").write_text(f"{keys}\nreward_weights: [0.5]\n")
+
+    def weights(*typed: str):
+        return make_task(
+            str(weighted), make_parser().parse_intermixed_args(["RUN", *typed]), print
+        ).config.reward_weights
+
+    assert weights("eval_reward_funcs=null") == (0.5,)
+    assert weights() is None and weights("--reward", "exact", "eval_reward_funcs=null") is None
 
 
 def test_what_is_typed_wins_over_the_run(capsys, trained):

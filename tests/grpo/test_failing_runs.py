@@ -10,6 +10,7 @@ import pytest
 from making import write_checkpoint, write_rows
 from test_train import run
 
+from grpo.base.errors import UserError
 from grpo.explain import explain
 from grpo.run.diagnosis.record import read_record
 from grpo.run.diagnosis.rules import RULES
@@ -130,3 +131,25 @@ def test_every_rule_has_a_run_that_fails_so():
     """Those of `stands_still`, which looks at held-out answers, and `pays_something_else` are in test_rules.py."""
     elsewhere = {"stands_still", "pays_something_else"}
     assert {rule for *_, said in RUNS for rule in said} | elsewhere == {rule.__name__ for rule in RULES}
+
+
+def boom_in_step_3(completions, trainer_state, **columns):
+    if trainer_state.global_step == 2:
+        raise KeyError("an odd answer")
+    return [float(number) for number in range(len(completions))]
+
+
+def test_a_reward_that_raises_in_mid_run_costs_no_step(tmp_path, checkpoint):
+    """The steps before it are saved, although no checkpoint was due, and the message says how to go on."""
+    keys = {
+        "dataset_id_or_path": str(write_rows(tmp_path / "q.jsonl", [{"question": f"city {n} ?"} for n in range(8)])),
+        "reward_funcs": [f"{__file__}:boom_in_step_3"],
+        "max_steps": 4,
+        "save_steps": 0,
+    }
+    with pytest.raises(UserError, match="an odd answer") as caught:
+        run(tmp_path, checkpoint, **keys)
+    assert "saved step 2: resume_from_checkpoint=true" in caught.value.fix
+    other = {"reward_funcs": [f"{__file__}:pays_rome"], "allow_changes": ["reward_funcs"]}
+    lines = run(tmp_path, checkpoint, **keys | other, resume_from_checkpoint=True)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]

@@ -81,6 +81,21 @@ def test_a_file_of_its_own_is_held_out_whole(data):
     assert rows_of(config, Questions.held_out(config)) == [0, 1]
 
 
+def test_the_held_out_questions_may_be_another_split_of_the_same_data_set(tmp_path):
+    """Else those of training would be called held out. TRL's scripts name both splits."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, number in (("train", 3), ("test", 2)):
+        write_rows(folder / f"{split}.jsonl", [{"question": f"{split} {i}?", "answer": "a"} for i in range(number)])
+    for name in ("eval_dataset_split", "dataset_test_split"):
+        config = configured(folder, f"eval_dataset_id_or_path={folder}", f"{name}=test")
+        data = QuestionData(config)
+        asked = [data.load(choose(config))[0][0].question for choose in (Questions.to_train, Questions.held_out)]
+        assert asked == ["train 0?", "test 0?"]
+    config = configured(folder, f"eval_dataset_id_or_path={folder}", "dataset_split=test")
+    assert rows_of(config, Questions.held_out(config)) == [0, 1]
+
+
 def test_something_must_be_left_to_train_on_and_held_out_questions_have_one_source(data):
     config = configured(data, "eval_size=10")
     load = QuestionData(config).load

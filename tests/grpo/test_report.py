@@ -266,6 +266,14 @@ def test_a_plot_shows_each_value_at_its_place(tmp_path):
     assert shown == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
+def test_a_reward_that_is_always_0_has_a_curve_and_other_zeros_have_none(tmp_path):
+    """Else a function that never pays would look as if the run had not called it."""
+    zero = {"reward": 0.0, "rewards/mine:right/mean": 0.0, "rewards/mine:right/unscored_frac": 0.0, "kl": 0.0}
+    charts = draw_charts(Record(tmp_path, steps=[{"step": n, **zero} for n in (1, 2)]))
+    names = {chart.title: [name for name, _ in chart.meanings] for chart in charts}
+    assert names == {"Reward": ["reward"], "Each reward": ["rewards/mine:right/mean"]}
+
+
 def test_of_a_long_curve_neighbours_are_averaged():
     points = [(float(n), float(n % 2)) for n in range(10_001)]
     assert len(thin(points)) <= MAX_POINTS and thin(points)[0] == (62.5, 0.5) and thin(points[:5]) == points[:5]
