@@ -1,14 +1,15 @@
-"""python -m bench.rejection RUN [--rounds N]
+"""python -m bench.rejection RUN [--rounds N] [--best]
 
 Does fine-tuning on checked sentences do as well as GRPO? RUN is a finished run of configs/smollm2_knowrl.yaml. Its cold
 start gives as many answers to the questions to train on as GRPO has sampled, at the same temperature. Of each answer
 those sentences stay that the knowledge base supports, each fact once; an answer of which none stays is left out. On the
 rest the cold start is fine-tuned: as many steps of as many answers, the same layers, the same learning rate. So both
-learn from the same verdicts on as many answers (rejection sampling, as RAFT, 2304.06767, but by sentences).
+learn from the same verdicts on as many answers (rejection sampling by sentences).
 
 --rounds N splits answers and steps into N rounds. Each begins with the model that the one before has made.
+--best keeps of the answers to a question only the one with the highest reward, as RAFT does (2304.06767).
 
-The result is RUN-rejection, or RUN-rejection-N, an arm: python -m bench.reasoning RUN RUN-rejection
+The result is RUN-rejection, RUN-rejection-N or RUN-rejection-best, an arm: python -m bench.reasoning RUN RUN-rejection
 """
 
 import json
@@ -56,6 +57,18 @@ def answer(model: Path, data: Path, number: int, temperature: float, config: Tra
     return read_records(output)
 
 
+def best(records: Sequence[Row], weights: Mapping[str, float]) -> list[Row]:
+    """Return of the answers to each question the first one with the highest reward."""
+
+    def reward(record: Row) -> float:
+        return sum(weight * record["rewards"][name] for name, weight in weights.items())
+
+    of_question: dict[str, list[Row]] = {}
+    for record in records:
+        of_question.setdefault(record["question"], []).append(record)
+    return [max(answers, key=reward) for answers in of_question.values()]
+
+
 def supported(record: Row) -> str | None:
     """Return an answer without the facts that the knowledge base does not support; None if nothing is left."""
     facts = record["facts"].get(REWARD, [])
@@ -81,7 +94,7 @@ def fine_tune(config: TrainConfig, start: Path, data: Path, output: Path) -> Non
     sft(*load_config(SFT_CONFIG, keys, SftConfig))
 
 
-def play_round(config: TrainConfig, model: Path, questions: list[Row], output: Path) -> Path:
+def play_round(config: TrainConfig, model: Path, questions: list[Row], output: Path, is_best: bool) -> Path:
     """Let a model answer the questions, fine-tune it on what is supported, and return the path of the new one."""
     final = output / "sft" / "final"
     if not final.exists():
@@ -89,8 +102,10 @@ def play_round(config: TrainConfig, model: Path, questions: list[Row], output: P
         drawn = answer(
             model, output / "questions.jsonl", len(questions), config.temperature, config, output / "drawn.jsonl"
         )
-        kept = conversations(drawn)
-        print(f"{len(kept)} of {len(drawn)} answers have a supported fact")
+        weights = dict(zip(config.reward_funcs, config.reward_weights, strict=True))
+        chosen = best(drawn, weights) if is_best else drawn
+        kept = conversations(chosen)
+        print(f"{len(kept)} of {len(chosen)} answers have a supported fact")
         write_lines(output / "supported.jsonl", kept)
         fine_tune(config, model, output / "supported.jsonl", output / "sft")
     return final
@@ -100,18 +115,20 @@ def main(argv: list[str] | None = None) -> None:
     parser = plain_parser("bench.rejection", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a finished run of configs/smollm2_knowrl.yaml")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="answer and learn in N rounds (default: 1)")
+    parser.add_argument("--best", action="store_true", help="learn from the best answer to each question alone")
     options = parser.parse_args(argv)
     run, rounds = options.run, options.rounds
     config, _ = load_config(run / "config.resolved.yaml", ["cold_start=null"])
     if rounds < 1 or config.max_steps % rounds:
         parser.error(f"--rounds {rounds} does not divide the {config.max_steps} steps of {run}")
-    output = run.with_name(f"{run.name}-rejection" + (f"-{rounds}" if rounds > 1 else ""))
+    kind = f"-{rounds}" * (rounds > 1) + "-best" * options.best
+    output = run.with_name(f"{run.name}-rejection{kind}")
     questions, model = read_records(Path(config.dataset_id_or_path)), run / "cold_start" / "final"
     steps = config.max_steps // rounds
     number = steps * config.per_device_train_batch_size
     for i in range(rounds):
         part = replace(config, max_steps=steps, seed=config.seed + i)
-        model = play_round(part, model, asked(questions, number, i * number), output / f"round-{i + 1}")
+        model = play_round(part, model, asked(questions, number, i * number), output / f"round-{i + 1}", options.best)
     after = output / "evaluation" / f"step-{config.max_steps:06d}.jsonl"
     answer(model, Path(config.eval_dataset_id_or_path), config.eval_max_samples, 0.0, config, after)
 

@@ -8,7 +8,7 @@ import torch
 
 from bench.arm import Answer, Arm, Recalled, kept_of, measures, repeated
 from bench.reasoning import answers_of, ask, draw, known_by_kind, tables
-from bench.rejection import asked, conversations, supported
+from bench.rejection import asked, best, conversations, supported
 from grpo.base.errors import UserError
 from grpo.base.storage import write_lines
 from grpo.config.options import TrainConfig
@@ -54,6 +54,15 @@ def test_the_baseline_asks_as_many_questions_as_grpo_and_all_of_them_before_any_
     assert rounds == asked(questions, 3200, 0)
     counts = Counter(row["question"] for row in rounds)
     assert len(counts) == 610 and set(counts.values()) == {5, 6}
+
+
+def test_the_best_answer_to_each_question_is_told_by_the_weighted_reward():
+    def answered(question, correctness, factuality):
+        return {"question": question, "rewards": {"correctness": correctness, "factuality": factuality}}
+
+    records = [answered("a", 2, 0), answered("b", -1, 0.5), answered("a", 1, 0.75), answered("b", -1, 0.5)]
+    chosen = best(records, {"correctness": 1.0, "factuality": 2.0})
+    assert chosen == [records[2], records[1]] and chosen[1] is records[1]
 
 
 def test_what_is_left_out_is_what_the_cold_start_would_get_wrong():
