@@ -94,21 +94,34 @@ def fine_tune(config: TrainConfig, start: Path, data: Path, output: Path) -> Non
     sft(*load_config(SFT_CONFIG, keys, SftConfig))
 
 
-def play_round(config: TrainConfig, model: Path, questions: list[Row], output: Path, is_best: bool) -> Path:
+def play_round(config: TrainConfig, model: Path, questions: list[Row], is_best: bool, output: Path) -> Path:
     """Let a model answer the questions, fine-tune it on what is supported, and return the path of the new one."""
     final = output / "sft" / "final"
-    if not final.exists():
-        write_lines(output / "questions.jsonl", questions)
-        drawn = answer(
-            model, output / "questions.jsonl", len(questions), config.temperature, config, output / "drawn.jsonl"
-        )
+    if final.exists():
+        return final
+    asking, learned = output / "questions.jsonl", output / "supported.jsonl"
+    write_lines(asking, questions)
+    answers = answer(model, asking, len(questions), config.temperature, config, output / "drawn.jsonl")
+    if is_best:
         weights = dict(zip(config.reward_funcs, config.reward_weights, strict=True))
-        chosen = best(drawn, weights) if is_best else drawn
-        kept = conversations(chosen)
-        print(f"{len(kept)} of {len(chosen)} answers have a supported fact")
-        write_lines(output / "supported.jsonl", kept)
-        fine_tune(config, model, output / "supported.jsonl", output / "sft")
+        answers = best(answers, weights)
+    kept = conversations(answers)
+    print(f"{len(kept)} of {len(answers)} answers have a supported fact")
+    write_lines(learned, kept)
+    fine_tune(config, model, learned, output / "sft")
     return final
+
+
+def play(config: TrainConfig, start: Path, rounds: int, is_best: bool, output: Path) -> Path:
+    """Play the rounds, each from where the last one ended, and return the path of the last model."""
+    model = start
+    questions = read_records(Path(config.dataset_id_or_path))
+    steps = config.max_steps // rounds
+    number = steps * config.per_device_train_batch_size
+    for i in range(rounds):
+        own = replace(config, max_steps=steps, seed=config.seed + i)
+        model = play_round(own, model, asked(questions, number, i * number), is_best, output / f"round-{i + 1}")
+    return model
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -123,12 +136,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--rounds {rounds} does not divide the {config.max_steps} steps of {run}")
     kind = f"-{rounds}" * (rounds > 1) + "-best" * options.best
     output = run.with_name(f"{run.name}-rejection{kind}")
-    questions, model = read_records(Path(config.dataset_id_or_path)), run / "cold_start" / "final"
-    steps = config.max_steps // rounds
-    number = steps * config.per_device_train_batch_size
-    for i in range(rounds):
-        part = replace(config, max_steps=steps, seed=config.seed + i)
-        model = play_round(part, model, asked(questions, number, i * number), output / f"round-{i + 1}", options.best)
+    model = play(config, run / "cold_start" / "final", rounds, options.best, output)
     after = output / "evaluation" / f"step-{config.max_steps:06d}.jsonl"
     answer(model, Path(config.eval_dataset_id_or_path), config.eval_max_samples, 0.0, config, after)
 

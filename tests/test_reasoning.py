@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench import rejection
 from bench.arm import Answer, Arm, Recalled, kept_of, measures, repeated
 from bench.reasoning import answers_of, ask, draw, known_by_kind, tables
 from bench.rejection import asked, best, conversations, supported
@@ -54,6 +55,22 @@ def test_the_baseline_asks_as_many_questions_as_grpo_and_all_of_them_before_any_
     assert rounds == asked(questions, 3200, 0)
     counts = Counter(row["question"] for row in rounds)
     assert len(counts) == 610 and set(counts.values()) == {5, 6}
+
+
+def test_each_round_begins_with_the_model_of_the_last_one(tmp_path, monkeypatch):
+    played = []
+
+    def play_round(config, model, questions, is_best, output):
+        first, *_, last = [row["question"] for row in questions]
+        played.append((config.seed, config.max_steps, model.name, first, last))
+        return output
+
+    monkeypatch.setattr(rejection, "play_round", play_round)
+    data = tmp_path / "questions.jsonl"
+    write_lines(data, [{"question": f"{i} ?"} for i in range(5)])
+    config = TrainConfig(dataset_id_or_path=str(data), max_steps=4, seed=7, per_device_train_batch_size=4)
+    assert rejection.play(config, tmp_path / "start", 2, False, tmp_path).name == "round-2"
+    assert played == [(7, 2, "start", "0 ?", "2 ?"), (8, 2, "round-1", "3 ?", "0 ?")]
 
 
 def test_the_best_answer_to_each_question_is_told_by_the_weighted_reward():
