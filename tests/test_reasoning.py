@@ -1,4 +1,4 @@
-"""bench/reasoning.py: the measures of reasoning against counts by hand."""
+"""bench/reasoning.py, its arms, and bench/rejection.py: the measures of reasoning against counts by hand."""
 
 from collections import Counter
 
