@@ -62,8 +62,9 @@ def _facts(about: str, prompt: str = "") -> BuiltIn:
 
 def _knowrl(about: str, pays_refusals: bool = True) -> BuiltIn:
     where, needs = "rewards.knowrl.reward:build", ("answer", "title")
-    kinds = {"asks_judge": True, "checks_facts": True, "pays_refusals": pays_refusals, "with_format": True}
-    return BuiltIn(where, about, needs, BLOCKS, **kinds)
+    return BuiltIn(
+        where, about, needs, BLOCKS, asks_judge=True, checks_facts=True, pays_refusals=pays_refusals, with_format=True
+    )
 
 
 ANSWER = ("answer",)
