@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, reason
-from grpo.config.entries import to_text
-from grpo.config.load import load_config
+from grpo.config.load import load_config, to_text
 from grpo.config.values import expand_variables
 from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects

@@ -1,7 +1,7 @@
 """Every configuration key: its name, type, default, meaning and bounds.
 
 `load.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
-which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
+which KnowRL uses too; other_words.py lists the names that other tools use. A key means the same in both stages.
 """
 
 from dataclasses import dataclass, field, fields
@@ -22,7 +22,7 @@ INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoi
 FACTS = {  # what else is known of keys
     "required": "it has no default",
     "toy": "a toy world sets it",
-    "supplied": "its default follows from other keys (supplied.py), so -h shows none",
+    "supplied": "its default follows from other keys (other_words.py), so -h shows none",
     "first": "-h shows it before the others",
     "once": "it concerns one invocation, not the run, and is not written to config.resolved.yaml",
     "model": "it says which model a run starts from",
@@ -172,7 +172,7 @@ class DataKeys:
     dataset_split: str = key("train", "local")
     """File of a hub data set to use: the one whose name contains this word."""
     max_samples: int = key(0, low=0)
-    """Use only this many rows of a data set, from the first. 0: all."""
+    """Use only this many rows of a data set, from the first. 0 (or -1): all."""
 
 
 @dataclass(frozen=True)

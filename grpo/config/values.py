@@ -5,6 +5,7 @@ A value is what was written, before YAML gives it a type: a text, a list of valu
 """
 
 import math
+import operator
 import os
 import re
 import types
@@ -34,6 +35,11 @@ KINDS = {  # the types of keys, as messages name them
     tuple[str, ...]: "a list of names",
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
+}
+LIMITS = {  # the bounds of a number -> their words, and what holds of a number within them
+    "low": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "high": ("at most", operator.le),
 }
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -118,30 +124,25 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
         if choices and item not in choices:
             close = did_you_mean(str(item), [choice for choice in choices if isinstance(choice, str)])
             raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {shown(item)}{close}")
-        if isinstance(item, (int, float)) and not isinstance(item, bool):
+        if isinstance(item, int | float) and not isinstance(item, bool):
             _check_number(item, bounds)
 
 
 def _check_number(number: float, bounds: Mapping[str, Any]) -> None:
-    low, high, above = bounds["low"], bounds["high"], bounds["above"]
-    is_below = (low is not None and number < low) or (above is not None and number <= above)
-    if is_below or (high is not None and number > high):
-        raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
-    if isinstance(number, int) and abs(number) >= 2**63:
-        raise ValueError(f"a whole number must lie below 2**63; got {shown(number)}")
-    if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
-        becomes = "0" if abs(number) < 1 else "infinite"
-        raise ValueError(f"{number} is {becomes} in float32, in which it is used")
+    for name, (_, is_within) in LIMITS.items():
+        if bounds[name] is not None and not is_within(number, bounds[name]):
+            raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
+    smallest, largest = (TINY, HUGE) if isinstance(number, float) else (1, 2**63 - 1)
+    if number and not smallest <= abs(number) <= largest:
+        raise ValueError(f"{shown(number)} is too large or too small to compute with")
 
 
 def describe_limits(bounds: Mapping[str, Any]) -> str:
     """Return the bounds of a number in words; "" if there are none."""
-    words = {"low": "at least", "above": "above", "high": "at most"}
-    texts = [f"{word} {bounds[name]}" for name, word in words.items() if bounds[name] is not None]
+    texts = [f"{words} {bounds[name]}" for name, (words, _) in LIMITS.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 
 def shown(value: Any) -> str:
     """Return a value as it appears in a message."""
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+    return f"{value!r:.{MAX_SHOWN}}"

@@ -46,7 +46,7 @@ class SavedModel:
         if self.config_path is None:
             return None
         kind = TrainConfig if "reward_funcs" in read_mapping(self.config_path) else SftConfig
-        return load_config(self.config_path, kind=kind)[0]
+        return load_config(self.config_path, kind=kind, is_run=False)[0]
 
 
 def find_saved(name: str) -> SavedModel:
@@ -103,9 +103,10 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """
     made_with = saved.config()
     if made_with is None:
-        return load_config(None, overrides)[0]
+        return load_config(None, overrides, is_run=False)[0]
     chosen = keys_of(overrides)
-    config, _ = load_config(saved.config_path if isinstance(made_with, TrainConfig) else None, overrides)
+    path = saved.config_path if isinstance(made_with, TrainConfig) else None
+    config, _ = load_config(path, overrides, is_run=False)
     shared = {name: getattr(made_with, name, getattr(TrainConfig, name)) for name in SHARED if name not in chosen}
     config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):

@@ -30,8 +30,7 @@ from contextlib import redirect_stdout
 
 from grpo.base.errors import PREFLIGHT, escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.config.entries import split_arguments
-from grpo.config.load import load_config
+from grpo.config.load import load_config, split_arguments
 from rewards.audit.findings import TOGETHER, Audit, Finding, Tried
 from rewards.audit.trial import NUM_CALLS, NUM_ROWS, audit
 

@@ -14,8 +14,8 @@ import yaml
 from test_config import NEEDED, PATHS, load
 from transformers import TrainingArguments
 
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SWITCHES, find_match, readings
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.other_words import ALIASES, IGNORED, REFUSED, SWITCHES, find_match, readings
 from rewards.registry import build_rewards
 
 LLAMA_FACTORY = (

@@ -181,7 +181,7 @@ SERVICES = "FACTSCORE_DB_PATH OPENAI_BASE_URL_FACTSCORE OPENAI_API_BASE_JUDGE".s
 def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
     """What the variables named stands in its configuration; commands that need the model alone do without it."""
     judge, _ = shell
-    judge.default = says(lambda request: "AB"[len(request.text) % 2])
+    judge.default = says(lambda request: "AB"["Paris" not in request.text and sum(request.text.encode()) % 2])
     decode = Policy.decode
     framed = "<think>Paris.</think><answer>{}</answer>"
     monkeypatch.setattr(Policy, "decode", lambda self, ids: framed.format(decode(self, ids).encode().hex()))
@@ -263,7 +263,7 @@ def test_the_sections_of_the_mathematics_mean_what_its_plain_keys_mean(place):
     """A name beside a path is a label, -1 samples are all, and what has no meaning here is named."""
     config, notices = load_config(copied("math_nested"))
     assert config == replace(load_config(copied("math"))[0], epsilon=0.1)
-    without_effect = "name train_split_ratio whiten_rewards use_value_baseline cuda_visible_devices use_deepspeed"
+    without_effect = "model.name train_split_ratio whiten_rewards use_value_baseline cuda_visible_devices use_deepspeed"
     assert set(unused(notices)) == {*without_effect.split(), "deepspeed_config", "local_rank"}
     assert load_config("math_nested.yaml", ["lora.enabled=false"])[0].lora_r == 0
 
