@@ -21,7 +21,6 @@ from typing import Any
 import yaml
 
 from grpo.base.errors import CONFIG, UserError, explained, keep_secret, refer
-from grpo.base.storage import PlainLoader
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.help import describe_keys
@@ -296,7 +295,7 @@ class Reader:
 
     def read_call(self, keys: Mapping[str, Any]) -> None:
         """Read the keys that a program passes, as if a file in the current folder held them."""
-        root = yaml.compose(to_text(keys), Loader=PlainLoader)
+        root = yaml.compose(to_text(keys), Loader=yaml.SafeLoader)
         self._read_all([replace(entry, line=0) for entry in _entries(root, CALL)], (Path(CALL),))
 
     def read_file(self, path: Path, chain: tuple[Path, ...]) -> None:
@@ -306,7 +305,7 @@ class Reader:
         with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", NO_FILE, CONFIG):
             text = path.read_text(encoding="utf-8-sig")
         try:
-            root = yaml.compose(text, Loader=PlainLoader)
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
             if root is not None and not isinstance(root, yaml.MappingNode):
                 raise yaml.YAMLError("the file must hold `key: value` lines")
             entries = list(_entries(root, str(path))) if root else []
@@ -430,10 +429,5 @@ def _with_references(value: Any) -> Any:
 
 
 def to_text(keys: Mapping[str, Any]) -> str:
-    """Return keys and their values as YAML without aliases."""
-    return yaml.dump(keys, Dumper=_WithoutAliases, allow_unicode=True, sort_keys=False)
-
-
-class _WithoutAliases(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    """Return keys and their values as YAML."""
+    return yaml.safe_dump(keys, allow_unicode=True, sort_keys=False)

@@ -257,8 +257,6 @@ def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypat
     (tmp_path / "again.yaml").write_text(written)
     assert load_config(tmp_path / "again.yaml")[0] == config
     assert read_mapping(tmp_path / "again.yaml")["reward_funcs"] == ["exact"]
-    (tmp_path / "again.yaml").write_text("run_name: &a hello\nsystem_prompt: *a\n")
-    assert read_mapping(tmp_path / "again.yaml") == {}
 
 
 @pytest.mark.parametrize(("text", "hint", "value"), cases(__file__, "types"))

@@ -143,7 +143,7 @@ def test_a_first_adapter_is_merged_before_rounding(chat_checkpoint, stage1):
 
 
 @pytest.mark.parametrize("start", ["base", "adapter"])
-def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, start, monkeypatch):
+def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, start):
     """The adapter, the merged checkpoint of export, and that of the policy itself: all as without int8."""
     model = chat_checkpoint if start == "base" else stage1
     int8, plain = (load_policy(configured(model, base_weights=how), CPU) for how in ("int8", "null"))
