@@ -33,8 +33,8 @@ from grpo.config.other_words import (
     NO_REWARD,
     REFUSED,
     SECTIONS,
+    SWITCH_NAMES,
     SWITCHES,
-    VALUES,
     find_match,
     is_section,
     readings,
@@ -335,24 +335,24 @@ class Reader:
     def read(self, entry: Entry) -> None:
         """Read one entry into `values`, `unused` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-        known = [*self.keys, *ALIASES, *SWITCHES, *REFUSED, *IGNORED]
+        known = [*self.keys, *ALIASES, *SWITCH_NAMES, *REFUSED, *IGNORED]
         name = next((reading for reading in readings(name) if find_match(known, reading)), name)
         self.names.add(name)
         word = str(entry.value).lower()
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
+        ours, value = SWITCHES.get(f"{name}={word}", (name, entry.value))
+        if ours not in self.keys:
+            ours = ALIASES.get(name)
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
-        if name in self.keys or ALIASES.get(name) in self.keys:
-            ours = name if name in self.keys else ALIASES[name]
-            self._set(entry, ours, VALUES.get(ours, {}).get(word, entry.value))
-        elif word in SWITCHES.get(name, {}):
-            self._set(entry, *SWITCHES[name][word])
+        if ours in self.keys:
+            self._set(entry, ours, value)
         elif refused:
-            if word not in HARMLESS.get(refused, NEUTRAL):
+            if word and word not in HARMLESS.get(refused, NEUTRAL).split():
                 problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
                 self.problems.append(f"{entry.where}: {problem}")
         elif ignored:
             self._note_unused(IGNORED[ignored], name, entry)
-        elif name not in SWITCHES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
+        elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
 
     def _note_unused(self, instead: str, name: str, entry: Entry) -> None:

@@ -430,6 +430,6 @@ AnyConfig = TrainConfig | SftConfig
 
 def keys_that(fact: str, kind: type | None = None) -> list[str]:
     """Return the keys of a stage (None: of both) of which a fact is known, in the order of their declaration."""
-    groups = [group for stage in ([kind] if kind else [TrainConfig, SftConfig]) for group in stage.__mro__[1:-1]]
-    entries = [entry for group in groups for entry in fields(group)]
+    stages = [kind] if kind else [TrainConfig, SftConfig]
+    entries = [entry for stage in stages for group in stage.__mro__[1:-1] for entry in fields(group)]
     return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))

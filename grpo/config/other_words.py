@@ -9,6 +9,7 @@ defaults is read without a mistake, whatever is missing here (tests/grpo/test_fo
 import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
+from typing import Any
 
 from grpo.config.options import SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
 from grpo.config.values import Values
@@ -20,7 +21,7 @@ from rewards.registry import built_in, expand
 # --- tables of words ----------------------------------------------------------------------------------------------
 
 
-def _by_name(table: Mapping[str, str]) -> dict[str, str]:
+def _by_name(table: Mapping[Any, str]) -> dict[str, Any]:
     """Return name -> entry, from a table of entry -> names."""
     return {name: entry for entry, names in table.items() for name in names.split()}
 
@@ -62,24 +63,21 @@ ALIASES = _by_name(  # our key -> its other names
     }
 )
 
-SWITCHES = {  # name -> value -> the key of ours that it sets, and to what; other values mean nothing
-    "bf16": {"true": ("torch_dtype", "bfloat16")},
-    "fp16": {"true": ("torch_dtype", "float16")},
-    "pure_bf16": {"true": ("torch_dtype", "bfloat16")},
-    "use_cpu": {"true": ("device", "cpu")},
-    "lora_enabled": {"false": ("lora_r", "0")},
-    "use_lora": {"false": ("lora_r", "0")},
-    "use_peft": {"false": ("lora_r", "0")},
-    "finetuning_type": {"full": ("lora_r", "0")},
-    "use_swanlab": {"true": ("report_to", "swanlab")},
-}
-
-VALUES = {  # key -> a value of theirs -> ours
-    "scale_rewards": {"true": "group", "false": "none"},  # a switch in older files of TRL
-    "max_samples": {"-1": "0"},
-    "eval_max_samples": {"-1": "0"},
-    "top_k": {"-1": "0"},
-}
+SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
+    {
+        ("device", "cpu"): "use_cpu=true",
+        ("eval_max_samples", "0"): "eval_max_samples=-1",
+        ("lora_r", "0"): "finetuning_type=full lora_enabled=false use_lora=false use_peft=false",
+        ("max_samples", "0"): "max_samples=-1",
+        ("report_to", "swanlab"): "use_swanlab=true",
+        ("scale_rewards", "group"): "scale_rewards=true",
+        ("scale_rewards", "none"): "scale_rewards=false",
+        ("top_k", "0"): "top_k=-1",
+        ("torch_dtype", "bfloat16"): "bf16=true pure_bf16=true",
+        ("torch_dtype", "float16"): "fp16=true",
+    }
+)
+SWITCH_NAMES = {word.partition("=")[0] for word in SWITCHES}  # other values of them mean nothing
 
 IGNORED = _by_name(  # what happens instead -> names that cannot change the result
     {
@@ -176,17 +174,17 @@ REFUSED = _by_name(  # why a key is refused that would change the result -> its 
     }
 )
 
-NEUTRAL = ("none", "false", "0", "0.0", "", "[]", "{}")  # values that change no result, in lower case
+NEUTRAL = "none false 0 0.0 [] {}"  # values that change no result, in lower case
 HARMLESS = {  # refused name -> the values that change nothing, if they are not those of NEUTRAL
-    "dataset_text_field": ("none", "text"),
-    "do_sample": ("none", "true"),
-    "finetuning_type": ("none", "lora"),
-    "init_lora_weights": ("none", "true"),
-    "loss_type": ("none", "nll", "chunked_nll"),
-    "qalora_group_size": ("none", "16"),
-    "repetition_penalty": ("none", "1", "1.0"),
-    "stage": ("none", "sft", "grpo", "rl"),
-    "top_entropy_quantile": ("none", "1", "1.0"),
+    "dataset_text_field": "none text",
+    "do_sample": "none true",
+    "finetuning_type": "none lora",
+    "init_lora_weights": "none true",
+    "loss_type": "none nll chunked_nll",
+    "qalora_group_size": "none 16",
+    "repetition_penalty": "none 1 1.0",
+    "stage": "none sft grpo rl",
+    "top_entropy_quantile": "none 1 1.0",
 }
 
 # Names under which files group their keys: `model: {path: x}` and `training: {model: {path: x}}` mean `model_path: x`.
@@ -336,18 +334,18 @@ def _supply_services(values: Values) -> Iterator[str]:
     chosen = [*(values.get("reward_funcs") or ()), *(values.get("eval_reward_funcs") or ())]
     rewards = [built_in(name) for name in expand(chosen)]
     checks_facts = any(reward.checks_facts for reward in rewards)
-    reads_documents = checks_facts or SEARCH in values.get("tools", ())
-    if reads_documents and values.get("toy_world") not in WITH_KNOWLEDGE:
-        yield from _take_from_environment("knowledge_base", values)
-    if any(reward.asks_judge for reward in rewards) and values.get("judge", "api") == "api":
-        yield from _take_from_environment("judge_base_url", values)
-        yield from _take_from_environment("judge_model", values)
-    if checks_facts and values.get("decomposer", "api") == "api":
-        yield from _take_from_environment("decomposer_base_url", values)
     if checks_facts and values.get("judge") == "offline":
         yield from _supply_offline(values)
+    reads_documents = checks_facts or SEARCH in values.get("tools", ())
+    keys = []
+    if reads_documents and values.get("toy_world") not in WITH_KNOWLEDGE:
+        keys.append("knowledge_base")
+    if any(reward.asks_judge for reward in rewards) and values.get("judge", "api") == "api":
+        keys += ["judge_base_url", "judge_model"]
     if checks_facts and values.get("decomposer", "api") == "api":
-        yield from _take_from_environment("decomposer_model", values)
+        keys += ["decomposer_base_url", "decomposer_model"]
+    for key in keys:
+        yield from _take_from_environment(key, values)
 
 
 def _take_from_environment(key: str, values: Values) -> Iterator[str]:
@@ -372,7 +370,8 @@ def _supply_offline(values: Values) -> Iterator[str]:
     """With judge: offline, let facts be checked offline, too, unless something is said of these services."""
     said = {name for name, value in values.items() if value is not None}
     offline = {}
-    if not said & {"decomposer", "decomposer_model", "decomposer_base_url"}:
+    is_remote = said & {"decomposer", "decomposer_model", "decomposer_base_url"} or _variable_of("decomposer_base_url")
+    if not is_remote:
         offline["decomposer"] = "rules"
     if not said & {"verifier", "nli_model"}:
         offline["verifier"] = "lexical"
