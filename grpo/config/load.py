@@ -58,6 +58,7 @@ NO_FILE = (
     "give the path of a YAML file, such as configs/tiny_math.yaml; "
     "a model and data are keys: model_name_or_path=MODEL dataset_id_or_path=FILE"
 )
+UNSAID = (None, "auto")  # values that leave the choice to another name of the same key
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
@@ -102,7 +103,7 @@ def examine_config(
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     reader = Reader(kind)
     if isinstance(source, Mapping):
-        reader.read_call(source)
+        reader.read_text(to_text(source), (Path(CALL),))
     elif source:
         reader.read_file(Path(source), ())
     reader.read_overrides(overrides)
@@ -191,7 +192,7 @@ def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
         name, equals, value = argument.partition("=")
         if path is None and name == "config" and equals:
             path = value
-        elif path is None and (not equals or os.path.isfile(argument)):
+        elif path is None and not equals:
             path = argument
         else:
             overrides.append(argument)
@@ -206,7 +207,7 @@ class Entry:
     """A key and its value, as they were written.
 
     name: with the names of its sections, such as `model.path`. value: see values.py. source: a file's path or the
-    command line. line: 0 on the command line.
+    command line. line: of a file.
     """
 
     name: str
@@ -216,7 +217,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        return f"{self.source}:{self.line}" if self.line else self.source
+        return f"{self.source}:{self.line}" if self.line and self.source != CALL else self.source
 
 
 def _entries(node: yaml.MappingNode, source: str, section: str = "") -> Iterator[Entry]:
@@ -293,28 +294,28 @@ class Reader:
             else:
                 self.read(Entry(name, None if text in NULLS else text, COMMAND_LINE))
 
-    def read_call(self, keys: Mapping[str, Any]) -> None:
-        """Read the keys that a program passes, as if a file in the current folder held them."""
-        root = yaml.compose(to_text(keys), Loader=yaml.SafeLoader)
-        self._read_all([replace(entry, line=0) for entry in _entries(root, CALL)], (Path(CALL),))
-
     def read_file(self, path: Path, chain: tuple[Path, ...]) -> None:
         """Read a file after its base, whose keys it may set again. chain: the files that are based on it."""
         if path.suffix in DATA_SUFFIXES:
             raise UserError(f"{path} is not a config", "its name is that of a file of data", NO_FILE, CONFIG)
         with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", NO_FILE, CONFIG):
             text = path.read_text(encoding="utf-8-sig")
+        self.read_text(text, (*chain, path))
+
+    def read_text(self, text: str, chain: tuple[Path, ...]) -> None:
+        """Read a text of YAML. chain: the files that are based on each other, its own last."""
+        source = str(chain[-1])
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
             if root is not None and not isinstance(root, yaml.MappingNode):
                 raise yaml.YAMLError("the file must hold `key: value` lines")
-            entries = list(_entries(root, str(path))) if root else []
+            entries = list(_entries(root, source)) if root else []
         except Exception as error:
             mark = getattr(error, "problem_mark", None)
-            where = f"{path}:{mark.line + 1}" if mark else str(path)
+            where = f"{source}:{mark.line + 1}" if mark else source
             self._tear(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
         else:
-            self._read_all(entries, (*chain, path))
+            self._read_all(entries, chain)
 
     def _read_all(self, entries: Sequence[Entry], chain: tuple[Path, ...]) -> None:
         """Read the entries of a file, those of its base first."""
@@ -385,9 +386,10 @@ class Reader:
         """Return the value of a key that one file sets twice: under two names it may, if these agree."""
         earlier = self.values.get(name)
         if before.name != entry.name:
-            for unsaid in (None, "auto"):  # it leaves the choice to the other name
-                if unsaid in (earlier, value):
-                    return value if earlier == unsaid else earlier
+            if value in UNSAID:
+                return earlier
+            if earlier in UNSAID:
+                return value
             if name == "report_to":
                 return tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
             if name == "lora_r" and 0 in (earlier, value):  # use_peft: false
