@@ -3,6 +3,7 @@ reads."""
 
 import importlib
 import json
+import re
 import sys
 from types import SimpleNamespace
 
@@ -333,3 +334,14 @@ def test_a_peer_that_is_not_installed_is_named_before_anything_is_measured(monke
     assert stopped.value.code == 2
     assert f"{peer} needs {peer}" in told
     assert "pip install -e '.[bench]'" in told
+
+
+def test_the_log_of_experiments_is_short():
+    """Four lines each: what, expected, found, decided."""
+    lines = (ROOT / "bench" / "LOG.md").read_text(encoding="utf-8").splitlines()
+    entries = lines[4:]
+    assert len(lines) <= 300 and len(entries) % 4 == 0
+    for title, *told in zip(*(entries[place::4] for place in range(4)), strict=True):
+        assert re.match(r"## \d{4}-\d\d-\d\d .*\([0-9a-f]{8}\)$", title), title
+        begun = [re.match(r"- (\w+)", line)[1] for line in told]
+        assert begun == ["Expected", "Found", "Decided"], title
