@@ -45,8 +45,9 @@ class SavedModel:
         """Return the configuration of the run: of stage 2, or of stage 1."""
         if self.config_path is None:
             return None
-        kind = TrainConfig if "reward_funcs" in read_mapping(self.config_path) else SftConfig
-        return load_config(self.config_path, kind=kind, is_run=False)[0]
+        keys = read_mapping(self.config_path)
+        kind = TrainConfig if "reward_funcs" in keys else SftConfig
+        return load_config(self.config_path, kind=kind, is_run=not keys)[0]  # of a damaged file, all is missing
 
 
 def find_saved(name: str) -> SavedModel:
