@@ -187,16 +187,10 @@ def join_flags(arguments: Sequence[str]) -> list[str]:
 
 def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the path of the config, `FILE` or `--config FILE`, and the other arguments as `key=value`."""
-    path, overrides = None, []
-    for argument in join_flags(argv):
-        name, equals, value = argument.partition("=")
-        if path is None and name == "config" and equals:
-            path = value
-        elif path is None and not equals:
-            path = argument
-        else:
-            overrides.append(argument)
-    return path, overrides
+    joined = join_flags(argv)
+    named = next((argument for argument in joined if "=" not in argument or argument.startswith("config=")), None)
+    overrides = [argument for argument in joined if argument is not named]
+    return named and named.removeprefix("config="), overrides
 
 
 # --- what a file holds ----------------------------------------------------------------------------------------------
