@@ -50,7 +50,13 @@ def _describe(declared: Field, meaning: str) -> str:
     bounds = f"one of: {', '.join(map(as_yaml, choices))}" if choices else limits
     about = f"{meaning} {bounds.capitalize()}." if bounds else meaning
     name = f"  {declared.name}: {default} ".ljust(COLUMN)
-    return textwrap.fill(about, WIDTH, initial_indent=name, subsequent_indent=" " * COLUMN, break_on_hyphens=False)
+    return textwrap.fill(
+        about,
+        WIDTH,
+        initial_indent=name,
+        subsequent_indent=" " * COLUMN,
+        break_on_hyphens=False,
+    )
 
 
 def as_yaml(value: Any) -> str:

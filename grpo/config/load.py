@@ -98,7 +98,10 @@ def load_config(
 
 
 def examine_config(
-    source: Source, overrides: Sequence[str], kind: type, is_run: bool = True
+    source: Source,
+    overrides: Sequence[str],
+    kind: type,
+    is_run: bool = True,
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
     reader = Reader(kind)
@@ -135,7 +138,10 @@ def _as_batch(config: TrainConfig) -> TrainConfig:
         return config
     completions = share * config.num_generations
     return replace(
-        config, per_device_train_batch_size=completions, gradient_accumulation_steps=1, questions_per_step=None
+        config,
+        per_device_train_batch_size=completions,
+        gradient_accumulation_steps=1,
+        questions_per_step=None,
     )
 
 
