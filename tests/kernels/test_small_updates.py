@@ -34,7 +34,7 @@ def test_the_slope_on_the_exact_change(device, decoding, dtype, int8):
         layer.refresh()
         with torch.no_grad(), layer.sampling() if decoding else nullcontext():
             (y,) = layer(x)
-            is_merged = bool(layer.packed) and layer.packed_A is None
+            is_merged = bool(layer.packed) and layer.packed_A_RI is None
             assert is_merged == (decoding and dtype == torch.float32 and device == "cpu")
             return y.double()
 

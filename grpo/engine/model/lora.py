@@ -105,7 +105,7 @@ class Linear(nn.Module):
 
         # While sampling; see `sampling`.
         self.packed: list[Packed | Int8Rows] = []  # of each product
-        self.packed_A: Packed | None = None
+        self.packed_A_RI: Packed | None = None
         self.room: SpareColumns | None = None  # in x, for x Aᵀ: how many copies of x, and columns beside each of them
 
     def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> tuple[Tensor, ...]:
@@ -218,7 +218,7 @@ class Linear(nn.Module):
             self._pack()
             yield
         finally:
-            self.packed, self.packed_A, self.room = [], None, None
+            self.packed, self.packed_A_RI, self.room = [], None, None
             self.weight.release()
 
     def _pack(self) -> None:
@@ -234,16 +234,16 @@ class Linear(nn.Module):
             weight_OX = self.weight.rows(rows, _width(ranks))
             # Packed copies of weights in 8 bits would take the memory that 8 bits save.
             self.packed.append(weight_OX if isinstance(weight_OX, Int8Rows) else prepack(weight_OX))
-        self.packed_A = prepack(A_RI)
+        self.packed_A_RI = prepack(A_RI)
         num_augmented = self._num_augmented()
         if num_augmented == len(self.products):
             self.room = num_augmented, len(A_RI) // num_augmented
 
     def _sampled(self, x_TI: Tensor) -> list[Tensor]:
         """Return the output of each product, or that of one product for all. x_TI: with `room`, if a kernel left it."""
-        if self.packed_A is None:
+        if self.packed_A_RI is None:
             return [frozen_linear(x_TI, self.packed[0], self.added_bias())]
-        augmented = iter(ops.append_product(x_TI, self.packed_A, self._num_augmented()))
+        augmented = iter(ops.append_product(x_TI, self.packed_A_RI, self._num_augmented()))
         inputs = [next(augmented) if _width(ranks) else x_TI for _, ranks in self.products]
         return list(map(frozen_linear, inputs, self.packed, self.biases()))  # Eq. 15
 
@@ -277,7 +277,9 @@ class _Augmented(torch.autograd.Function):
         ctx.layer, ctx.seed = layer, seed
         outputs = []
         for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
-            augmented_TX = torch.cat([x_TI, h_TR[:, ranks]], dim=-1) if _width(ranks) else x_TI
+            augmented_TX = x_TI
+            if h_TR is not None:
+                augmented_TX = torch.cat([x_TI, h_TR[:, ranks]], dim=-1)
             weight_OX = layer.weight.rows(rows, _width(ranks))
             y_TO = frozen_linear(augmented_TX, weight_OX, bias_O)  # Eq. 15
             outputs.append(y_TO)
