@@ -3,7 +3,7 @@
 import os
 import socket
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.gguf import is_gguf
 from grpo.policy import Policy
@@ -33,14 +34,14 @@ from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import check_changes, check_inputs, check_machine, environment, machine, program
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
-from grpo.run.trackers import check_trackers
+from grpo.run.start import check_start
 
 
 class Run:
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
-    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. check: is called with
-    the configuration, and whether torchrun has restarted the run, before anything is written.
+    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. objects: the rows,
+    rewards and tools of a program.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class Run:
         config: AnyConfig,
         notices: Sequence[str] = (),
         ranks: Ranks | None = None,
-        check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
+        objects: Objects = NO_OBJECTS,
     ):
-        self.config, self.notices, self.check = config, notices, check
+        self.config, self.notices, self.objects = config, notices, objects
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
@@ -88,7 +89,7 @@ class Run:
 
     def _take_directory(self) -> None:
         """Check the start, and then hold the output directory."""
-        self.check(self.config, self.ranks.is_restart)
+        check_start(self.config, self.ranks.is_restart, self.objects)
         continues = self.ranks.is_restart or continues_a_run(self.config)
         self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there

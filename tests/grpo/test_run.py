@@ -171,7 +171,7 @@ CHANGES = [  # what the run was made with, what changes, and what is said: nothi
     ("", "seed=1", "seed: 42 -> 1"),
     ("", "lora_r=3", "lora_r: 16 -> 3"),
     ("", "system_prompt=hello", "system_prompt: None -> hello"),
-    ("", "dataset_id_or_path=e", "dataset_id_or_path: d -> e"),
+    ("", "dataset_id_or_path=e", "dataset_id_or_path: None -> e"),
     ("system_prompt=hello run_name=one", "", "system_prompt: hello -> None"),
     # another number of processes: the batch has to stay
     ("2 processes", "per_device_train_batch_size=16", ""),
