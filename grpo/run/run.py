@@ -66,12 +66,16 @@ class Run:
         return choose_device(self.config.device)
 
     def __enter__(self) -> "Run":
-        self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
-        if self.ranks.world > 1:
-            self.ranks.agree(environment(self.config))
+        try:
+            self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
+        except BaseException:
+            self.bring_back()
+            raise
         self.signals = Signals(self.ranks)
         self.signals.open()
         try:
+            if self.ranks.world > 1:
+                self.ranks.agree(environment(self.config))
             if self.ranks.is_main:
                 self._take_directory()
             self.ranks.barrier()
@@ -94,6 +98,8 @@ class Run:
         self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
             self.dir.begin()
+        if continues and self.config.overwrite_output_dir:
+            self.say("note: overwrite_output_dir means nothing here: the run in this directory goes on")
 
     def __exit__(self, kind, error, _) -> None:
         self.signals.close()
@@ -111,7 +117,7 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
+            if self.log is not None and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
@@ -155,12 +161,12 @@ class Run:
         """Log the metrics and completions of a step."""
         if self.log is not None:
             self.dir.update(step=step)
+            self.dir.drop_old_run()
             self.log.write_step(step, metrics, groups)
 
     def report_evaluation(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
-            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -183,7 +189,6 @@ class Run:
         if not self.ranks.is_main:
             self._contribute(policy)
             return
-        self.dir.keep_lock()
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
@@ -216,7 +221,6 @@ class Run:
         has_adapter = policy.model.build.lora is not None
         state = optimizer.state()
         if self.ranks.is_main:
-            self.dir.keep_lock()
             made = {"program": program(), "machine": machine(self.device)}
             about = {"world_size": self.ranks.replicas.world, **made}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
@@ -227,7 +231,6 @@ class Run:
                     policy.save(folder)
                 else:
                     policy.tokenizer.save_pretrained(folder)
-            self.dir.drop_old_run()
             checkpoint.remove_old(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         elif has_adapter:

@@ -49,7 +49,7 @@ from grpo.run.case import (
 )
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
-from grpo.run.run_dir import is_in_use, refuse_a_run
+from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, stage1_overrides
 from grpo.run.trackers import check_trackers
@@ -131,9 +131,9 @@ def machine(case: Case) -> str:
 
 def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
-    is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
-    if not (is_wanted or is_in_use(path)):  # the run itself says by whom
-        refuse_a_run(path)
+    goes_on = case.is_restart or continues_a_run(case.config)
+    if not (goes_on or is_in_use(path)):  # the run itself says by whom
+        check_free(path, case.config.overwrite_output_dir)
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
