@@ -49,6 +49,9 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
         yield "nothing is paid: reward_funcs is empty, or reward_weights are all 0"
     if len(set(rewards)) != len(rewards):
         yield "reward_funcs names a reward twice"
+    for key in ("judge_base_url", "decomposer_base_url"):
+        if set("@?#") & set(getattr(config, key) or ""):
+            yield f"{key} holds a user or a query, and with it a key, which files would show; see {key[:-8]}api_key_env"
     fits = 0 < config.soft_punish_cache <= config.max_completion_length
     if "soft_overlong_punishment" in all_rewards and not fits:
         yield "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length"

@@ -266,7 +266,6 @@ class Reader:
     """
 
     def __init__(self, kind: type):
-        self.kind = kind
         self.keys = {field.name: field for field in fields(kind)}
         self.hints = typing.get_type_hints(kind)
         self.values: Values = {}

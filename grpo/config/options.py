@@ -19,6 +19,13 @@ MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes 
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
+ENVIRONMENT = {  # KnowRL's variables: a key that a run needs and that is unset takes the first one that is set
+    "knowledge_base": ("FACTSCORE_DB_PATH",),
+    "judge_base_url": ("OPENAI_API_BASE_JUDGE",),
+    "judge_model": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
+    "decomposer_base_url": ("OPENAI_BASE_URL_FACTSCORE",),
+    "decomposer_model": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
+}
 FACTS = {  # what else is known of keys
     "required": "it has no default",
     "toy": "a toy world sets it",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from typing import Any
 
-from grpo.config.options import SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
+from grpo.config.options import ENVIRONMENT, SEARCH, WITH_KNOWLEDGE, SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.custom import tag_of
@@ -224,13 +224,6 @@ def is_section(name: str) -> bool:
 
 # --- what files leave out -----------------------------------------------------------------------------------------
 
-ENVIRONMENT = {  # KnowRL's variables: a key that a run needs and that is unset takes the first one that is set
-    "knowledge_base": ("FACTSCORE_DB_PATH",),
-    "judge_base_url": ("OPENAI_API_BASE_JUDGE",),
-    "judge_model": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
-    "decomposer_base_url": ("OPENAI_BASE_URL_FACTSCORE",),
-    "decomposer_model": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
-}
 KNOWRLS_MODEL = "gpt-4o-mini"  # in its code
 RATES = {  # for all weights, TRL's defaults; for adapters, ten times as much ("LoRA Without Regret", 2025)
     TrainConfig: (1e-6, 1e-5),

@@ -19,6 +19,7 @@ import yaml
 
 from grpo.base.errors import is_secret_name, keep_secret
 from grpo.base.text import did_you_mean
+from grpo.config.options import ENVIRONMENT
 
 Values = dict[str, Any]  # key -> value
 NULLS = ("~", "null", "Null", "NULL", "None")
@@ -40,6 +41,7 @@ LIMITS = {  # the bounds of a number -> their words, and what holds of a number 
     "above": ("above", operator.gt),
     "high": ("at most", operator.le),
 }
+PUBLIC = {variable for variables in ENVIRONMENT.values() for variable in variables}  # they hold no secrets
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -78,7 +80,8 @@ def _read_variable(match: re.Match) -> str:
         return default
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
-    if name in os.environ and not os.path.exists(found):  # a path that exists is no secret
+    is_secret = name not in PUBLIC and not os.path.exists(found)  # a path that exists is none
+    if is_secret and name in os.environ:
         keep_secret(name)
     return found
 

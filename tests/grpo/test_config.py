@@ -13,8 +13,7 @@ from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
 from grpo.config.help import meanings
 from grpo.config.load import keys_of, load_config, parse_arguments, split_arguments, to_yaml
-from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
-from grpo.config.other_words import ENVIRONMENT
+from grpo.config.options import ENVIRONMENT, FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
 from grpo.config.values import coerce
 from grpo.data.toy import locate
 from rewards import format
@@ -211,9 +210,9 @@ def test_models_that_no_variable_names_are_those_of_knowrls_code(tmp_path, keys,
 def test_what_a_run_asks_is_taken_from_the_environment_and_nothing_else(tmp_path, monkeypatch, keys, taken):
     """The config goes before the variables. What is written means the same in a shell without them."""
     for number, variables in enumerate(ENVIRONMENT.values()):
-        monkeypatch.setenv(variables[-1], f"value{number}")
+        monkeypatch.setenv(variables[-1], f"a-long-value-{number}")
     config, notices = load(tmp_path, "", *keys.split())
-    found = {name for name in ENVIRONMENT if str(getattr(config, name)).startswith("value")}
+    found = {name for name in ENVIRONMENT if str(getattr(config, name)).startswith("a-long-value")}
     assert found == set(taken.split()) and all(any(name in notice for notice in notices) for name in found)
     written = tmp_path / "config.resolved.yaml"
     written.write_text(to_yaml(config))

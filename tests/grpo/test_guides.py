@@ -185,7 +185,8 @@ def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
     decode = Policy.decode
     framed = "<think>Paris.</think><answer>{}</answer>"
     monkeypatch.setattr(Policy, "decode", lambda self, ids: framed.format(decode(self, ids).encode().hex()))
-    train(["--config", str(knowrls("grpo")), *SMALL, "report_to=none", "learning_rate=0.01", "temperature=2"])
+    keys = ["report_to=none", "learning_rate=0.01", "temperature=2", "judge_base_url=${OPENAI_API_BASE_JUDGE}"]
+    train(["--config", str(knowrls("grpo")), *SMALL, *keys])
     assert any(step["grad_norm"] for step in metrics())
     for name in SERVICES:
         monkeypatch.delenv(name)
@@ -207,7 +208,7 @@ def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
 
 def test_a_url_that_holds_a_key_is_written_nowhere(shell, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "https://user:a-long-password@127.0.0.1/v1")
-    refused(lambda: train(["--config", str(knowrls("grpo")), *SMALL]), "judge_base_url is not allowed", exit_code=2)
+    refused(lambda: train(["--config", str(knowrls("grpo")), *SMALL]), "judge_base_url", exit_code=2)
     written = [path.read_text(errors="replace") for path in Path("out").rglob("*") if path.is_file()]
     assert not any("a-long-password" in text for text in [*written, *capsys.readouterr()])
 
