@@ -55,7 +55,7 @@ class Chat:
         ids = self.encoder.prompt(messages)[1]
         if len(ids) >= positions:
             raise UserError(
-                "the conversation is too long",
+                "the prompt is too long",
                 f"it has {len(ids)} tokens, and the model has {positions} positions for prompt and answer",
                 "shorten the question, or begin a new conversation",
                 PREFLIGHT,
