@@ -50,9 +50,11 @@ class Run:
         ranks: Ranks | None = None,
         check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
     ):
-        self.config, self.notices, self.check = config, notices, check
+        # A user's reward may change the directory, so what is relative is found now.
+        self.config = replace(config, output_dir=os.path.abspath(config.output_dir))
+        self.notices, self.check = notices, check
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
-        self.path = Path(config.output_dir)
+        self.path = Path(self.config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
