@@ -324,8 +324,7 @@ class Graded:
 class Call:
     """A user's function, and the group that it grades.
 
-    future: what it says, None if it took too long; not there before the call. due: until when it is waited for, by the
-    monotonic clock. seconds: that it took.
+    future: what it says, from the call on. began: by the monotonic clock. seconds: that it took.
     """
 
     name: str
@@ -333,8 +332,8 @@ class Call:
     timeout_s: float | None
     group: Group
     state: TrainerState
-    future: "Future[Graded | None] | None" = None
-    due: float = math.inf
+    future: "Future[Graded] | None" = None
+    began: float = 0.0
     seconds: float = 0.0
 
     def arguments(self, graded: Graded) -> dict[str, Any]:
@@ -398,44 +397,46 @@ class OwnCalls:
         self.seconds: Counter[str] = Counter()
         self.logged: dict[str, list[float]] = defaultdict(list)
 
-    def start(self, call: Call) -> None:
-        """Start a call of an `async def`."""
-        call.due = time.monotonic() + (call.timeout_s or math.inf)
-        call.future = self.loop.run(_await(call))
-
     def make(self, call: Call) -> None:
-        """Call a plain function, on this thread. It may also return what can be awaited."""
-        graded, started = Graded(len(call.group.completions)), time.monotonic()
+        """Call a function on this thread. If what it returns can be awaited, that goes on, on the event loop."""
+        graded, call.began, call.future = Graded(len(call.group.completions)), time.monotonic(), Future()
 
-        def work() -> Graded:
+        def work() -> Any:
             values = call.function(**call.arguments(graded))
-            graded.values = _listed(self.loop.result_of(values) if inspect.isawaitable(values) else values)
-            return graded
+            return values if inspect.isawaitable(values) else _listed(values)
 
-        call.future = Future()
+        seconds = None if is_async(call.function) else call.timeout_s  # it only begins
         try:
-            call.future.set_result(in_time(call.timeout_s, partial(alone, work), partial(self._say_late, call)))
+            values = in_time(seconds, partial(alone, work), partial(self._say_late, call))
         except TimeOver:
-            call.future.set_result(None)
+            call.future.cancel()
         except (UserError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise failure_of(call.name, error) from error
+        else:
+            if inspect.isawaitable(values):
+                call.future = self.loop.run(_await(call, graded, values))
+            else:
+                graded.values = values
+                call.future.set_result(graded)
         finally:
-            call.seconds = time.monotonic() - started
+            call.seconds = time.monotonic() - call.began
 
     def scores(self, call: Call) -> list[Score]:
-        """Wait for a call that was started or made, until its deadline, and return its scores."""
+        """Wait for a call until its deadline, and return its scores."""
+        limit_s = call.timeout_s or math.inf
+        wait_for(call.future, call.began + limit_s)
+        if not call.future.done() or call.seconds >= limit_s:
+            call.future.cancel()
+            self.seconds[call.name] += max(call.seconds, limit_s)
+            return [Score(None, f"no answer within {limit_s:g} s (reward_timeout_s)")] * len(call.group.completions)
+        self.seconds[call.name] += call.seconds
         try:
-            graded = wait_for(call.future, call.due)
+            graded = call.future.result()
         except CancelledError as error:
             why = "its event loop has ended: one of its tasks raised SystemExit or KeyboardInterrupt"
             raise UserError(f"the reward {call.name} failed", why, FIX, INTERNAL) from error
-        self.seconds[call.name] += call.seconds if call.future.done() else call.timeout_s
-        call.future.cancel()  # without effect if it is done
-        if graded is None:
-            late = Score(None, f"no answer within {call.timeout_s:g} s (reward_timeout_s)")
-            return [late] * len(call.group.completions)
         for metric, numbers in graded.metrics.items():
             self.logged[metric] += numbers
         return graded.scores(call.name)
@@ -455,20 +456,17 @@ class OwnCalls:
             _log.warning(f"warning: {what}, and nothing can end it: the run waits for it")
 
 
-async def _await(call: Call) -> Graded | None:
-    """Call an `async def` on its event loop; return None if its time is over."""
-    graded, started, limit = Graded(len(call.group.completions)), time.monotonic(), asyncio.timeout(call.timeout_s)
+async def _await(call: Call, graded: Graded, work: Awaitable[Any]) -> Graded:
+    """Wait for what a call has returned, on its event loop."""
     try:
-        async with limit:
-            graded.values = _listed(await call.function(**call.arguments(graded)))
+        graded.values = _listed(await work)
+        return graded
     except BaseException as error:
-        if asyncio.current_task().cancelling():  # the run ends, or its event loop
+        if asyncio.current_task().cancelling():  # its time is over; or the run ends, or the event loop
             raise asyncio.CancelledError from None
-        if not limit.expired():
-            raise error if isinstance(error, UserError) else failure_of(call.name, error) from error
+        raise error if isinstance(error, UserError) else failure_of(call.name, error) from error
     finally:
-        call.seconds = time.monotonic() - started
-    return None if limit.expired() else graded
+        call.seconds = time.monotonic() - call.began
 
 
 def failure_of(name: str, error: BaseException) -> UserError:

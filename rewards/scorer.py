@@ -157,14 +157,14 @@ class Scorer:
         return self.pool.submit(reward.grade, text, row)
 
     def _start_own(self, group: Group, state: TrainerState) -> None:
-        """Start users' coroutines on a complete group; their plain functions wait for `collect`."""
+        """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
         calls = self.under_way[group].calls
         for reward in self.rewards:
             if reward.function is not None:
                 call = Call(reward.name, reward.function, reward.timeout_s, group, state)
                 calls.append(call)
                 if is_async(reward.function):
-                    self.own.start(call)
+                    self.own.make(call)
 
     def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
         """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
@@ -191,8 +191,9 @@ class Scorer:
 
     def _grade_of(self, name: str, future: Future) -> Score:
         """Wait for a built-in reward. One that fails on a completion cannot score it, and that never ends a run."""
+        wait_for(future)
         try:
-            return wait_for(future)
+            return future.result()
         except UserError:
             raise
         except Exception as error:

@@ -1,6 +1,7 @@
 """An event loop on a thread of its own: what waits there holds nobody up, and touches no other thread's loop."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Awaitable, Coroutine
@@ -31,7 +32,8 @@ class EventLoop:
         """Wait for what can be awaited, and return its result. Whatever interrupts the wait cancels it."""
         future = self.run(_await(work))
         try:
-            return wait_for(future)
+            wait_for(future)
+            return future.result()
         finally:
             future.cancel()  # without effect if it is done
 
@@ -46,14 +48,13 @@ class EventLoop:
             time.sleep(POLL_SECONDS)
 
 
-def wait_for(future: "Future[T]", latest: float = float("inf")) -> T | None:
-    """Return the result of a future; None if it has none at the time `latest` of the monotonic clock.
+def wait_for(future: Future, latest: float = math.inf) -> None:
+    """Wait until a future is done, or until the time `latest` of the monotonic clock.
 
     A signal interrupts this wait on every system, which a lock's would not.
     """
     while not future.done() and time.monotonic() < latest:
         time.sleep(POLL_SECONDS)
-    return future.result() if future.done() else None
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
