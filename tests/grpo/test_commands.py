@@ -88,6 +88,14 @@ def test_generate(adapter):
     assert all(c.isprintable() or c == "\n" for c in several.stdout)
 
 
+def test_good_input_brings_no_warning(adapter, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "1 + 2?", "answer": "3"}])
+    asked = ["grpo.generate", adapter, "--prompt", "1 + 2?", "--max-new-tokens", 4]
+    measured = ["grpo.evaluate", adapter, "--data", data, "--reward", "exact", "max_completion_length=4"]
+    for words in (asked, measured):
+        assert "warning" not in command(*words, new_interpreter=True).stderr.lower()
+
+
 def test_score(tmp_path):
     rows = [
         {"completion": r"so \boxed{4}", "answer": 4},
