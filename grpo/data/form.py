@@ -73,9 +73,9 @@ def write_examples(config: TrainConfig) -> None:
     policy = load_for_inference(config, choose_device(config.device))
     encoder = ChatEncoder(policy.tokenizer)
     limit = min(config.max_prompt_length, policy.model.config.max_positions - config.max_completion_length)
-    rows, _ = QuestionData(config).load(Questions.to_train(config))
+    rows, count = QuestionData(config).load(Questions.to_train(config))
     rows = random.Random(config.seed).sample(rows, min(len(rows), NUM_EXAMPLES))
-    prompts, _ = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit)
+    prompts = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit, count)
     prompts *= ceil(NUM_EXAMPLES / len(prompts))
     sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
 

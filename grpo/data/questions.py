@@ -198,8 +198,7 @@ def load_prompts(
             PREFLIGHT,
         )
     encoder = ChatEncoder(policy.tokenizer)
-    prompts, num_too_long = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit)
-    count.left_out[f"longer than {limit} tokens"] += num_too_long
+    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count)
     return PromptSet(prompts, fingerprint(rows), count)
 
 
