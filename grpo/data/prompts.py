@@ -15,11 +15,11 @@ from typing import Any
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
+from grpo.base.text import encodable
 from grpo.base.time_limit import memory_limit, time_limit
 from grpo.data.count import RowCount
 from grpo.data.messages import Message, parts, read_tools, with_system
 from grpo.data.rows import Row
-from knowledge.text import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
 TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages

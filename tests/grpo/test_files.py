@@ -196,6 +196,36 @@ def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
     assert files_of(folder / "test.jsonl") == [folder / "test.jsonl"]
 
 
+TRAIN = "data/train-00000-of-00001.parquet"
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "chosen"),
+    [
+        (["test.jsonl", TRAIN], "train", TRAIN),
+        (["test.jsonl", TRAIN], "test", "test.jsonl"),
+        (["train.jsonl", TRAIN, "test.jsonl"], "train", "train.jsonl"),  # both hold the same
+        (["rows.json", "rows.parquet"], "train", "rows.json"),
+        (["latest.jsonl", "my_test_2.jsonl"], "test", "my_test_2.jsonl"),
+        (["constrained.jsonl", "Train.csv"], "train", "Train.csv"),
+        (["rows.json"], "train", "rows.json"),
+        (["test.jsonl", "rows.parquet"], "train", None),
+        (["a.jsonl", "b.parquet"], "train", None),
+        (["latest.jsonl", "constrained.jsonl"], "test", None),
+    ],
+    ids=str,
+)
+def test_the_file_of_a_split_is_found_by_a_word_of_its_name_and_then_by_its_kind(tmp_path, names, split, chosen):
+    """Whoever asks for the training questions never gets those of the test."""
+    (tmp_path / "data").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("")
+    if chosen:
+        assert fetch_data(str(tmp_path), split) == tmp_path / chosen
+    else:
+        refused(lambda: fetch_data(str(tmp_path), split), f"no single {split} file", *names)
+
+
 # --- conversations ------------------------------------------------------------------------------------------------
 
 SYSTEM, USER, ANSWER = (
