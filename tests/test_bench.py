@@ -42,7 +42,7 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_runs(capsys):
     assert end.value.code == 2 and "torch finds no GPU" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["picture", "ready", "scale"])
+@pytest.mark.parametrize("name", ["ready"])
 def test_what_takes_no_options_says_so_and_does_nothing(name):
     assert "nonsense" in run_command(f"bench.{name}", "nonsense").stderr
     asked = run_command(f"bench.{name}", "-h")
