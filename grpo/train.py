@@ -26,7 +26,7 @@ from grpo.data.questions import (
     num_steps,
     prepare_rewards,
 )
-from grpo.data.toy import make_world
+from grpo.data.worlds.world import make_world
 from grpo.doctor.start import check_start
 from grpo.engine.attention import select
 from grpo.engine.device import kernel_choice

@@ -8,6 +8,4 @@ in this order:
     build.py  search.py  verify.py      the commands: python -m knowledge.build SOURCE OUT.db, ...
     errors.py    what can go wrong with a knowledge base
     text.py  words.py      the normal forms of text, and every list of words that the rules know
-    world.py     the fictional encyclopedia of two tiny runs
-    almanac.py   facts about the real world, for a real model
 """
