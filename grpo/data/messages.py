@@ -10,7 +10,7 @@ from grpo.data.files import shown
 
 ROLES = ("system", "user", "assistant", "tool")  # any other text might spell a chat template's markup
 ALIASES = {"human": "user", "gpt": "assistant", "observation": "tool", "function": "tool"}  # in ShareGPT, older calls
-PARTS = {"reasoning_content", "tool_calls"}  # of a message, which not every chat template writes
+PARTS = {"reasoning_content", "tool_calls", "tool"}  # columns of a message, and a role: see `parts`
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what data call the first of these
 LABELS = ("name", "tool_call_id")  # of a message; nothing is lost if a template does not write them
 SWITCHES = ("weight", "train", "loss")  # of a message; 0 or false: it is not trained
@@ -56,7 +56,7 @@ def read_message(turn: Any) -> Message:
     if thoughts := next(filter(None, map(turn.get, THOUGHTS)), None):
         if not is_text(thoughts):
             raise ValueError(f"the thoughts of a message are no text: {shown(thoughts)}")
-        more = {"reasoning_content": thoughts, "thinking": thoughts}  # a template knows one of these names
+        more = {"reasoning_content": thoughts}
     if calls:
         more["tool_calls"] = read_calls(calls)
     if more and content is None:
@@ -103,8 +103,8 @@ def is_answer(message: Message) -> bool:
 
 
 def parts(message: Message) -> set[str]:
-    """Return what a message holds that a chat template may not write, by name."""
-    return PARTS & message.keys()
+    """Return what a message holds that not every chat template writes; `tool`: all that it holds."""
+    return PARTS & {*message, message["role"]}
 
 
 def _from_json(value: Any) -> Any:

@@ -7,8 +7,7 @@ contains `<|im_end|>` stays a question.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,44 +168,29 @@ class ChatEncoder:
         can_hide = any(token.normalized for token in added.values())
         self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
-    @cached_property
-    def written_parts(self) -> set[str]:
-        """Return what the chat template writes of a conversation beside its contents, as examples show."""
-        mark = "\ue000"
-        asked = {"role": "user", "content": "x"}
-        thinking = {"role": "assistant", "content": "x", "reasoning_content": mark, "thinking": mark}
-        result = {"role": "tool", "content": mark, "name": "x", "tool_call_id": CALL_ID}
-        examples = {
-            "reasoning_content": [asked, thinking],
-            "tool_calls": [asked, _calling(mark)],
-            "tool": [asked, _calling("x"), result],
-            "tools": [asked],
-        }
-        described = {"name": mark, "description": "x", "parameters": {"type": "object", "properties": {}}}
-        written = set()
-        for name, messages in examples.items():
-            tools = [{"type": "function", "function": described}] if name == "tools" else []
-            with suppress(UserError):
-                if mark in render(self.tokenizer, messages, False, tools):
-                    written.add(name)
-        return written
-
     def cannot_write(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """Return why the chat template does not write messages and tools whole; "" if it does."""
-        with_parts = [message for message in messages if parts(message)]
-        wanted = set().union(*map(parts, with_parts), ["tools"] * bool(tools))
-        wanted |= {"tool"} & {message["role"] for message in messages}
-        if unwritten := sorted(wanted - self.written_parts) if wanted else []:
-            return f"with {' and '.join(unwritten)}, which the chat template does not write"
-        if wanted:
-            try:
-                render(self.tokenizer, messages, False, tools)
-            except UserError as error:
-                return f"that the chat template cannot write: {error.why}"
-            text = json.dumps([with_parts, tools], ensure_ascii=False)
-            if self._hides(text):
-                return "with special tokens in calls, thoughts or tools"
-        return ""
+        if not tools and not any(map(parts, messages)):
+            return ""
+        lost = set()
+        try:
+            for number, message in enumerate(messages):
+                lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
+            if tools and render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
+                lost.add("tools")
+        except UserError as error:
+            return f"that the chat template cannot write: {error.why}"
+        if lost:
+            return f"with {' and '.join(sorted(lost))}, which the chat template does not write"
+        texts = json.dumps([*filter(parts, messages), *tools], ensure_ascii=False)
+        return "with special tokens in calls, thoughts or tools" if self._hides(texts) else ""
+
+    def _leaves_out(self, messages: Sequence[Message], part: str, tools: Sequence[Tool]) -> bool:
+        """Return whether the template writes the same without a part of the last message: all of it for `tool`."""
+        *before, last = messages
+        less = {name: value for name, value in last.items() if name != part}
+        without = before if part == "tool" else [*before, less]
+        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
 
     def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.
@@ -308,15 +292,6 @@ def _unsafe(what: str) -> UserError:
     return UserError(what, why, "remove special tokens from the data", PREFLIGHT)
 
 
-CALL_ID = "call00000"  # Mistral's template takes nine letters and digits
-
-
-def _calling(name: str) -> Message:
-    """Return a message that calls a tool."""
-    call = {"type": "function", "id": CALL_ID, "function": {"name": name, "arguments": {"x": "x"}}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
 def make_prompts(
     rows: Sequence[Row],
     encoder: ChatEncoder,
@@ -327,32 +302,27 @@ def make_prompts(
 ) -> list[Prompt]:
     """Return the prompts of at most `max_prompt_length` tokens. count: gets the other rows, which are left out."""
     prompts = []
-    lengths, too_long = [], f"longer than {max_prompt_length} tokens"
+    too_long = f"longer than {max_prompt_length} tokens"
     for row in rows:
         question = {"role": "user", "content": template.replace("{question}", row.question)}
         messages = with_system([*(row.before or ()), question], system_prompt)
         tools = read_tools(row.columns.get("tools"))
         if reason := encoder.cannot_write(messages, tools):
             count.left_out[reason] += 1
-        elif not encoder.may_fit(messages, max_prompt_length):
-            count.left_out[too_long] += 1
-        else:
+        elif encoder.may_fit(messages, max_prompt_length):
             text, ids = encoder.prompt(messages, tools)
             passed = () if row.before is None else tuple(messages)
-            lengths.append(len(ids))
-            if len(ids) <= max_prompt_length:
-                prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
-            else:
-                count.left_out[too_long] += 1
-    if not prompts and count.left_out[too_long]:
-        shortest = min(lengths, default=f"more than {max_prompt_length}")
+            prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
+        else:
+            count.left_out[too_long] += 1
+    kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
+    count.left_out[too_long] += len(prompts) - len(kept)
+    if not kept:
+        shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
         raise UserError(
-            "every prompt is longer than max_prompt_length",
-            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}",
-            "raise max_prompt_length",
+            "every prompt is longer than max_prompt_length, or left out",
+            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}; {count}",
+            "raise max_prompt_length; or set chat_template to a Jinja file that writes all of the messages",
             PREFLIGHT,
         )
-    if not prompts:
-        fix = "set chat_template to a Jinja file that writes them, or use other data"
-        raise UserError(f"no question is left in {count.data}", str(count), fix, PREFLIGHT)
-    return prompts
+    return kept
