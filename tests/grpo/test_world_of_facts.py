@@ -6,7 +6,7 @@ from collections import Counter
 from grpo.data.worlds.facts import articles, by_title, conversations, read_facts, split_facts
 from grpo.data.worlds.kinds import DECLINED
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 from knowledge.text import fold
 
 FACTS = read_facts()
