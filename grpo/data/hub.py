@@ -76,8 +76,9 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
     chosen = [name for name in names if config in ("", *Path(name).parts[:-1]) or Path(name).stem.startswith(config)]
     word = re.compile(rf"(?<![a-z]){re.escape(split)}(?![a-z])", re.IGNORECASE)  # latest.jsonl is no test
     chosen = list(filter(word.search, chosen)) or chosen
-    others = {_stem(name) for name in chosen if not name.endswith(".parquet")}
-    chosen = [name for name in chosen if not (name.endswith(".parquet") and _stem(name) in others)]  # the same rows
+    others = [name for name in chosen if not name.endswith(".parquet")]
+    same_rows = set(map(_stem, others))
+    chosen = others + [name for name in chosen if name not in others and _stem(name) not in same_rows]
     if len(chosen) != 1:
         raise UserError(
             f"the data set {name} has no single {split} file",

@@ -44,7 +44,9 @@ def read_message(turn: Any) -> Message:
         raise ValueError(f"a message is {shown(turn)}, and not an object with role and content")
     role = turn.get("from") or turn.get("role")
     role = ALIASES.get(str(role), role)
-    content = turn.get("content") if turn.get("value") is None else turn["value"]
+    content = turn.get("value")
+    if content is None:
+        content = turn.get("content")
     calls = turn.get("tool_calls") or turn.get("function_call")
     if role == "function_call":  # in LLaMA-Factory
         role, calls, content = "assistant", content, ""
@@ -77,9 +79,11 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
     They are [{"type": "function", "function": {"name", "arguments": {…}}}, …]; data may hold the functions alone, one
     instead of a list, and JSON instead of objects.
     """
-    calls, read = _from_json(calls), []
-    for call in calls if isinstance(calls, list) else [calls]:
-        function = (call.get("function") or call) if isinstance(call, dict) else None
+    read = []
+    for call in _listed(calls):
+        function = None
+        if isinstance(call, dict):
+            function = call.get("function") or call
         if not isinstance(function, dict) or not is_text(function.get("name")):
             raise ValueError(f"its tool_calls are {shown(calls)}, and not calls with name and arguments")
         function = {"name": function["name"], "arguments": _from_json(function.get("arguments")) or {}}
@@ -92,9 +96,9 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
 
 def read_tools(column: Any) -> list[dict[str, Any]]:
     """Return the descriptions of tools in the column `tools` of a row, objects or JSON; [] if it holds none."""
-    found = _from_json(column)
-    tools = [_from_json(tool) for tool in (found if isinstance(found, list) else [found])]
-    return tools if all(isinstance(tool, dict) for tool in tools) else []
+    tools = list(map(_from_json, _listed(column)))
+    are_described = all(isinstance(tool, dict) and {"function", "name"} & tool.keys() for tool in tools)
+    return tools if are_described else []
 
 
 def is_answer(message: Message) -> bool:
@@ -105,6 +109,12 @@ def is_answer(message: Message) -> bool:
 def parts(message: Message) -> set[str]:
     """Return what a message holds that not every chat template writes; `tool`: all that it holds."""
     return PARTS & {*message, message["role"]}
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the list that a value is, or spells in JSON; any other value as the only one of a list."""
+    value = _from_json(value)
+    return value if isinstance(value, list) else [value]
 
 
 def _from_json(value: Any) -> Any:

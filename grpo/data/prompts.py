@@ -15,13 +15,12 @@ from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
 from grpo.base.text import encodable
-from grpo.base.time_limit import memory_limit, time_limit
+from grpo.base.time_limit import time_limit
 from grpo.data.count import RowCount
 from grpo.data.messages import Message, parts, read_tools, with_system
 from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
-TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Tool = dict[str, Any]  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -66,7 +65,7 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: S
     """
     try:
         num_chars = sum(len(message["content"]) for message in messages)
-        with time_limit(TEMPLATE_SECONDS), memory_limit(TEMPLATE_BYTES + COPIES_BYTES * num_chars):
+        with time_limit(TEMPLATE_SECONDS):
             text = tokenizer.apply_chat_template(
                 list(messages), list(tools) or None, tokenize=False, add_generation_prompt=header
             )

@@ -150,9 +150,8 @@ def count_prose(rows: Sequence[Row], count: RowCount) -> None:
         if answers and all(map(is_prose, answers)):
             found.append(f"row {row.index + 1}: {shown(answers[0])}")
     if found:
-        count.notes[f"answers that are sentences, to which math finds nothing equal, the first in {found[0]}"] += len(
-            found
-        )
+        note = f"answers that are sentences, to which math finds nothing equal, the first in {found[0]}"
+        count.notes[note] = len(found)
 
 
 def prepare_rewards(

@@ -10,6 +10,7 @@ import pytest
 from making import refused, write_rows
 
 from grpo.data import hub
+from grpo.data.count import RowCount
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import make_prompts
@@ -239,7 +240,7 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
     record = {"prompt": turns, "question": "not this", "ground_truth": "Hello."}
     rows = read_rows(write_rows(tmp_path / "d.jsonl", [record]))
     assert (rows[0].question, rows[0].columns["answer"]) == ("Hi.", "Hello.")
-    (prompt,), _ = make_prompts(rows, encoder, "Be brief.", "Q: {question}", 500)
+    (prompt,) = make_prompts(rows, encoder, "Be brief.", "Q: {question}", 500, RowCount("d"))
     system = [] if turns[0] == SYSTEM else [{"role": "system", "content": "Be brief."}]
     messages = [*system, *turns[:-1], {"role": "user", "content": "Q: Hi."}]
     assert list(prompt.messages) == messages and prompt.text == encoder.prompt(messages)[0]
@@ -247,7 +248,7 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
 
 def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):
     rows = read_rows(write_rows(tmp_path / "d.jsonl", [{"prompt": "The sky is"}]))
-    (prompt,), _ = make_prompts(rows, encoder, None, "{question}", 500)
+    (prompt,) = make_prompts(rows, encoder, None, "{question}", 500, RowCount("d"))
     assert prompt.messages == () and "The sky is" in prompt.text and rows[0].columns["prompt"] == "The sky is"
 
 

@@ -143,7 +143,7 @@ def test_the_column_tools_is_rendered_or_its_row_is_left_out(encoders, tmp_path,
 
 
 def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders, tmp_path):
-    for column in ("hammer, saw", ["hammer"], [], None, 3):
+    for column in ("hammer, saw", ["hammer"], [{"kind": "saw"}], {"saw": 1}, [], None, 3):
         assert examples_of(encoders["plain"], {"messages": SMALL, "tools": column})[1].left_out.total() == 0
         assert asked_of(encoders["plain"], tmp_path, {"question": "a", "tools": column})[1].left_out.total() == 0
 

@@ -130,14 +130,16 @@ def test_answers_that_are_sentences_are_counted_with_the_first_one(tmp_path):
     data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "solution": answer} for answer in answers])
     for rewards, wanted in (("math", 2), ("[math,format]", 2), ("exact", 0)):
         config = configured(data, f"reward_funcs={rewards}")
-        count = QuestionData(config).load(Questions.to_train(config), build_rewards(config.reward_funcs, {}))[1]
+        count = QuestionData(config).load(
+            Questions.to_train(config), build_rewards(config.reward_funcs, asdict(config))
+        )[1]
         assert count.notes.total() == wanted and ("2 answers that are sentences" in str(count)) == bool(wanted)
         assert ("row 2" in str(count)) == bool(wanted) and count.left_out.total() == 0
     for name in ("final_answer", "expected_answer"):
         row = {"question": "a?", "solution": [PROSE], name: ["1,-1"]}
         data = write_rows(tmp_path / f"{name}.jsonl", [row])
         config = configured(data, "reward_funcs=math")
-        (read,), count = QuestionData(config).load(Questions.to_train(config), build_rewards(["math"], {}))
+        (read,), count = QuestionData(config).load(Questions.to_train(config), build_rewards(["math"], asdict(config)))
         assert read.columns["answer"] == ["1,-1"] and not count.notes
 
 
