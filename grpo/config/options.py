@@ -135,7 +135,7 @@ class RunKeys:
     output_dir: str = key(None, "required first local free")
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
-    """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has a checkpoint."""
+    """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has made a step."""
     resume_from_checkpoint: bool | str = key(False, "first once free")
     """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
     run, or from an older one, in an output_dir of its own."""
@@ -295,8 +295,9 @@ class RewardKeys:
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
-    """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
-    expression cannot be interrupted."""
+    """Seconds that a call of your own reward may take. After that its completions are unscorable. The call is ended,
+    unless it is one long operation in C, or on Windows, or in another thread than the main one: then it is waited for.
+    """
     eval_reward_funcs: tuple[str, ...] | None = key(None)
     """Rewards that grade the held-out questions. Unset: reward_funcs."""
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from rewards.calls import start_loop
-from rewards.custom import describe_failure, is_async, without_secrets
+from grpo.base.event_loop import EventLoop
+from rewards.own import alone, describe_failure, is_async, without_secrets
 
 Function = Callable[[str], str | Awaitable[str]]
 Reply = tuple[str, str]  # the result, and why there is none
@@ -44,7 +45,7 @@ class Workers:
         self.timeout_s, self.max_chars = timeout_s, max_chars
         self.lock = threading.Lock()
         self.num_hung = 0  # calls that were given up and have not ended
-        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
+        self.loop = EventLoop("tools")
 
     def start(self, job: Job) -> None:
         """Begin a call."""
@@ -54,8 +55,7 @@ class Workers:
             return
         job.due = time.monotonic() + self.timeout_s
         if is_async(job.function):
-            self.loop = self.loop or start_loop("tools")
-            job.future = asyncio.run_coroutine_threadsafe(self._await(job), self.loop)
+            job.future = self.loop.run(self._await(job))
             job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
         else:
             threading.Thread(target=self._call, args=(job,), name="tool", daemon=True).start()
@@ -73,8 +73,7 @@ class Workers:
 
     def close(self) -> None:
         """End the event loop; the threads of calls that hang end with the process."""
-        if self.loop:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.close()
 
     def _end(self, job: Job, reply: Reply) -> None:
         """Pass on the reply of a call, unless it was given up."""
@@ -87,7 +86,7 @@ class Workers:
 
     def _call(self, job: Job) -> None:
         try:
-            value = job.function(job.query)
+            value = alone(partial(job.function, job.query))
             if inspect.isawaitable(value):
                 value = asyncio.run(_result_of(value))
             reply = str(value)[: self.max_chars], ""

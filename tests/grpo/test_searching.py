@@ -19,11 +19,11 @@ from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.data.worlds.facts import make_facts
 from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.data.worlds.people import LIBRARY, make_people
-from grpo.doctor.case import Case
-from grpo.doctor.start import tools
 from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
+from grpo.run.case import Case
+from grpo.run.start import tools
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import ToolProtocol
 
