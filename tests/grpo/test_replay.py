@@ -1,7 +1,6 @@
 """`python -m grpo.replay`: the step is the run's, bit for bit, and a token's part is the gradient of its own loss."""
 
 import json
-import sys
 
 import pytest
 import reward_functions
@@ -19,6 +18,7 @@ from grpo.replay.again import Remembered, replay
 from grpo.replay.parts import Gradient
 from grpo.run.diagnosis.record import Answer
 from grpo.train import train
+from rewards import own
 from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
@@ -78,7 +78,7 @@ def test_tools_are_called_again(tmp_path, monkeypatch):
     for seen in callers:
         assert {token.place for token in seen.tokens} <= set(seen.completion.drawn())
     file.write_text("def search(query):\n    return 'aa'\n")
-    monkeypatch.delitem(sys.modules, str(file.resolve()))  # a new process would not have it
+    monkeypatch.delitem(own._files, file.resolve())  # a new process would not have it
     assert main([str(tmp_path / "run"), "4"]) == 1
 
 
