@@ -186,7 +186,11 @@ def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
     assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("      token") for line in lines)
     assert silent.look.norm == 0 and is_equal(silent, 4)
     assert all(token.kl is None for _, seen in found.shown for token in seen.tokens)
-    assert any(" –" in line and "0.0e+00" not in line for line in lines_of(as_json(found)) if line.startswith(("   1↑", "   1↓")))
+    assert any(
+        " –" in line and "0.0e+00" not in line
+        for line in lines_of(as_json(found))
+        if line.startswith(("   1↑", "   1↓"))
+    )
 
 
 def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
