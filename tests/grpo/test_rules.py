@@ -48,6 +48,11 @@ def symptoms_of(num_steps: int = 40, config=None, **changes) -> dict[str, object
     return {symptom.rule.__name__: symptom for symptom in diagnosis.symptoms.values()}
 
 
+def late(before, after, begin: int = 20):
+    """A metric that changes at a step."""
+    return lambda step: after if step >= begin else before
+
+
 def formulas(text: str) -> dict:
     """Read `metric: formula of the step; …`."""
     parts = [part.rpartition(": ") for part in text.split("; ")]
