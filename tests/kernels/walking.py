@@ -35,6 +35,7 @@ from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model import joint_linear
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.sampling_forms import sampling_forms
@@ -268,7 +269,7 @@ def reference(walk: Walk, model: Decoder) -> None:
 
 def train(walk: Walk, model: Decoder) -> None:
     """A micro-batch forward and backward, with KL penalty."""
-    optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
     batch = micro_batch()
     model._cos_sin()
     walk.begin(model)
@@ -279,9 +280,10 @@ def train(walk: Walk, model: Decoder) -> None:
 
 def update(walk: Walk, model: Decoder) -> None:
     """Clip the gradient and apply it. Its norm is the one number that the host waits for."""
-    optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
     walk.begin(model)
-    with mock.patch.object(optimizer, "_norm", lambda: torch.linalg.vector_norm(optimizer.grad).dim() + 2.0):
+    norm = lambda: torch.linalg.vector_norm(optimizer.flat.grad).dim() + 2.0  # noqa: E731
+    with mock.patch.object(optimizer.flat, "grad_norm", norm):
         optimizer.step(1e-6, 1.0)
     model.refresh()
 
