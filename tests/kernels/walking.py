@@ -7,7 +7,7 @@ tests/kernels/launches.json` writes the table of launches anew.
 
 import json
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -42,8 +42,7 @@ from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
-from grpo.engine.sampling.running import Running, Unfinished
-from grpo.engine.sampling.sampler import Sampler
+from grpo.engine.sampling.sampler import Generation, Sampler, Unfinished
 
 MULTIPROCESSORS = 108  # of an A100
 GRID_LIMITS = 2**31 - 1, 65535, 65535
@@ -244,11 +243,12 @@ def prefill(walk: Walk, model: Decoder) -> None:
         sampler.graphs = DecodeGraphs(model, slots, (0,), "triton")
         sampler.uses_graphs = True
         with sampling_forms(model) as head_VD:
-            running = Running(sampler, prompts, ALL_TOKENS, ROWS, head_VD)
+            sequences = [Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)]
+            generation = Generation(sampler, prompts, ALL_TOKENS, sequences, head_VD)
             model._cos_sin()
             walk.begin(model)
-            running.admit(deque(Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)))
-        assert len(running.live) == ROWS
+            generation.admit()
+        assert len(generation.live) == ROWS
 
 
 def micro_batch(num_completions: int = 12) -> PackedBatch:
