@@ -18,7 +18,7 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.engine.attention import select
+from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
@@ -245,9 +245,9 @@ def test_what_is_counted_as_kept_depends_on_the_attention_that_was_chosen(monkey
         model, TrainConfig(), 100, 10**9, kind="cuda"
     ).fused  # nothing was tried: the doctor plans for a GPU
     model.build = replace(model.build, device="cuda")
-    for name in ("torch flash", "sdpa"):
-        monkeypatch.setattr(select, "choose_packed", lambda *shape, name=name: select.KernelChoice(name, {}))
-        assert memory.choose_budget(model, TrainConfig(), 100, 10**9).fused == (name == "torch flash")
+    for problem in ("", "wrong by 1.0e-01"):
+        monkeypatch.setattr(choice, "flash_problem", lambda heads, problem=problem: problem)
+        assert memory.choose_budget(model, TrainConfig(), 100, 10**9).fused == (not problem)
 
 
 def test_how_many_sequences_are_decoded_together():

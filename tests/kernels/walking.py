@@ -28,7 +28,7 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Part, Prompt
 from grpo.config.options import TrainConfig
-from grpo.engine.attention import select
+from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.shard import ALONE, Shard
@@ -173,7 +173,7 @@ def walking() -> Iterator[Walk]:
             (import_module("torch.optim.optimizer"), "_get_fused_kernels_supported_devices", lambda: ["meta"]),
             (decode_attention, "_num_multiprocessors", lambda device: MULTIPROCESSORS),
             (kernel_choice, "triton_problem", lambda: ""),
-            (select, "choose_packed", lambda *shape: select.KernelChoice("torch flash", {})),
+            (choice, "flash_problem", lambda heads: ""),
             (joint_linear, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
             (peers, "all_gather_flat", gather),
         ):

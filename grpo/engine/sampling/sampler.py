@@ -22,7 +22,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.select import KernelChoice, decode_choice, packed_attention
+from grpo.engine.attention.choice import decode_choice, packed_attention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
@@ -109,7 +109,6 @@ class Sampler:
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
-        self.decode_kernel: KernelChoice | None = None  # of decode attention, chosen once, for the first graphs
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
@@ -120,11 +119,11 @@ class Sampler:
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
         self.graphs = None  # frees its memory first
-        self.decode_kernel = self.decode_kernel or decode_choice(self.model, num_slots, num_positions)
         cache = KVCache.of(self.model, num_slots, num_positions)
         slots = Slots.make(cache, max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
-        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
+        kernel = decode_choice(self.model).name
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, kernel, capture)
         return self.graphs
 
     def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
