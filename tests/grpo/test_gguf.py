@@ -219,19 +219,13 @@ def test_a_hostile_file_ends_in_three_lines(content, tmp_path):
     assert not ours.cache().exists()
 
 
-def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat, monkeypatch):
+def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat):
     folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     content = file.read_bytes()
     for size in (len(content) // 3, len(content) - 4096):
         file.write_bytes(content[:size])
         refused(lambda: ours.open_gguf(str(file)), "cannot be read")
-    with monkeypatch.context() as patch:  # transformers would make a list as long as that, and check each entry
-        add = gguf.GGUFWriter.add_block_count
-        patch.setattr(gguf.GGUFWriter, "add_block_count", lambda writer, number: add(writer, 10**6))
-        patch.setattr("transformers.AutoConfig.from_pretrained", None)
-        write_gguf(file, folder, chat)
-        refused(lambda: ours.open_gguf(str(file)), "cannot be read", "its block_count is 1000000")
     for wrong, reason in (({"arch": "gemma"}, "gemma"), ({"rope_scaling_type": "yarn"}, "yarn")):
         write_gguf(file, folder, chat, **wrong)
         refused(lambda: ours.open_gguf(str(file)), "cannot be opened", reason)
