@@ -19,7 +19,7 @@ import torch
 
 from bench import ceilings, models
 from bench.record import Record, parse
-from grpo.engine.attention.choice import decode_choice
+from grpo.engine.attention.choice import decode_kernel
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
@@ -60,13 +60,13 @@ class Steps:
         self.model = models.random_decoder(name, models.build_of(options, rank))
         self.sampling = SamplingParams(STEPS, top_p=options.top_p)
         positions = options.context + STEPS + 1
-        self.attention = decode_choice(self.model)
+        self.attention = decode_kernel(self.model)
         cache = KVCache.of(self.model, rows, positions)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
         capture = CudaCapture() if options.device == "cuda" else None
-        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention.name, capture)
+        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention, capture)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Steps:
 
 def measure(steps: Steps, record: Record) -> None:
     """Time and record the steps of one model at one number of rows."""
-    rows, attention = steps.rows, str(steps.attention)
+    rows, attention = steps.rows, steps.attention
     print(f"attention: {attention}")
     floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, record.peak)
     target = TARGETS.get(rows, 0.7)

@@ -9,7 +9,6 @@ import torch
 
 from grpo.base.errors import INTERNAL, MEMORY, UserError
 from grpo.engine.attention import choice, decode
-from grpo.engine.attention.choice import decode_choice, packed_choice
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.capture import WARM_UPS, CudaCapture
@@ -41,10 +40,12 @@ def test_a_self_test_says_what_is_wrong(error, problem):
 ])  # fmt: skip
 def test_the_first_that_is_right_is_taken_and_the_log_says_why_not_the_others(monkeypatch, problems, chosen):
     model = model_of(4, 2, 16, torch.bfloat16, "cuda")
-    monkeypatch.setattr(choice, "decode_problem", lambda name, heads: problems.get(name, ""))
-    assert str(decode_choice(model)) == chosen
+    monkeypatch.setattr(choice, "_tried", lambda name, heads: problems.get(name, ""))
+    monkeypatch.setattr(choice, "flash_problem", lambda heads: "")
+    assert choice.describe(model) == f"decode attention {chosen}; packed attention FlashAttention"
+    assert chosen.startswith(choice.decode_kernel(model))
     monkeypatch.setattr(kernel_choice.ProcessSettings, "kernels", False)
-    assert str(decode_choice(model)) == "sdpa"
+    assert choice.decode_kernel(model) == "sdpa"
 
 
 def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
@@ -56,7 +57,7 @@ def model_of(num_heads, num_kv_heads, head_dim, dtype, device="cpu"):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_attention_is_torchs_own(dtype):
     model = model_of(4, 2, 16, dtype)
-    assert decode_choice(model).name == packed_choice(model).name == "sdpa"
+    assert choice.decode_kernel(model) == "sdpa" and choice.flash_problem(choice.Heads.of(model))
     assert not kernel_choice.uses_kernels(torch.ones(3))
 
 
@@ -127,7 +128,7 @@ def test_why_triton_fails_is_said_whole(monkeypatch):
 def test_our_kernels_and_flash_attention_pass_on_a_gpu(heads, kv_heads, width):
     model = model_of(heads, kv_heads, width, torch.bfloat16, "cuda")
     assert choice.decode_problem("triton", choice.Heads.of(model)) == ""
-    assert str(packed_choice(model)) == "FlashAttention"
+    assert choice.flash_problem(choice.Heads.of(model)) == ""
 
 
 @pytest.mark.gpu

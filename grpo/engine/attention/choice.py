@@ -7,7 +7,6 @@ decode.py takes the kernel in C where there is one.
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -59,16 +58,18 @@ class Heads(NamedTuple):
         return tensors
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The chosen implementation; and of those that come before it, why they cannot be used."""
+def describe(model: "Decoder") -> str:
+    """Return, for the log, which attentions of a model were chosen, and why not those before them."""
+    heads = Heads.of(model)
+    decode = {name: decode_problem(name, heads) for name in DECODE_KERNELS}
+    packed = {"FlashAttention": flash_problem(heads), "sdpa": ""}
+    return f"decode attention {_in_words(decode)}; packed attention {_in_words(packed)}"
 
-    name: str
-    problems: Mapping[str, str] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        reasons = [f"{name}: {problem}" for name, problem in self.problems.items()]
-        return f"{self.name} ({', '.join(reasons)})" if reasons else self.name
+def _in_words(problems: Mapping[str, str]) -> str:
+    chosen = next(name for name, problem in problems.items() if not problem)
+    reasons = [f"{name}: {problem}" for name, problem in problems.items() if problem]
+    return f"{chosen} ({', '.join(reasons)})" if reasons else chosen
 
 
 def _problem(error: Callable[[], float], tolerance: float) -> str:
@@ -93,25 +94,23 @@ def _relative_error(found: Tensor, wanted: Tensor) -> float:
 # --- attention of one new token per slot ---------------------------------------------------------------------------
 
 
-def decode_choice(model: "Decoder") -> Choice:
-    """Choose the decode attention of a model. `kernels: none` means torch's own, as a CPU has it."""
+def decode_kernel(model: "Decoder") -> str:
+    """Return the first of DECODE_KERNELS that can serve a model."""
     heads = Heads.of(model)
-    if not heads.on_gpu or not ProcessSettings.kernels:
-        return Choice("sdpa")
-    problems: dict[str, str] = {}
-    for name in DECODE_KERNELS:
-        problem = decode_problem(name, heads)
-        if not problem:
-            break
-        problems[name] = problem
-    return Choice(name, problems)
+    return next(name for name in DECODE_KERNELS if not decode_problem(name, heads))
 
 
-@cache
 def decode_problem(name: str, heads: Heads) -> str:
     """Return why one of DECODE_KERNELS cannot serve these heads; "" if it can. The last one always can."""
     if name == "sdpa":
         return ""
+    if not heads.on_gpu or not ProcessSettings.kernels:
+        return "kernels: none" if heads.on_gpu else "it needs a GPU"
+    return _tried(name, heads)
+
+
+@cache
+def _tried(name: str, heads: Heads) -> str:
     if name == "triton" and (problem := triton_problem()):
         return problem
     return _problem(lambda: decode_error(DECODE_KERNELS[name], heads), TOLERANCE[heads.dtype])
@@ -168,12 +167,6 @@ def flash_error(heads: Heads) -> float:
     wanted = run(PackedAttention(TRIAL_LAYOUT, torch.float64, heads.device), torch.float64)
     found = run(FlashPackedAttention(TRIAL_LAYOUT, heads.device), heads.dtype)
     return _relative_error(found, wanted)
-
-
-def packed_choice(model: "Decoder") -> Choice:
-    """Return the choice of attention inside the micro-batches of a model."""
-    problem = flash_problem(Heads.of(model))
-    return Choice("sdpa", {"FlashAttention": problem}) if problem else Choice("FlashAttention")
 
 
 def would_use_flash(model: "Decoder") -> bool:

@@ -22,7 +22,7 @@ import torch
 
 from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.choice import decode_choice, packed_attention
+from grpo.engine.attention.choice import decode_kernel, packed_attention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
@@ -122,8 +122,7 @@ class Sampler:
         cache = KVCache.of(self.model, num_slots, num_positions)
         slots = Slots.make(cache, max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
-        kernel = decode_choice(self.model).name
-        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, kernel, capture)
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
         return self.graphs
 
     def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
