@@ -56,24 +56,33 @@ class DenseAttention(torch.autograd.Function):
         dv_NKXE = torch.empty_like(v_NKXE)
         scale = q_NKQE.shape[-1] ** -0.5
         for rows in _few_rows(q_NKQE, k_NKXE):
-            p_NKQX = _probabilities(q_NKQE, k_NKXE, mask, rows)
+            q_rows = q_NKQE[rows]
+            k_rows = k_NKXE[rows]
+            v_rows = v_NKXE[rows]
+            out_rows = out_NKQE[rows]
             dout_rows = dout_NKQE[rows]
+            p_NKQX = _probabilities(q_NKQE, k_NKXE, mask, rows)
             torch.matmul(p_NKQX.mT, dout_rows, out=dv_NKXE[rows])
-            dp_NKQX = torch.matmul(dout_rows, v_NKXE[rows].mT)
-            products_NKQE = dout_rows.float() * out_NKQE[rows]
+            dp_NKQX = torch.matmul(dout_rows, v_rows.mT)
+            products_NKQE = dout_rows.float() * out_rows
             mean_NKQ1 = products_NKQE.sum(dim=-1, keepdim=True)  # Σ p dp is ⟨dout, out⟩
             mean_NKQ1 = mean_NKQ1.to(p_NKQX.dtype)
-            dscore_NKQX = dp_NKQX.sub_(mean_NKQ1).mul_(p_NKQX).mul_(scale)
-            torch.matmul(dscore_NKQX, k_NKXE[rows], out=dq_NKQE[rows])
-            torch.matmul(dscore_NKQX.mT, q_NKQE[rows], out=dk_NKXE[rows])
+            dscore_NKQX = dp_NKQX.sub_(mean_NKQ1).mul_(p_NKQX)
+            dscore_NKQX.mul_(scale)
+            torch.matmul(dscore_NKQX, k_rows, out=dq_NKQE[rows])
+            torch.matmul(dscore_NKQX.mT, q_rows, out=dk_NKXE[rows])
         dq_NSHE = _ungrouped(dq_NKQE, dout_NSHE.shape[1])
-        return dq_NSHE, dk_NKXE.transpose(1, 2), dv_NKXE.transpose(1, 2), None
+        dk_NXKE = dk_NKXE.transpose(1, 2)
+        dv_NXKE = dv_NKXE.transpose(1, 2)
+        return dq_NSHE, dk_NXKE, dv_NXKE, None
 
 
 def _probabilities(q_NKQE: Tensor, k_NKXE: Tensor, mask: Tensor, rows: slice) -> Tensor:
     """Return the softmax of the scores of some rows, [N, K, Q, X]. A single mask serves all rows."""
     scale = q_NKQE.shape[-1] ** -0.5
-    score_NKQX = torch.matmul(q_NKQE[rows] * scale, k_NKXE[rows].mT)
+    scaled_NKQE = q_NKQE[rows] * scale
+    k_rows = k_NKXE[rows]
+    score_NKQX = torch.matmul(scaled_NKQE, k_rows.mT)
     mask_of_rows = mask if len(mask) == 1 else mask[rows]
     S = mask.shape[2]
     score_NKJSX = score_NKQX.unflatten(2, (-1, S))
@@ -84,12 +93,14 @@ def _probabilities(q_NKQE: Tensor, k_NKXE: Tensor, mask: Tensor, rows: slice) ->
 def _grouped(x_NSHE: Tensor, num_kv_heads: int) -> Tensor:
     """Return [N, K, Q, E], contiguous: the queries that share a key-value head below one another."""
     x_NSKJE = x_NSHE.unflatten(2, (num_kv_heads, -1))
-    return x_NSKJE.permute(0, 2, 3, 1, 4).flatten(2, 3).contiguous()
+    x_NKJSE = x_NSKJE.permute(0, 2, 3, 1, 4)
+    return x_NKJSE.flatten(2, 3).contiguous()
 
 
 def _ungrouped(x_NKQE: Tensor, S: int) -> Tensor:
     x_NKJSE = x_NKQE.unflatten(2, (-1, S))
-    return x_NKJSE.permute(0, 3, 1, 2, 4).flatten(2, 3)
+    x_NSKJE = x_NKJSE.permute(0, 3, 1, 2, 4)
+    return x_NSKJE.flatten(2, 3)
 
 
 def _few_rows(q_NKQE: Tensor, k_NKXE: Tensor) -> list[slice]:
@@ -97,4 +108,5 @@ def _few_rows(q_NKQE: Tensor, k_NKXE: Tensor) -> list[slice]:
     num_rows, K, X, _ = k_NKXE.shape
     row_bytes = K * q_NKQE.shape[2] * X * q_NKQE.itemsize
     size = max(1, SCORES_BYTES // row_bytes)
-    return [slice(start, start + size) for start in range(0, num_rows, size)]
+    starts = range(0, num_rows, size)
+    return [slice(start, start + size) for start in starts]

@@ -95,7 +95,8 @@ class FlatParameters:
             if mine.start < mine.stop:
                 part = nn.Parameter(self.values[mine])
                 part.grad = self.grad[mine]
-                yield part, slice(mine.start - self.own.start, mine.stop - self.own.start), decays
+                start = mine.start - self.own.start
+                yield part, slice(start, start + part.numel()), decays
 
     def sum_grad(self) -> Tensor:
         """Sum the gradient of `own` over replicas and shards, and return it.
@@ -108,9 +109,11 @@ class FlatParameters:
             grad.copy_(self.replicas.sum_to_parts(self.grad))
         if self.shard.rank:
             for place in self.alike:
-                self.grad[_overlap(place, self.own)] = 0
+                mine = _overlap(place, self.own)
+                self.grad[mine] = 0
         for place in self.summed:
-            self.shard.sum_(self.grad[_overlap(place, self.own)])
+            mine = _overlap(place, self.own)
+            self.shard.sum_(self.grad[mine])
         return grad
 
     def grad_norm(self) -> float:
@@ -154,7 +157,8 @@ class FlatParameters:
             return None
         joined = []
         for view, split in zip(self._views(whole), self.splits, strict=True):
-            parameter = self.shard.join(view.to(self.shard.device), split)
+            own = view.to(self.shard.device)
+            parameter = self.shard.join(own, split)
             if self.shard.rank == 0:
                 joined.append(parameter.flatten().cpu())
         return torch.cat(joined) if joined else None
@@ -164,10 +168,13 @@ class FlatParameters:
         if self.shard.world == 1 and len(whole) == self.size:
             return whole
         shapes = self._whole_shapes()
-        pieces = whole.split([shape.numel() for shape in shapes])
+        sizes = [shape.numel() for shape in shapes]
+        pieces = whole.split(sizes)
         buffer = whole.new_zeros(self.size)
-        for view, piece, shape, split in zip(self._views(buffer), pieces, shapes, self.splits, strict=True):
-            view.copy_(self.shard.take(piece.view(shape), split))
+        parameters = zip(self._views(buffer), pieces, shapes, self.splits, strict=True)
+        for view, piece, shape, split in parameters:
+            own = self.shard.take(piece.view(shape), split)
+            view.copy_(own)
         return buffer
 
     def groups(self) -> list[slice]:
