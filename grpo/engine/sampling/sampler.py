@@ -30,7 +30,7 @@ from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import DecodeLoop, DecodeSteps, Slots
+from grpo.engine.sampling.decode_step import DecodeLoop, Slots
 
 OnFinish = Callable[[int, Completion], None]
 
@@ -125,7 +125,7 @@ class Sampler:
         self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
         return self.graphs
 
-    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
+    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeLoop:
         """Return what makes the decode steps of one `sample`, with slots for its sequences."""
         graphs = self.prepare(num_slots, num_positions, max_new_tokens)
         if graphs:
