@@ -18,7 +18,6 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import LoraLinear
 from grpo.engine.model.slices import split_of, splits_of_adapter
 from grpo.engine.model.weights import NAMES_SHOWN, finite, projections
 
@@ -161,7 +160,7 @@ def trained_adapter(
     pairs = {}
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if isinstance(linear, LoraLinear) and part in linear.rank_slices:
+        if part in linear.rank_slices:
             weight, _ = linear.base(part)
             split = split_of(model, f"{module}.weight", weight)
             split_of_A, split_of_B = splits_of_adapter(split)

@@ -27,7 +27,6 @@ from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import DecodeLoop, Slots
@@ -162,7 +161,7 @@ class Sampler:
         limits = limits or [params.max_new_tokens] * len(numbers)
         sequences = [Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers]
         done: dict[int, Completion] = {}
-        with sampling_forms(self.model) as head_VD:
+        with self.model.sampling() as head_VD:
             generation = Generation(self, prompts, params, sequences, head_VD)
             for ended in generation.turns(self.check_every):
                 for sequence, completion in ended:
@@ -182,7 +181,7 @@ class Sampler:
         """
         only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
         num_yielded = 0
-        with sampling_forms(self.model) as head_VD:
+        with self.model.sampling() as head_VD:
             generation = Generation(self, [prompt], params, [only], head_VD)
             for ended in generation.turns(steps=1):
                 if generation.live:
