@@ -22,7 +22,7 @@ from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.policy import find_parts
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
-from rewards.audit.trial import audit
+from rewards.audit import audit
 from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
 from rewards.scorer import Scorer
 from rewards.services import SERVICES, knowledge_base_path
@@ -126,7 +126,7 @@ def short_audit(case: Case) -> str:
     except UserError as error:
         raise NotChecked(f"not checked: {error.what}") from None
     asked = f"; services were asked {found.num_asked} of at most {AUDIT_CALLS} questions" if found.num_asked else ""
-    warning = "warning: " if any(one.is_paid for one in found.findings) else ""
+    warning = "warning: " if found.findings else ""
     return f"{warning}{found}{asked}; `python -m rewards.audit CONFIG` tries more, and shows the texts"
 
 
