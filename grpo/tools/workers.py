@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from grpo.base.event_loop import EventLoop
-from rewards.own import describe_failure, is_async, without_secrets
+from rewards.own import alone, describe_failure, is_async, without_secrets
 
 Function = Callable[[str], str | Awaitable[str]]
 Reply = tuple[str, str]  # the result, and why there is none
@@ -105,7 +106,7 @@ class Workers:
 
     def _call(self, job: Job) -> Reply:
         try:
-            value = job.function(job.query)
+            value = alone(partial(job.function, job.query))
             if inspect.isawaitable(value):
                 value = asyncio.run(_result_of(value))
             return str(value)[: self.max_chars], ""
