@@ -112,7 +112,7 @@ ORDER = """
     grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
     grpo.data.files grpo.data.count grpo.data.messages grpo.data.benchmarks grpo.data.hub grpo.data.rows
     knowledge rewards
-    grpo.config.values grpo.config.options grpo.data.prompts grpo.tools
+    grpo.config.options grpo.config.values grpo.data.prompts grpo.tools
     grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
     grpo.algorithm
     grpo.policy grpo.config grpo.data.rows grpo.data

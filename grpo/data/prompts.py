@@ -13,13 +13,12 @@ from typing import Any
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
-from grpo.base.time_limit import memory_limit, time_limit
+from grpo.base.time_limit import time_limit
 from grpo.data.messages import Message, with_system
 from grpo.data.rows import Row
 from knowledge.text import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
-TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -60,7 +59,7 @@ def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
     """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
     try:
         num_chars = sum(len(message["content"]) for message in messages)
-        with time_limit(TEMPLATE_SECONDS), memory_limit(TEMPLATE_BYTES + COPIES_BYTES * num_chars):
+        with time_limit(TEMPLATE_SECONDS):
             text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
         if len(text) > MAX_TEMPLATE_CHARS + num_chars:
             raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
