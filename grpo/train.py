@@ -25,7 +25,7 @@ from grpo.data.questions import (
     num_steps,
     prepare_rewards,
 )
-from grpo.data.toy import make_world
+from grpo.data.worlds.world import make_world
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler

@@ -15,7 +15,7 @@ from grpo.config.help import meanings
 from grpo.config.load import keys_of, load_config, parse_arguments, split_arguments, to_yaml
 from grpo.config.options import ENVIRONMENT, FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
 from grpo.config.values import coerce
-from grpo.data.toy import locate
+from grpo.data.worlds.world import locate
 from rewards import format
 from rewards.boxed import verdict
 from rewards.outcome.refusal import is_refusal
