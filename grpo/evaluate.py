@@ -26,7 +26,6 @@ from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import load_prompts, prepare_rewards
-from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory

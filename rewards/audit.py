@@ -35,8 +35,7 @@ from typing import Any
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.config.entries import split_arguments
-from grpo.config.load import load_config
+from grpo.config.load import load_config, split_arguments
 from grpo.config.options import TrainConfig
 from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
