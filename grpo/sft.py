@@ -7,7 +7,6 @@ mean negative log-prob of the answer tokens of the whole step: each has the adva
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, completions_of
@@ -17,26 +16,25 @@ from grpo.base.progress import say_next
 from grpo.base.text import show_duration
 from grpo.config.load import parse_arguments
 from grpo.config.options import FORM, SftConfig, TrainConfig
-from grpo.data import form
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
-from grpo.data.toy import locate, make_world
+from grpo.data.toy import make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_parts, load_encoder
 from grpo.report.plot import line_plot
-from grpo.run.cold_starts import keep, origin_of, place_of, take
+from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
 from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
-from grpo.run.stage1 import after_stage1, load_stage1, start_from
+from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
 from grpo.trainer import Trainer, load_trained
 from rewards.custom import tag_of
@@ -135,7 +133,7 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
         run.config = config = start_of(make_world(config, run.ranks, run.say))
-        origin = origin_of(config)
+        origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
         trainer = SftTrainer(config, run)
         trainer.restore()
         guard = Guard(trainer)
@@ -176,28 +174,21 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
     if not config.cold_start:
         return config
-    stage1, notices = load_stage1(config)
-    final = Path(stage1.output_dir) / "final"
-    if run.ranks.of_first(lambda: after_stage1(stage1, config) is not None):
+    stage1, notices, _ = load_stage1(config)  # the start has found no mistake in it
+    final = final_of(stage1)
+    if run.ranks.of_first(lambda: is_done(stage1, config)):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
-        return start_from(final, config)
-    kept = place_of(locate(stage1), run.ranks, run.device) if run.ranks.is_main else None
-    if run.ranks.of_first(lambda: take(kept, final)):
-        run.say(
-            f"cold start: {final} is a copy of {kept}, made by the same config and program; GRPO_CACHE=off trains it"
-        )
-    else:
-        start = stage1.model_name_or_path or "scratch"
-        run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
-        has_begun, started = run.ranks.of_first(lambda: holds_a_run(final.parent)), time.monotonic()
-        if config.cold_start == FORM and run.ranks.is_main and not has_begun:
-            form.write_examples(config)
-        run.ranks.barrier()
-        sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
-        memory.release()  # its model and optimizer, before stage 2 plans with what is free
-        keep(final, kept)
-        run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
-    return start_from(final, config)
+        return start_from(stage1, config)
+    start = stage1.model_name_or_path or "scratch"
+    run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
+    has_begun, started = run.ranks.of_first(lambda: holds_a_run(final.parent)), time.monotonic()
+    if config.cold_start == FORM and run.ranks.is_main and not has_begun:
+        form.write_examples(config)
+    run.ranks.barrier()
+    sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
+    memory.release()  # its model and optimizer, before stage 2 plans with what is free
+    run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
+    return start_from(stage1, config)
 
 
 def main(argv: list[str]) -> None:

@@ -158,7 +158,7 @@ def train(
         best = Best(trainer.config.keep_best, run, evaluation.metrics(before), trainer.step)
         loop(trainer, evaluation, best)
         trainer.save()
-        run.save_final(trainer.policy)
+        run.save_final(trainer.policy, {})
         after = evaluate(trainer, evaluation, best)
         if run.ranks.is_main:
             run.log.close()

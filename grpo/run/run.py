@@ -27,7 +27,6 @@ from grpo.policy import Policy
 from grpo.report.page import write_report
 from grpo.run import checkpoint, libraries
 from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
-from grpo.run.cold_starts import ORIGIN_FILE
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
@@ -169,13 +168,10 @@ class Run:
         if self.log is not None and metrics:
             self.log.write_evaluation(step, metrics)
 
-    def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
-        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
-
-        origin: what it was made from, which is written as well (`cold_starts.origin_of`).
-        """
+    def save_final(self, policy: Policy, notes: Mapping[str, Any]) -> None:
+        """Write final/, the adapter (or checkpoint), the tokenizer and the notes, completely or not at all."""
         self.signals.is_training = False  # everything is saved, so a signal may end the run
-        self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
+        self.save_policy("final", policy, notes)
         if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
             command = f"python -m grpo.export {self.path} OUT"
             self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")

@@ -18,9 +18,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
-from grpo.config.load import examine_config, replicas_of
+from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
-from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
@@ -51,7 +50,7 @@ from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
-from grpo.run.stage1 import after_stage1, stage1_overrides
+from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
@@ -172,15 +171,7 @@ def resume(case: Case) -> str:
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
-    if config.cold_start == FORM:
-        return _stage1_first(case, form.stage1(config))
-    if not Path(config.cold_start).is_file():
-        raise UserError(
-            f"cold_start: there is no file {config.cold_start}",
-            f"it was sought in {Path.cwd()}, and in the folder of the config that names it and those above",
-            "set cold_start=FILE, or cold_start=null model_name_or_path=MODEL to start without a stage 1",
-        )
-    first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
+    first, _, problems = load_stage1(config)
     if problems:
         case.start = first
         raise UserError(
@@ -188,13 +179,9 @@ def stage1(case: Case) -> str:
             "\n     ".join(problems),
             "correct or remove these keys; `python -m grpo.sft -h` lists every key",
         )
-    return _stage1_first(case, first)
-
-
-def _stage1_first(case: Case, first: SftConfig) -> str:
-    config, case.start = case.config, start_of(first)
-    if done := after_stage1(first, config):
-        case.start = done
+    case.start = start_of(first)
+    if is_done(first, config):
+        case.start = start_from(first, config)
         return f"done: {case.start.model_name_or_path}"
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
 

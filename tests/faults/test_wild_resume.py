@@ -13,7 +13,8 @@ import pytest
 import yaml
 from making import refused
 
-from grpo.run import checkpoint, cold_starts
+from grpo.config.options import SftConfig, TrainConfig
+from grpo.run import checkpoint, stage1
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "grpo"))
 from test_wild import as_text, spoil
@@ -89,6 +90,8 @@ def test_counters_that_no_run_writes_are_named(tmp_path, value):
 
 @pytest.mark.parametrize("made", [{}, {"data": []}, {"seed": 1, "data": 1e308, "base model": [[]]}])
 def test_a_stage_1_of_wild_origin_is_not_reused(tmp_path, monkeypatch, made):
-    monkeypatch.setattr(cold_starts, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
-    (tmp_path / "origin.json").write_text(json.dumps(made))
-    refused(lambda: cold_starts.check_origin(tmp_path, None, "c.yaml"), "is not what c.yaml makes now", exit_code=2)
+    monkeypatch.setattr(stage1, "origin_of", lambda config: {"seed": 1, "data": "d", "base model": "b"})
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "origin.json").write_text(json.dumps(made))
+    first, second = SftConfig(output_dir=str(tmp_path)), TrainConfig(cold_start="c.yaml")
+    refused(lambda: stage1.is_done(first, second), "is not what c.yaml makes now", exit_code=2)
