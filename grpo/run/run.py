@@ -30,7 +30,7 @@ from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import check_changes, check_inputs, check_machine, environment, machine, program
+from grpo.run.provenance import check_changes, check_inputs, environment, machine, program
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.start import check_start
@@ -246,11 +246,11 @@ class Run:
                 self.dir.begin()
                 self.dir.update(step=0, last_checkpoint=None)
             return {}
-        notices = check_changes(folder, self.config, self.ranks.replicas.world) + check_machine(folder, self.device)
+        for notice in check_changes(folder, self.config, self.ranks.replicas.world, self.device):
+            self.say(f"note: {notice}")
         tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
         checkpoint.check_counters(folder, counters)
-        for notice in notices + check_inputs(folder, counters["inputs"], inputs, self.config):
-            self.say(f"note: {notice}")
+        check_inputs(folder, counters["inputs"], inputs, self.config)
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
             optimizer.load_state(tensors)
