@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from grpo.algorithm.credit import answer_start
 from grpo.algorithm.schema import Group, completions_of
-from grpo.algorithm.step import Equipment, Learned, Learner
+from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
@@ -30,7 +30,6 @@ from grpo.policy import find_parts, load_encoder
 from grpo.report.plot import line_plot
 from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
-from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
@@ -65,15 +64,15 @@ class Examples:
         return cls(examples, rows_per_step, data_hash, total_steps, longest)
 
 
+@dataclass(kw_only=True, eq=False)
 class Sft(Learner):
     """Learns from given answers: the loss is the mean negative log-prob of all their tokens.
 
     order: of the examples that are taken.
     """
 
-    def __init__(self, equipment: Equipment, examples: Examples, order: Order):
-        super().__init__(equipment)
-        self.examples, self.order = examples, order
+    examples: Examples
+    order: Order
 
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
@@ -119,7 +118,7 @@ class SftTrainer(Trainer):
 
     def begin(self, source: Examples, step: int = 0, position: int = 0) -> None:
         self.order = Order(len(source.all), self.config.seed, shuffle=True, position=position)
-        self.learner = Sft(self.equipment(step), source, self.order)
+        self.learner = Sft(**self.parts(step), examples=source, order=self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
@@ -136,14 +135,13 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
         origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
         trainer = SftTrainer(config, run)
         trainer.restore()
-        guard = Guard(trainer)
         run.start_log(trainer.total_steps, trainer.step)
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
-            guard.run_step()
+            trainer.run_step()
             metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
-            guard.after_step(metrics)
+            trainer.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy, origin)
         trainer.end()

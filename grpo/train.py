@@ -6,9 +6,11 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import ceil
 
+from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.rollout import Rollout, groups_per_replica
-from grpo.algorithm.schema import Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -28,11 +30,11 @@ from grpo.data.questions import (
 from grpo.data.toy import make_world
 from grpo.engine.attention import select
 from grpo.engine.device import kernel_choice
+from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.policy import Policy, load_reference
-from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
@@ -116,7 +118,7 @@ class GrpoTrainer(Trainer):
             self.phase,
         )
         self.order = self.rollout.order
-        self.learner = self.make_learner(self.equipment(step), self.rollout, self.reference)
+        self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
@@ -137,6 +139,32 @@ class GrpoTrainer(Trainer):
         if self.config.dynamic_sampling:
             metrics["sampling/kept_frac"] = self.replicas.sum([len(learned.groups)])[0] / len(groups)
         return metrics, groups
+
+    def try_largest(self) -> None:
+        """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
+        self.doing = "trying the longest step"
+        with self.explained_memory():
+            self.memory.run(self._train_longest)
+        memory.release()
+        peak = memory.peak_bytes(self.run.device) / 1e9
+        self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self.counted()}")
+
+    def _train_longest(self) -> None:
+        """Train on the largest micro-batch that can come, and discard its gradient."""
+        learner = self.learner
+        groups = longest_groups(self.rollout.prompts, self.config, self.memory.budget.tokens)
+        batches = learner.make_batches(groups, ref_logp_C=learner.reference_logprobs(groups))
+        learner.train_batch(batches[0], TokenMeter())
+        self.optimizer.discard_gradient()
+
+
+def longest_groups(prompts: Sequence[Prompt], config: TrainConfig, num_tokens: int) -> list[Group]:
+    """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch of so many tokens."""
+    prompt = max(prompts, key=lambda prompt: len(prompt.ids))
+    length, size = config.max_completion_length, config.num_generations
+    completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
+    number = ceil(num_tokens / (len(prompt.ids) + size * (length - 1)))
+    return [Group(prompt, [completion] * size) for _ in range(number)]
 
 
 def train(
@@ -186,20 +214,20 @@ def set_up(
     evaluation = Evaluation(data, run, trainer.policy, trainer.sampler, eval_scorer)
     trainer.restore()
     if run.device.type == "cuda":
-        Guard(trainer).try_largest()
+        trainer.try_largest()
     return trainer, evaluation
 
 
 def loop(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> None:
     """Make all steps that are left."""
-    run, every, guard = trainer.run, trainer.config.eval_steps, Guard(trainer)
+    run, every = trainer.run, trainer.config.eval_steps
     while trainer.step < trainer.total_steps:
-        guard.run_step()
+        trainer.run_step()
         metrics, groups = trainer.summarise_step()
         run.report_step(trainer.step, metrics, groups)
         if every and trainer.step % every == 0 and trainer.step < trainer.total_steps:
             evaluate(trainer, evaluation, best)
-        guard.after_step(metrics, groups)
+        trainer.after_step(metrics, groups)
 
 
 def evaluate(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> Measurement:

@@ -16,7 +16,6 @@ from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
 from grpo.engine.model import memory
 from grpo.run.case import Case, NotChecked, need, rounded
-from grpo.run.guard import Guard
 from grpo.run.run import SilentRun
 from grpo.sft import Examples, SftTrainer
 from grpo.train import GrpoTrainer, TrainingData
@@ -81,7 +80,7 @@ class Rehearsal:
     def make_step(self, tokens: int) -> dict[str, float]:
         """Make the run's first step, cut to so many tokens; return its seconds by phase."""
         self.trainer.begin(self.cut(tokens))
-        Guard(self.trainer).run_step()
+        self.trainer.run_step()
         times = self.trainer.clock.result()
         return {name: times[phase] for phase, name in PHASES.items() if times[phase]}
 

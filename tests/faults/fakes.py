@@ -389,9 +389,9 @@ def counts_what_it_sends() -> None:
     import torch.distributed as dist
 
     from grpo.engine.device import peers
-    from grpo.run.guard import Guard
+    from grpo.trainer import Trainer
 
-    sent, running, run_step = {}, [], Guard.run_step
+    sent, running, run_step = {}, [], Trainer.run_step
 
     def count(module, name, size):
         collective = getattr(module, name)
@@ -415,12 +415,12 @@ def counts_what_it_sends() -> None:
     def pickled(values, value, world):
         return "numbers", len(pickle.dumps(value))
 
-    def step(guard):
+    def step(trainer):
         sent.clear()
-        running.append(guard.trainer)
-        run_step(guard)
+        running.append(trainer)
+        run_step(trainer)
         running.clear()
-        groups = guard.trainer.learned.groups
+        groups = trainer.learned.groups
         lengths = [(len(group.prompt.ids), [len(one.ids) for one in group.completions]) for group in groups]
         with open(f"{os.environ['SENT']}.{os.environ['RANK']}", "a") as file:
             file.write(json.dumps([sent, lengths]) + "\n")
@@ -429,4 +429,4 @@ def counts_what_it_sends() -> None:
     count(peers, "all_gather_flat", all_but_own)
     count(dist, "all_reduce", around_a_ring)
     count(dist, "all_gather_object", pickled)
-    Guard.run_step = step
+    Trainer.run_step = step
