@@ -494,8 +494,8 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     assert [len(group.completions) for group in groups] == [3] * 5
 
 
-def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
-    first, second = made("rehearsed"), made("not_rehearsed")
+def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
+    first, second = made("tried"), made("not_tried")
     runs_out_above(first, 200, "backward")
     seen = []
     wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
