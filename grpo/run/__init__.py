@@ -14,7 +14,8 @@ Read in this order:
 - saved.py: the models that runs have written, read back.
 
 A resumed run takes its directory and finishes what a kill left half done (run_dir.py, checkpoint.py). Trainer.restore
-chooses the checkpoint (checkpoint.py), compares the run with it (provenance.py), and loads the state and the counters. Log removes the lines of the steps that are made again, and Health.resume replays the others.
+chooses the checkpoint (checkpoint.py), compares the run with it (provenance.py), and loads the state and the counters.
+Log removes the lines of the steps that are made again, and Health.resume replays the others.
 
 These files import the other folders of grpo/, rewards/ and knowledge/. The trainer (grpo/trainer.py) imports them.
 """
