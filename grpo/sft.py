@@ -35,33 +35,20 @@ from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
-from grpo.trainer import Trainer, load_trained
+from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
 from rewards.custom import tag_of
 
 
-@dataclass(frozen=True)
-class Examples:
-    """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
-
-    all: list[Group]
-    rows_per_step: int  # over all replicas
-    data_hash: str
-    total_steps: int
-    longest: int
-
-    @classmethod
-    def of(cls, config: SftConfig, run: Run) -> "Examples":
-        """Load the conversations to train on."""
-        model_config = read_model_config(find_parts(config, weights=False).model)
-        max_length = min(config.max_length, model_config.max_positions)
-        examples, count = load_examples(config, load_encoder(config), max_length)
-        run.report_data("training data", count)
-        rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        rows_per_step = rows_per_replica * run.ranks.replicas.world
-        data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in examples)
-        total_steps = num_steps(config, len(examples), rows_per_step)
-        longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in examples)
-        return cls(examples, rows_per_step, data_hash, total_steps, longest)
+def load_conversations(config: SftConfig, run: Run) -> Source:
+    """Load the conversations to train on. An example is a group of one given completion."""
+    model_config = read_model_config(find_parts(config, weights=False).model)
+    max_length = min(config.max_length, model_config.max_positions)
+    examples, count = load_examples(config, load_encoder(config), max_length)
+    run.report_data("training data", count)
+    data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in examples)
+    total_steps = num_steps(config, len(examples), rows_per_replica(config) * run.ranks.replicas.world)
+    longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in examples)
+    return Source(examples, data_hash, total_steps, longest)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -71,13 +58,14 @@ class Sft(Learner):
     order: of the examples that are taken.
     """
 
-    examples: Examples
+    examples: list[Group]
     order: Order
 
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
-        rows = self.order.take(self.examples.rows_per_step)[self.replicas.rank :: self.replicas.world]
-        return [self.examples.all[row] for row in rows]
+        replicas = self.replicas
+        rows = self.order.take(rows_per_replica(self.config) * replicas.world)[replicas.rank :: replicas.world]
+        return [self.examples[row] for row in rows]
 
     def train_step(self) -> Learned:
         """Train on the next examples."""
@@ -111,14 +99,14 @@ class SftTrainer(Trainer):
     """The trainer of stage 1."""
 
     def __init__(self, config: SftConfig, run: Run):
-        examples = Examples.of(config, run)
+        examples = load_conversations(config, run)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         super().__init__(config, run, policy, optimizer, examples)
-        self.begin(examples)
+        self.begin()
 
-    def begin(self, source: Examples, step: int = 0, position: int = 0) -> None:
-        self.order = Order(len(source.all), self.config.seed, shuffle=True, position=position)
-        self.learner = Sft(**self.parts(step), examples=source, order=self.order)
+    def begin(self, step: int = 0, position: int = 0) -> None:
+        self.order = Order(len(self.source.rows), self.config.seed, shuffle=True, position=position)
+        self.learner = Sft(**self.parts(step), examples=self.source.rows, order=self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""

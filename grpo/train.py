@@ -5,7 +5,6 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
@@ -41,30 +40,18 @@ from grpo.run.saved import start_of
 from grpo.sft import cold_start
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools
-from grpo.trainer import Trainer, load_trained
+from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """The questions of a run: a `Source` of the trainer. max_completion_length: tokens of an answer."""
-
-    prompts: list[Prompt]
-    max_completion_length: int
-    data_hash: str
-    total_steps: int
-    longest: int
-
-    @classmethod
-    def of(cls, data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> "TrainingData":
-        """Load the questions to train on."""
-        config = data.config
-        loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
-        run.report_data("training data", loaded.count)
-        groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
-        total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
-        longest = longest_sequence(data, policy, loaded.prompts)
-        return cls(loaded.prompts, config.max_completion_length, loaded.data_hash, total_steps, longest)
+def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> Source:
+    """Load the questions to train on."""
+    config = data.config
+    loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
+    run.report_data("training data", loaded.count)
+    groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
+    total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
+    return Source(loaded.prompts, loaded.data_hash, total_steps, longest_sequence(data, policy, loaded.prompts))
 
 
 class GrpoTrainer(Trainer):
@@ -88,15 +75,14 @@ class GrpoTrainer(Trainer):
         reference = load_reference(config, policy) if config.beta else None
         data = data or QuestionData(config)
         self.scorer = scorer or prepare_rewards(data, run.say)
-        questions = TrainingData.of(data, policy, self.scorer, run)
-        super().__init__(config, run, policy, optimizer, questions, reference)
+        super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
         stop = run.signals.stop_with_shards
         encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
         self.tools = make_tools(config, encoder, data.objects.tools, shard)
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
-        self.begin(questions)
+        self.begin()
         if run.device.type == "cuda":
             run.say(
                 f"on this GPU: {kernel_choice.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
@@ -105,10 +91,10 @@ class GrpoTrainer(Trainer):
         else:
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 
-    def begin(self, source: TrainingData, step: int = 0, position: int = 0) -> None:
+    def begin(self, step: int = 0, position: int = 0) -> None:
         self.rollout = Rollout(
-            replace(self.config, max_completion_length=source.max_completion_length),
-            source.prompts,
+            self.config,
+            self.source.rows,
             self.sampler,
             self.policy.decode,
             self.scorer,

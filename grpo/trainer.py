@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -53,12 +53,22 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
     return policy, optimizer
 
 
-class Source(Protocol):
-    """Where the groups of each step come from: the questions of stage 2, or the examples of stage 1."""
+@dataclass(frozen=True)
+class Source:
+    """What the steps of a run take: the prompts of stage 2; or the examples of stage 1, groups of a given completion.
 
+    longest: tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included.
+    """
+
+    rows: list[Any]
     data_hash: str
     total_steps: int  # of the run
-    longest: int  # tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included
+    longest: int
+
+
+def rows_per_replica(config: TrainConfig | SftConfig) -> int:
+    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps
 
 
 class Trainer:
@@ -113,8 +123,8 @@ class Trainer:
         available_bytes = int(self.ranks.shard.min(available_bytes))
         return memory.make_plan(loaded, self.config, self.longest, available_bytes, device.type)
 
-    def begin(self, source: Source, step: int = 0, position: int = 0) -> None:
-        """Make `learner` and `order`, with so many steps done, and so many rows of the source taken."""
+    def begin(self, step: int = 0, position: int = 0) -> None:
+        """Make `learner` and `order`, with so many steps done, and so many rows taken."""
         raise NotImplementedError
 
     def parts(self, step: int) -> dict[str, Any]:
@@ -286,7 +296,7 @@ class Trainer:
     def _go_on(self, counters: Mapping[str, Any]) -> None:
         """Set what a checkpoint has counted."""
         self.position, self.num_tokens = counters["position"], counters["num_tokens"]
-        self.begin(self.source, counters["step"], self.position)
+        self.begin(counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(
                 f"the run is at step {self.step}, and would end at step {self.total_steps}",

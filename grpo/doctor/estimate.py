@@ -18,6 +18,7 @@ from grpo.run.case import Case, NotChecked, need, rounded
 from grpo.run.run import SilentRun
 from grpo.sft import SftTrainer
 from grpo.train import GrpoTrainer
+from grpo.trainer import rows_per_replica
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 from rewards.services import Checkup, services_of
@@ -38,21 +39,20 @@ class StepTime:
 
 def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
     """Make a small first step of a run twice; return the times of a complete one, scaled up from the second."""
-    config, source = trainer.config, trainer.source
+    config, rows = trainer.config, trainer.source.rows
     if isinstance(config, SftConfig):
-        rows = min(FEW, source.rows_per_step)
-        small = replace(source, rows_per_step=rows)
-        tokens = source.rows_per_step * fmean(map(num_packed, source.all))
-        longest = max(len(example.completions[0].ids) for example in source.all)
-        measured = f"{rows} answers"
+        few = min(FEW, rows_per_replica(config))
+        trainer.config = replace(config, per_device_train_batch_size=few, gradient_accumulation_steps=1)
+        tokens = rows_per_replica(config) * fmean(map(num_packed, rows))
+        longest = max(len(example.completions[0].ids) for example in rows)
+        measured = f"{few} answers"
     else:
-        rows, longest = groups_per_replica(config), config.max_completion_length
-        small = replace(source, max_completion_length=min(CUT, longest))
-        prompt = fmean(len(prompt.ids) for prompt in source.prompts)
-        tokens = rows * (prompt + config.num_generations * longest)
-        measured = f"{rows} questions, answers of at most {small.max_completion_length} tokens"
+        number, longest = groups_per_replica(config), config.max_completion_length
+        trainer.config = replace(config, max_completion_length=min(CUT, longest))
+        tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
+        measured = f"{number} questions, answers of at most {min(CUT, longest)} tokens"
     for _ in range(2):  # the first one warms up
-        trainer.begin(small)
+        trainer.begin()
         trainer.run_step()
     groups, times = trainer.learned.groups, trainer.clock.result()
     made = max(len(completion.ids) for completion in completions_of(groups))
@@ -98,7 +98,7 @@ def steps(case: Case) -> str:
     """Count steps and tokens, on one device."""
     config = case.config
     longest = need(case.longest, "the data")
-    rows, number = rows_per_step(config), steps_of(case)
+    rows, number = rows_per_replica(config), steps_of(case)
     if isinstance(config, SftConfig):
         return f"{number:,} steps of {rows} answers on one device, of {rows * longest:,} tokens at most"
     longest = max(len(prompt.ids) for prompt in case.prompts) + config.max_completion_length
@@ -113,17 +113,12 @@ def steps(case: Case) -> str:
     return "; ".join([*found, f"each question {epochs:.1f} times"])
 
 
-def rows_per_step(config: TrainConfig | SftConfig) -> int:
-    """Return the completions, or the examples, of a step on one device."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps
-
-
 def steps_of(case: Case) -> int:
     """Return the number of steps of the run on one device."""
     config = case.config
     if isinstance(config, SftConfig):
-        return num_steps(config, case.num_examples, rows_per_step(config))
-    return num_steps(config, len(case.prompts), rows_per_step(config) // config.num_generations)
+        return num_steps(config, case.num_examples, rows_per_replica(config))
+    return num_steps(config, len(case.prompts), rows_per_replica(config) // config.num_generations)
 
 
 def num_held_out(case: Case) -> int:
@@ -158,7 +153,7 @@ def duration(case: Case) -> str:
     evaluations = evaluations_of(case)
     if evaluations:
         of_answers = seconds - phases["training"] - phases.get("reference", 0)
-        of_one = of_answers / rows_per_step(case.config)
+        of_one = of_answers / rows_per_replica(case.config)
         total = show_duration(evaluations * num_held_out(case) * of_one)
         found.append(f"{evaluations} evaluations take {total}")
     return "; ".join([*found, f"measured here: {', '.join(notes)}"])
@@ -167,7 +162,7 @@ def duration(case: Case) -> str:
 def stage1_duration(case: Case) -> str:
     """Estimate the time of the stage 1 that runs first."""
     config = case.start
-    number = num_steps(config, need(case.num_examples, "the data of stage 1"), rows_per_step(config))
+    number = num_steps(config, need(case.num_examples, "the data of stage 1"), rows_per_replica(config))
     check_room(case)
     step = time_step(SftTrainer(config, SilentRun(config)))
     seconds = sum(step.phases.values())
@@ -192,7 +187,7 @@ def cost(case: Case) -> str:
     if not asked(case):
         return "no service is asked over a network"
     need(case.prompts, "the prompts")
-    number = steps_of(case) * rows_per_step(case.config) + evaluations_of(case) * num_held_out(case)
+    number = steps_of(case) * rows_per_replica(case.config) + evaluations_of(case) * num_held_out(case)
     found = []
     for name, checkup in asked(case).items():
         prompts, replies = (rounded(tokens * number) for tokens in checkup.tokens)
@@ -202,4 +197,4 @@ def cost(case: Case) -> str:
 
 def seconds_of_calls(config: TrainConfig, checkup: Checkup) -> float:
     """Return the seconds of a step's calls, one per completion, as many at once as the configuration allows."""
-    return ceil(rows_per_step(config) / config.api_max_concurrency) * checkup.seconds
+    return ceil(rows_per_replica(config) / config.api_max_concurrency) * checkup.seconds
