@@ -276,7 +276,6 @@ class Trainer:
         for notice in check_changes(folder, config, self.replicas.world, self.run.device):
             self.run.say(f"note: {notice}")
         tensors, counters = checkpoint.read_state(folder, self.replicas.rank)
-        checkpoint.check_counters(folder, counters)
         check_inputs(folder, counters["inputs"], self.inputs, config)
         misfit = f"the checkpoint {folder} does not fit the model"
         with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):

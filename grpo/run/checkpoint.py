@@ -32,7 +32,6 @@ from grpo.engine.model.slices import whole_parameters
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
-COUNTED = ("step", "position", "num_tokens", "skipped", "micro_batch_tokens")  # whole numbers in COUNTERS_FILE
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
@@ -181,15 +180,6 @@ def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Js
         states = counters.pop("rng")
         restore_random_state(states[rank % len(states)])  # of another number of replicas, perhaps
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
-
-
-def check_counters(folder: Path, counters: Json) -> None:
-    """Raise UserError (exit 6) for counters that no run writes, and with which none could go on."""
-    wrong = [name for name in COUNTED if type(counters.get(name)) is not int or not 0 <= counters[name] < 2**53]
-    wrong += [] if isinstance(counters.get("inputs"), dict) else ["inputs"]
-    if wrong:
-        what = f"the checkpoint {folder} cannot be continued"
-        raise UserError(what, f"{COUNTERS_FILE} holds no valid {', '.join(wrong)}", "use an older one", STORAGE)
 
 
 # --- which one a run continues from ---------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -146,12 +145,6 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
         raise UserError(f"cannot use {what}", why, fix, STORAGE)
-    if not shutil.disk_usage(existing).total:  # it may hold no files at all, as /proc
-        try:
-            TemporaryDirectory(dir=existing).cleanup()
-        except OSError as error:
-            why = f"no folder can be made in {existing}, whose file system is on no disk"
-            raise UserError(f"cannot use {what}", why, fix, STORAGE) from error
     return existing
 
 
@@ -201,22 +194,13 @@ def questions(case: Case, use: str) -> str:
     rows, count = case.data.load(chosen)
     case.unread.remove(chosen.name)
     case.rows[use] = rows
-    found = [f"{len(rows)} questions in {count}", _duplicates(rows), *_flags(rows)]
+    found = [f"{len(rows)} questions in {count}", _duplicates(rows)]
     if use == "eval" and "train" in case.rows:
         trained = set(map(_normal, case.rows["train"]))
         known = [row for row in rows if _normal(row) in trained]
         if known:
             found.append(f"warning: {len(known)} of them are trained on as well, such as {_shown(known)}")
     return "; ".join(found)
-
-
-def _flags(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield for each column of true and false how often it holds what. Such a column may mark bad rows."""
-    for name in dict.fromkeys(name for row in rows for name in row.columns):
-        values = [str(row.columns.get(name)).lower() for row in rows if row.columns.get(name) is not None]
-        if values and set(values) <= {"true", "false"}:
-            count = Counter(values)
-            yield f"{name} is true in {count['true']} rows and false in {count['false']}, and all are used"
 
 
 def _duplicates(rows: Sequence[Row]) -> str:
