@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Group, completions_of
+from grpo.algorithm.schema import Group, Order, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -21,7 +21,7 @@ from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
-from grpo.data.rows import Order, digest
+from grpo.data.rows import digest
 from grpo.data.toy import make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, completions_of
+from grpo.algorithm.schema import Group, Order, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.storage import failpoint, write_atomically
 from grpo.config.load import to_yaml
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
