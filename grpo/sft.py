@@ -45,10 +45,14 @@ def load_conversations(config: SftConfig, run: Run) -> Source:
     max_length = min(config.max_length, model_config.max_positions)
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)
-    data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in examples)
-    total_steps = num_steps(config, len(examples), rows_per_replica(config) * run.ranks.replicas.world)
-    longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in examples)
-    return Source(examples, data_hash, total_steps, longest)
+    ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
+    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
+    return Source(
+        rows=examples,
+        data_hash=digest([prompt, answer] for prompt, answer in ids),
+        total_steps=num_steps(config, len(examples), rows_per_step),
+        longest=max(len(prompt) + len(answer) for prompt, answer in ids),
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -64,8 +68,8 @@ class Sft(Learner):
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
         replicas = self.replicas
-        rows = self.order.take(rows_per_replica(self.config) * replicas.world)[replicas.rank :: replicas.world]
-        return [self.examples[row] for row in rows]
+        rows = self.order.take(rows_per_replica(self.config) * replicas.world)
+        return [self.examples[row] for row in rows[replicas.rank :: replicas.world]]
 
     def train_step(self) -> Learned:
         """Train on the next examples."""
@@ -76,7 +80,8 @@ class Sft(Learner):
         num_own_tokens = sum(len(answer.scored()) for answer in answers)
         (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
-            answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
+            answer.advantage = 1.0
+            answer.loss_weight = 1 / num_tokens
         learned = Learned(groups, groups)
         self.memory.run(self.add_gradient, learned)
         self.update(learned)
@@ -86,7 +91,8 @@ class Sft(Learner):
     def add_gradient(self, learned: Learned) -> None:
         """Add the gradient of the step, one micro-batch after the other."""
         self.optimizer.discard_gradient()  # of a try that ran out of memory
-        learned.loss, batches = 0.0, self.make_batches(learned.groups)
+        learned.loss = 0.0
+        batches = self.make_batches(learned.groups)
         for batch in batches:
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
             loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
@@ -167,7 +173,8 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
         return start_from(stage1, config)
     start = stage1.model_name_or_path or "scratch"
     run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
-    has_begun, started = run.ranks.of_first(lambda: holds_a_run(final.parent)), time.monotonic()
+    started = time.monotonic()
+    has_begun = run.ranks.of_first(lambda: holds_a_run(final.parent))
     if config.cold_start == FORM and run.ranks.is_main and not has_begun:
         form.write_examples(config)
     run.ranks.barrier()

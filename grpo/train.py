@@ -50,8 +50,12 @@ def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run)
     loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
     run.report_data("training data", loaded.count)
     groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
-    total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
-    return Source(loaded.prompts, loaded.data_hash, total_steps, longest_sequence(data, policy, loaded.prompts))
+    return Source(
+        rows=loaded.prompts,
+        data_hash=loaded.data_hash,
+        total_steps=num_steps(config, len(loaded.prompts), groups_per_step),
+        longest=longest_sequence(data, policy, loaded.prompts),
+    )
 
 
 class GrpoTrainer(Trainer):
