@@ -93,11 +93,11 @@ class Run:
     def _take_directory(self) -> None:
         """Check the start, and then hold the output directory."""
         check_start(self.config, self.ranks.is_restart, self.objects)
-        continues = self.ranks.is_restart or continues_a_run(self.config)
-        self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+        goes_on = continues_a_run(self.config)
+        self.dir = RunDir(self.path, goes_on or self.ranks.is_restart, self.config.overwrite_output_dir)
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
             self.dir.begin()
-        if continues and self.config.overwrite_output_dir:
+        if goes_on and self.config.overwrite_output_dir:
             self.say("note: overwrite_output_dir means nothing here: the run in this directory goes on")
 
     def __exit__(self, kind, error, _) -> None:
