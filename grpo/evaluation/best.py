@@ -44,6 +44,6 @@ class Best:
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
     kept = read_mapping(path)
-    if kept.get("metric") == name and kept["step"] <= step:
+    if kept and kept["metric"] == name and kept["step"] <= step:
         return kept["value"]
     return otherwise
