@@ -36,7 +36,7 @@ from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
 from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
-from rewards.custom import tag_of
+from rewards.own import tag_of
 
 
 def load_conversations(config: SftConfig, run: Run) -> Source:
@@ -125,8 +125,8 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = start_of(make_world(config, run.ranks, run.say))
-        origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
+from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
+from rewards.own import tag_of
         trainer = SftTrainer(config, run)
         trainer.restore()
         run.start_log(trainer.total_steps, trainer.step)
