@@ -125,8 +125,8 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
-from rewards.own import tag_of
+        run.config = config = start_of(make_world(run.config, run.ranks, run.say))
+        origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
         trainer = SftTrainer(config, run)
         trainer.restore()
         run.start_log(trainer.total_steps, trainer.step)
