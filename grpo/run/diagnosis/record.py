@@ -134,10 +134,11 @@ def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics]]:
 def _read_lines(path: Path) -> list[Json]:
     """Return the mappings in a JSONL file, without the torn line that a killed run leaves."""
     lines = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.split("\n"):
-        with suppress(ValueError):
-            lines.append(json.loads(line))
+    if path.is_file():
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in filter(str.strip, file):
+                with suppress(ValueError):
+                    lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict)]
 
 
