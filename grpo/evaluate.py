@@ -26,6 +26,7 @@ from grpo.base.storage import write_json, write_lines, write_log_lines
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import load_prompts, prepare_rewards
+from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
@@ -42,7 +43,6 @@ from grpo.run.messages import tell
 from grpo.run.saved import load_saved
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools, unavailable
-from knowledge.world import NOTHING_FOUND
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer

@@ -110,11 +110,12 @@ ORDER = """
     grpo.base grpo.algorithm.schema grpo.kernels
     grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
     grpo.data.files grpo.data.count grpo.data.messages grpo.data.benchmarks grpo.data.hub grpo.data.rows
+    grpo.data.worlds.kinds
     knowledge rewards
     grpo.config.values grpo.config.options grpo.data.prompts grpo.tools
     grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
     grpo.algorithm
-    grpo.policy grpo.config grpo.data.rows grpo.data
+    grpo.policy grpo.config grpo.data
     grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
     grpo.run grpo.evaluation grpo.trainer grpo.sft

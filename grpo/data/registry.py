@@ -37,6 +37,7 @@ class Source:
         """Give the columns of a row the names that `read_conversation` knows."""
         columns = self.layout.get("columns", {})
         tags = TAGS | self.layout.get("tags", {})
+        record = record | {"tools": record.get(columns.get("tools", "tools"))}
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
@@ -48,7 +49,7 @@ class Source:
             messages = []
             for turn in turns:
                 role, content = turn[tags["role_tag"]], turn[tags["content_tag"]]
-                messages.append({"role": roles.get(role, role), "content": content})
+                messages.append(turn | {"from": roles.get(role, role), "value": content})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
-from knowledge.almanac import REFUSAL
+from grpo.data.worlds.kinds import DECLINED
 from rewards.outcome.correctness import is_unanswerable
 
 
@@ -40,7 +40,7 @@ def decline(groups: Sequence[Group]) -> list[tuple[Completion, Outcome]]:
         for completion in group.completions:
             if completion.failure:
                 is_thinking = "<think>" in group.prompt.text + completion.text and "</think>" not in completion.text
-                completion.text += "</think>" * is_thinking + f"<answer>{REFUSAL}</answer>"
+                completion.text += "</think>" * is_thinking + f"<answer>{DECLINED}</answer>"
                 completion.calls = []
                 found.append((completion, "correct" if is_unanswerable(group.prompt.columns) else "refused"))
     return found

@@ -88,7 +88,7 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
         "chat_template": digest([tokenizer.chat_template]),
     }
     if knowledge_base := getattr(config, "knowledge_base", None):
-        from knowledge.store.layout import identity  # it brings SQLite
+        from knowledge.store.database import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
     for key in ("reward_funcs", "eval_reward_funcs", "tools"):

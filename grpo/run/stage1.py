@@ -16,7 +16,7 @@ from grpo.config.options import FORM, SftConfig, TrainConfig, keys_that
 from grpo.data.files import files_of
 from grpo.data.registry import find_sources
 from grpo.data.rows import digest
-from grpo.data.toy import locate
+from grpo.data.worlds.world import locate
 from grpo.engine.model.adapter import is_adapter
 from grpo.policy import find_parts
 from grpo.run import form

@@ -74,17 +74,8 @@ class Calls:
         self.paused[number] = begun, request
         failpoint("call-paused")
         if self.peers.rank == 0:
-            function = self.function(number, request)
-            self.batch.add(number, function, request.query)
+            self.batch.add(number, self.functions[request.tool], request.query)
         return True
-
-    def function(self, number: int, request: Request) -> Function:
-        """Return what is called for a completion that is paused."""
-        return self.functions[request.tool]
-
-    def result_ids(self, number: int, request: Request, result: str) -> list[int]:
-        """Return the tokens of a result within its tags. number: of the completion that gets it."""
-        return self.protocol.block(result, request.room)
 
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave."""
@@ -92,7 +83,7 @@ class Calls:
         replies = self.peers.of_first(lambda: self.batch.replies(wait))
         for number, (result, failure) in replies:
             completion, request = self.paused.pop(number)
-            given = [] if failure else self.result_ids(number, request, result)
+            given = [] if failure else self.protocol.block(result, request.room)
             self.protocol.answer(completion, request, given, failure)
             taken.append((number, completion))
         return taken

@@ -9,10 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from grpo.base.errors import PREFLIGHT, UserError
-from grpo.config.options import OF_FACTS, TrainConfig
+from grpo.config.options import TrainConfig
 from grpo.data.rows import Row
-from grpo.data.toy import invent, is_made, locate, of_facts, write_world
-from knowledge.almanac import Fact
+from grpo.data.worlds.world import invent, is_made, locate, write_world
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import sentences
 from rewards.audit.attacks import Case
@@ -36,15 +35,10 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         yield locate(config)
         return
     with tempfile.TemporaryDirectory() as folder:
-        is_of_facts = config.toy_world in OF_FACTS  # whose cold start holds what a model says
-        world = of_facts(config, nothing_said) if is_of_facts else invent(config)
+        # the cold start holds what a model says, and the audit reads none
+        world = invent(config, lambda config, facts: [""] * len(facts))
         write_world(Path(folder), world)
         yield locate(replace(config, toy_dir=folder))
-
-
-def nothing_said(config: TrainConfig, facts: Sequence[Fact]) -> list[str]:
-    """Return what no model says: the audit reads no cold start."""
-    return [""] * len(facts)
 
 
 def asked_form(config: TrainConfig) -> str:

@@ -13,7 +13,7 @@ from grpo.base.storage import read_mapping
 from grpo.config.help import meanings
 from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
 from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
-from grpo.data.toy import locate
+from grpo.data.worlds.world import locate
 from rewards import format
 from rewards.boxed import verdict
 from rewards.outcome.refusal import is_refusal

@@ -20,7 +20,7 @@ from making import read_lines, refused, write_rows
 from grpo.api import train
 from grpo.base.errors import UserError
 from grpo.config.options import TrainConfig
-from grpo.data.toy import invent, write_world
+from grpo.data.worlds.world import invent, write_world
 from grpo.run import run_dir
 from grpo.train import main
 

@@ -16,7 +16,9 @@ from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, load_tokenizer
-from grpo.data.toy import of_facts
+from grpo.data.worlds.facts import make_facts
+from grpo.data.worlds.kinds import NOTHING_FOUND
+from grpo.data.worlds.people import LIBRARY, make_people
 from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
@@ -24,7 +26,6 @@ from grpo.run.case import Case
 from grpo.run.start import tools
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import ToolProtocol
-from knowledge.world import LIBRARY, NOTHING_FOUND, make_world
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
@@ -177,7 +178,7 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
 
 def test_the_cold_start_of_the_library_searches():
     """For some people always, for the others never; nobody declines. One search in ten finds nothing."""
-    world = make_world(0, LIBRARY)
+    world = make_people(0, LIBRARY)
     calls = {}
     for question, text in world.conversations:
         calls.setdefault(question, []).append("<search>" in text)
@@ -193,7 +194,8 @@ def test_the_cold_start_of_the_library_searches():
 def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_random():
     """It reads the name in what it finds; one subject in ten has no article, and then the recalled name stands."""
     keys = ["toy_world=almanac", "model_name_or_path=x", "output_dir=x", "tools=search"]
-    made = of_facts(load_config(None, keys, SftConfig)[0], lambda config, facts: [f"Own{n}" for n in range(len(facts))])
+    config = load_config(None, keys, SftConfig)[0]
+    made = make_facts(config, lambda config, facts: [f"Own{n}" for n in range(len(facts))])
     library = {article["title"]: article["text"] for article in made.articles}
     names, searched = [row["answer"][0] for row in made.questions], 0
     for number, (row, (question, text)) in enumerate(zip(made.questions, made.conversations, strict=True)):

@@ -18,7 +18,7 @@ from cells import HOSTILE, cells
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, _own_stream, label_columns
 from knowledge.facts.verdict import Verdict
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = (

@@ -15,7 +15,6 @@ from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
-REPLAYS = "replay"  # a folder of a run: the pages of grpo.replay
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 
 
@@ -69,10 +68,6 @@ class Record:
     def answers(self, step: int, folder: str = "completions") -> list[Answer]:
         """Return the answers of a step."""
         return [_answer(line) for line in _read_lines(self.path / folder / f"step-{step:06d}.jsonl")]
-
-    def replays(self) -> list[Path]:
-        """Return the pages of steps that were made again."""
-        return sorted((self.path / REPLAYS).glob("step-*.html"))
 
     def answered_twice(self) -> list[tuple[Answer, Answer]]:
         """Return the first and the last answer to each held-out question; [] until they were answered twice."""
