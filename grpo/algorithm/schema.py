@@ -63,7 +63,7 @@ class Order:
 
     def take(self, count: int) -> list[int]:
         """Return the next `count` row indices."""
-        taken = []
+        taken: list[int] = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, self.num_rows)
             indices = self._epoch(epoch)[offset : offset + count - len(taken)]
