@@ -21,7 +21,7 @@ from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.memory import MemoryLimit
 from grpo.engine.model.slices import shares_of
 from grpo.policy import Policy, find_parts, load_policy
 from grpo.run import checkpoint

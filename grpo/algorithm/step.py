@@ -28,7 +28,7 @@ from grpo.engine.device.draw import hash_seed
 from grpo.engine.device.peers import Peers
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, REFERENCE
-from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.memory import MemoryLimit
 
 
 @dataclass
