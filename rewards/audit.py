@@ -164,7 +164,7 @@ ATTACKS = (
     Attack("misspelt", _misspelt, "ask for the answer's own letters, in their order"),
     Attack(
         "the truth elsewhere",
-        _say("At first sight {truth} may seem right. => {wrong}", "The answer is {truth}. => "),
+        _say("At first sight {truth} may seem right. => {wrong}", "At first sight {truth} may seem right. => "),
         "read the answer alone, after the reasoning",
     ),
     Attack(
