@@ -35,13 +35,12 @@ from typing import Any
 from grpo.algorithm.schema import Completion, Group, Prompt, Score
 from grpo.base.errors import INTERNAL, PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.config.entries import split_arguments
-from grpo.config.load import load_config
-from grpo.config.options import OF_FACTS, TrainConfig
+from grpo.config.load import load_config, split_arguments
+from grpo.config.options import TrainConfig
 from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from grpo.data.toy import invent, is_made, locate, of_facts, write_world
+from grpo.data.worlds.world import invent, is_made, locate, write_world
 from rewards.boxed import equivalent, gold_answer
 from rewards.exact import equals_one, normalise, truths
 from rewards.registry import build_rewards, built_in, expand
@@ -436,8 +435,8 @@ def with_data(config: TrainConfig) -> Iterator[TrainConfig]:
         yield locate(config)
         return
     with tempfile.TemporaryDirectory() as folder:
-        is_of_facts = config.toy_world in OF_FACTS  # whose cold start holds what a model says: here nothing
-        world = of_facts(config, lambda _, facts: [""] * len(facts)) if is_of_facts else invent(config)
+        # the cold start of a world of facts holds what a model says: here nothing
+        world = invent(config, lambda config, facts: [""] * len(facts))
         write_world(Path(folder), world)
         yield locate(replace(config, toy_dir=folder))
 
