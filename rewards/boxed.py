@@ -135,7 +135,7 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
         if link is None:
             break
         start = before
-        if not equivalent(content, last):  # \boxed{x+1} or \boxed{1+x}
+        if not equivalent(last, content):  # \boxed{x+1} or \boxed{1+x}
             items[:1] = [content.strip(), link["label"] + items[0]]
     if len(items) > 1:
         label = _LABELLED.search(text, max(0, start - MAX_LABEL_CHARS), start)

@@ -14,6 +14,7 @@ One answer on its way, `x = 3\tfrac12\text{ cm}`, where the truth is `7/2`:
 
 What cannot be read equals only the same text, so that in doubt an answer is wrong. These right answers are missed:
 
+    numbers that are left to be worked out             3 + 4 for 7, 2 \cdot 3 for 6, 6 \div 2 for 3; but 3 + 4 = 7 is 7
     identities of trigonometry, and its values         \sin 30^\circ for 1/2, \sin(-x) for -\sin x
     functions of whole numbers                         \gcd(4,6), 10 \bmod 3, \max(3,5), C(5,2), C_5^2, {5 \choose 2}
     functions of the same argument in other clothes    f(1+x) for f(x+1); y = 2x for f(x) = 2x

@@ -158,7 +158,7 @@ class _AnswerReader:
         if time and time[1] < "10":
             return Text(text_key(tokens))
         values = [expression_or_none(part, self.points) for part in parts]
-        if any(value is None or value.is_zero for value in values):
+        if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
             return Row(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last

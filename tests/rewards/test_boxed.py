@@ -70,6 +70,30 @@ def test_gold_answer(answer):
     assert {gold_answer(text) for text in TRUTHS[answer]} == {answer}
 
 
+LEFT_OPEN = cells(  # the question, copied: nothing is worked out
+    r"""
+    3 + 4 + 8 + 1 + 2 → 18 ¦ x = 20 - 2 → 18 ¦ 6 \times 3 → 18 ¦ 36 \div 2 → 18 ¦ 3(6) → 18 ¦ (3)(6) → 18
+    9 + 9 \text{ cm} → 18 ¦ \frac{30 + 6}{2} → 18 ¦ \sqrt{300 + 24} → 18 ¦ 2^{1+3} → 16 ¦ 100 - 46\% → 54
+    \frac12 + \frac13 → \frac56 ¦ 72/2/2 → 18 ¦ 1 + 1, 3 → 2, 3 ¦ (1 + 1, 3) → (2, 3) ¦ [0, 3 + 4) → [0, 7)
+    \text{the sum is } 9 + 9 → 18 ¦ (1+1):3 → 2:3 ¦ 3!4! → 144
+    """
+)
+WORKED_OUT = cells(
+    r"""
+    \frac{36}{2} → 18 ¦ 36/2 → 18 ¦ 3\frac12 → 3.5 ¦ -\frac{-7}{2} → 3.5 ¦ \sqrt{324} → 18 ¦ 2^{10} → 1024
+    3\cdot10^8 → 300000000 ¦ 1.5 \times 10^{-2} → 0.015 ¦ 50\% → 50 ¦ 3 + 4 + 8 + 1 + 2 = 18 → 18 ¦ 18 = 9 + 9 → 18
+    9 + 9 → 9 + 9 ¦ 2x + x → 3x ¦ 3! → 6 ¦ 1 + \sqrt2 → \sqrt2 + 1 ¦ 2 \cdot 3^4 → 3^4 \cdot 2 ¦ 18 → 9 + 9
+    -5 → -5 ¦ 2 + 3i → 3i + 2 ¦ \log_2 8 → 3 ¦ 5\text{ cm}^2 → 5
+    """
+)
+
+
+@pytest.mark.parametrize("case", LEFT_OPEN + WORKED_OUT)
+def test_a_number_that_is_left_to_be_worked_out_is_no_answer(case):
+    answer, truth = case.split(" → ")
+    assert equivalent(answer, truth) is (case in WORKED_OUT)
+
+
 SENTENCES = cells(
     r"""
     First we note … ¦ We add the two numbers. ¦ 3 + 4 = 7, as asked, since these are the two numbers we have
