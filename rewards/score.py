@@ -36,8 +36,8 @@ from grpo.data.files import read_records
 from grpo.data.messages import read_messages
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from knowledge.text import encodable
-from rewards.boxed import last_boxed
 from rewards.format import parse
+from rewards.mathematics.boxes import last_boxed
 from rewards.own_words import calls_in
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer

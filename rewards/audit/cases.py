@@ -16,9 +16,9 @@ from knowledge.almanac import Fact
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import sentences
 from rewards.audit.attacks import Case
-from rewards.boxed import equivalent, gold_answer
 from rewards.exact import equals_one, truths
 from rewards.knowrl.fact_checker import joined_titles
+from rewards.mathematics.boxes import equivalent, gold_answer
 from rewards.registry import built_in, expand
 from rewards.services import knowledge_base_path
 

@@ -1,7 +1,9 @@
-r"""Read mathematical answers as exact values, and compare them; `rewards/boxed.py` calls this.
+r"""Find mathematical answers in boxes, read them as exact values, and compare them.
 
-One answer on its way, `x = 3\tfrac12\text{ cm}`, where the truth is `7/2`:
+This folder needs nothing of the project, so it can be copied out. `rewards/boxed.py` calls boxes.py. One answer on its
+way, where the truth is `7/2`:
 
+    boxes.py       x = 3\tfrac12\text{ cm}           the last \boxed{} of a completion
     spelling.py    x = 3\frac{1}{2}\text{ cm}        LaTeX and Unicode in one spelling   (tables: symbols.py)
     tokens.py      x  =  3  \frac  {  1  }  {  2  }  cm                                   (words: units.py)
     names.py       no letter here is a function of the brackets behind it; x is the name of a value

@@ -8,7 +8,6 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 import re
 from collections.abc import Sequence
 
-from knowledge.words import NUMBERS
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.names import Label, mark_applications
 from rewards.mathematics.quantity import Scalar, read_quantity
@@ -28,6 +27,7 @@ from rewards.mathematics.shapes import (
     all_but,
     union,
 )
+from rewards.mathematics.symbols import NUMBERS
 from rewards.mathematics.tokens import (
     RELATIONS,
     Tokens,

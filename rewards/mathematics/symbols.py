@@ -83,6 +83,15 @@ BARE_WORDS = {
     "和": ("word", "and"),
 }
 
+# numbers in words
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+NUMBERS = {word: number for number, word in enumerate(_ONES.split())}
+NUMBERS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
+
 
 def _commands(names: str) -> frozenset[str]:
     return frozenset("\\" + name for name in names.split())

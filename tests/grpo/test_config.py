@@ -15,7 +15,7 @@ from grpo.config.load import coerce, keys_of, load_config, parse_arguments, spli
 from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
 from grpo.data.toy import locate
 from rewards import format
-from rewards.boxed import verdict
+from rewards.mathematics.boxes import verdict
 from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 

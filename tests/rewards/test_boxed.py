@@ -3,8 +3,9 @@
 import pytest
 from cells import cells
 
-from rewards import math_reward
-from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, is_prose, last_boxed, verdict
+from rewards.boxed import build, is_prose
+from rewards.exact import after_solution
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 BOXES = cells(
     r"""
@@ -67,7 +68,7 @@ TRUTHS = {  # the answer that a truth holds
 
 @pytest.mark.parametrize("answer", TRUTHS)
 def test_gold_answer(answer):
-    assert {gold_answer(text) for text in TRUTHS[answer]} == {answer}
+    assert {gold_answer(after_solution(text)) for text in TRUTHS[answer]} == {answer}
 
 
 LEFT_OPEN = cells(  # the question, copied: nothing is worked out
@@ -117,7 +118,7 @@ def test_a_sentence_is_told_from_an_answer():
     ("completion", "truth", "kind", "reason"),
     [
         (r"\boxed{0.5}", r"\frac12", "correct", r"0.5 is \frac12"),
-        (r"\boxed{0.5}", "2*4=8\n#### 8", "wrong", "0.5 is not 8"),
+        (r"\boxed{0.5}", r"2*4=\boxed{8}", "wrong", "0.5 is not 8"),
         ("it is 8", "8", "no_answer", r"no \boxed{} in the completion"),
         (r"\boxed{8", "8", "no_answer", r"the last \boxed{} is cut off"),
         (r"\boxed{\ }", "8", "no_answer", r"the last \boxed{} is blank"),
@@ -147,7 +148,7 @@ def test_verdict(completion, truth, kind, reason):
 )
 def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
     values = {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
-    grade = math_reward.build("math", values).grade
+    grade = build("math", values).grade
     for answers, value in ((right, 1.0), (wrong, 0.0)):
         assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
 

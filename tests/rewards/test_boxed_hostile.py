@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rewards import boxed
-from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable

@@ -6,7 +6,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.boxed import equivalent, gold_answer, last_boxed, verdict
+from rewards.mathematics.boxes import equivalent, gold_answer, last_boxed, verdict
 from rewards.mathematics.tokens import has_content, tokenize
 
 PIECES = (
