@@ -51,7 +51,7 @@ class BuiltIn:
 
 
 def _outcome(about: str, prompt: str = BLOCKS, pays_refusals: bool = True) -> BuiltIn:
-    where = "rewards.outcome.values:build"
+    where = "rewards.outcome.correctness:build"
     return BuiltIn(where, about, ("answer",), prompt, asks_judge=True, pays_refusals=pays_refusals)
 
 

@@ -11,7 +11,6 @@ unscorable.
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Outcome
@@ -55,15 +54,8 @@ Reply with one letter, A, B or C, and with nothing else."""
 KNOWN_WRONG = (
     "Each known_wrong text is a wrong answer to the question: a candidate that says what one of them says is B."
 )
+Judgement = tuple[Outcome | None, str]  # how an answer turned out, None if that cannot be said; and why
 ASK_AGAIN = "That is not one of the three letters. Reply with A, B or C alone."
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """How an answer turned out, or None (unscorable); and why."""
-
-    outcome: Outcome | None
-    reason: str
 
 
 class OfflineJudge(Resource):
@@ -77,10 +69,10 @@ class OfflineJudge(Resource):
         What equals no truth is wrong anyway, and no answer is unscorable.
         """
         if equals_one(answer, truths):
-            return Judgement("correct", "equals the truth")
+            return "correct", "equals the truth"
         if is_refusal(answer):
-            return Judgement("refused", "declines to answer")
-        return Judgement("wrong", f"is not {truths[0][:80]!r}")
+            return "refused", "declines to answer"
+        return "wrong", f"is not {truths[0][:80]!r}"
 
 
 def build_messages(
@@ -117,10 +109,11 @@ class ModelJudge(ModelService):
         return await self._grade(self.client.complete, question, answer, truths, falsehoods)
 
     def check(self) -> str:
-        judgement = self.wait_for(self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"]))
-        if judgement.outcome != "correct":
+        asking = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
+        outcome, reason = self.wait_for(asking)
+        if outcome != "correct":
             wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
-            raise self.useless(f"{wanted}; {judgement.reason}")
+            raise self.useless(f"{wanted}; {reason}")
         return "it grades a right answer as correct"
 
     async def _grade(
@@ -133,11 +126,11 @@ class ModelJudge(ModelService):
         outcome, replies = await converse(ask, messages, parse_grade, ASK_AGAIN, **settings)
         last = replies[-1]
         if last.text is None:
-            return Judgement(None, f"the judge: {last.reason}")
+            return None, f"the judge: {last.reason}"
         shown = [_shown(reply.text) for reply in replies]
         if outcome is None:
-            return Judgement(None, f"the judge gave no verdict: {', then '.join(shown)}")
-        return Judgement(outcome, f"the judge says {outcome}: {shown[-1]}")
+            return None, f"the judge gave no verdict: {', then '.join(shown)}"
+        return outcome, f"the judge says {outcome}: {shown[-1]}"
 
 
 Judge = OfflineJudge | ModelJudge

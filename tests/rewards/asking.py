@@ -39,7 +39,7 @@ class SetJudge(Resource):
 
     async def judge(self, *asked) -> Judgement:
         self.asked.append(asked)
-        return Judgement(self.outcome, "as told")
+        return self.outcome, "as told"
 
 
 async def complete(client: ApiClient, text: str, **more) -> ChatReply:

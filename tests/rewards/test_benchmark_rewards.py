@@ -10,8 +10,7 @@ from cells import cells
 from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.knowrl.guide_rules import judge_by_guide
-from rewards.outcome.correctness import grader, judge_by_rules
+from rewards.outcome.correctness import grader, judge_by_guide, judge_by_rules
 from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
@@ -91,7 +90,7 @@ def test_what_a_completion_says_in_the_end(completion, text):
 
 def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
     judge = SetJudge(outcome)
-    monkeypatch.setattr("rewards.outcome.values.build_judge", lambda options: judge)
+    monkeypatch.setattr("rewards.outcome.correctness.build_judge", lambda options: judge)
     (reward,) = build_rewards(["simpleqa"], {"judge": "api"})
     return asyncio.run(reward.grade(completion, row)), judge
 
