@@ -22,11 +22,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, say_next
 from grpo.base.storage import write_atomically
@@ -38,28 +37,11 @@ from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
 from knowledge.text import encodable
 from rewards.format import parse
 from rewards.mathematics.boxes import last_boxed
-from rewards.own_words import calls_in
+from rewards.own_words import CALLS
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
-Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
-
-
-class Tokens(Sequence):
-    """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
-
-    def __init__(self, text: str, load: Callable[[], Encode]):
-        self.text, self.load = text, load
-
-    @cached_property
-    def ids(self) -> Sequence[int]:
-        return self.load()(self.text)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.ids[index]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+Encode = Callable[[str], Sequence[int] | None]  # a completion's text to its token ids; None without a tokenizer
 
 
 def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode) -> list[dict[str, Any]]:
@@ -106,32 +88,27 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     asked = given if isinstance(given, str) else str(columns["question"] or "")
     prompt = Prompt(number, asked, (), columns, tuple(messages))
     text = row["completion"]
-    return Group(prompt, [Completion(encode(text), [], [], "stop", text, calls_in(row, text))])
+    return Group(prompt, [Completion(encode(text), [], [], "stop", text, _calls(number, row))])
+
+
+def _calls(number: int, row: dict[str, Any]) -> list[Call]:
+    """Return the calls of tools that a record of completions/ names."""
+    with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
+        entries = [(entry["tool"], *entry["span"], entry.get("failure")) for entry in row.get(CALLS) or []]
+        return [Call(tool, "", "", 0, 0, (start, end), failure or "") for tool, start, end, failure in entries]
 
 
 def encoder(config: TrainConfig) -> Encode:
-    """Return the function that makes token ids of a completion. The tokenizer is loaded if a reward looks at them.
+    """Return the function that makes token ids of a completion: None if the configuration names no model."""
+    if config.model_name_or_path is None:
+        return lambda text: None
+    from grpo.data.prompts import load_tokenizer
+    from grpo.policy import find_parts
+    from grpo.run.saved import find_saved
 
-    UserError then, not 0 tokens, if the configuration names no model.
-    """
-
-    @cache
-    def load() -> Encode:
-        if config.model_name_or_path is None:
-            raise UserError(
-                "the reward looks at completion_ids, and there is no tokenizer",
-                "the file holds texts, and how many tokens they are depends on the model",
-                "add model_name_or_path=MODEL",
-            )
-        from grpo.data.prompts import load_tokenizer
-        from grpo.policy import find_parts
-        from grpo.run.saved import find_saved
-
-        model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
-        tokenizer = load_tokenizer(find_parts(model).tokenizer)
-        return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-    return lambda text: Tokens(text, load)
+    model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
+    tokenizer = load_tokenizer(find_parts(model).tokenizer)
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:
