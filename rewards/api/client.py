@@ -18,29 +18,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import openai
-
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from knowledge.text import encodable
 from rewards.api.cache import ReplyCache
-from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
+from rewards.api.endpoint import Endpoint, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status
+from rewards.registry import Counts, Resource, Rows, Say
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
 SPENT = ChatReply(None, "no further question is allowed")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-SENT = {
-    "host",
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-type",
-    "content-length",
-    "user-agent",
-    "x-stainless-raw-response",  # it makes the SDK hand over the body unread
-}
 Result = TypeVar("Result")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _log = logging.getLogger("rewards")
@@ -126,7 +115,6 @@ class ApiClient:
         Raises UserError (exit 3) if the endpoint cannot answer.
         """
         try:
-            await check_address(self.endpoint)
             reply = await self._ask(messages, max_tokens, self.limits.preflight_tries)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
@@ -253,6 +241,8 @@ class Session:
     """
 
     def __init__(self, base_url: str, key: str, limits: Limits):
+        import openai  # takes a second
+
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(limits.max_concurrency)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
@@ -261,7 +251,7 @@ class Session:
             follow_redirects=False,
             trust_env=base_url.startswith("https:"),  # the environment's proxies do not serve this machine or network
             timeout=limits.deadline_s,
-            event_hooks={"request": [self._send_our_headers_only]},
+            event_hooks={"request": [self._send_our_key]},
         )
         self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
@@ -270,6 +260,8 @@ class Session:
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
+        import openai
+
         try:
             async with asyncio.timeout(timeout_s):
                 raw = await self._sdk.chat.completions.with_raw_response.create(**request)
@@ -289,10 +281,8 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sdk.close()
 
-    async def _send_our_headers_only(self, request: Any) -> None:
-        for name in list(request.headers):
-            if name.lower() not in SENT:
-                del request.headers[name]
+    async def _send_our_key(self, request: Any) -> None:
+        """Send this key and no other: OPENAI_CUSTOM_HEADERS would replace it."""
         request.headers["authorization"] = f"Bearer {self._key}"
 
 
@@ -332,3 +322,44 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
     )
     cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
     return ApiClient(read_endpoint(service, options), limits, cache)
+
+
+class ModelService(Resource):
+    """A model behind an API. A subclass asks it, and has a `check` that asks about something known.
+
+    max_tokens: of a reply.
+    """
+
+    def __init__(self, client: ApiClient, max_tokens: int):
+        self.client, self.max_tokens = client, max_tokens
+
+    @property
+    def clients(self) -> list[ApiClient]:
+        return [self.client]
+
+    def check(self) -> str:
+        """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""
+        raise NotImplementedError
+
+    def prepare(self, rows: Rows, say: Say) -> None:
+        self.check()
+
+    def counts(self) -> Counts:
+        return {name: (number, 0) for name, number in self.client.metrics().items()}
+
+    def close(self) -> None:
+        self.client.close()
+
+    def wait_for(self, asking: Awaitable[Result]) -> Result:
+        """Wait for what asks this model, outside of an event loop."""
+        return self.client.run_sync(asking)
+
+    def useless(self, why: str) -> UserError:
+        """Return the error that the model cannot do this work."""
+        name = self.client.endpoint.name
+        return UserError(
+            f"the model {self.client.endpoint.model} does not work as a {name}",
+            why,
+            f"set {name}_model to a model that follows instructions, or {name}_max_tokens to leave it more room",
+            PREFLIGHT,
+        )

@@ -6,25 +6,30 @@ before it is no further fact. The event loop never waits for work: look-ups, sea
 """
 
 import asyncio
+import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from grpo.algorithm.schema import Score
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from knowledge.errors import KnowledgeBusy
-from knowledge.facts.claims import Claim, admissible, every_fact
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
+from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
+from knowledge.facts.matcher import SentenceMatcher, by_rules
+from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
 from knowledge.store.answers import Lookup, Passage
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import pack
 from knowledge.store.tokens import tokens
 from knowledge.text import shortened
+from rewards.api.client import ApiClient, ModelService, client_for
 from rewards.format import thoughts
-from rewards.knowrl.decomposer import build_decomposer
-from rewards.registry import Columns, Counts, Options, Resource, Rows, Say
-from rewards.services import build_verifier, knowledge_base_path
+from rewards.registry import NO_KNOWLEDGE_BASE, Columns, Counts, Options, Resource, Rows, Say
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 PREMISE_TOKENS = 384  # of what was said before: with a fact of 400 characters, an entailment model reads 512
@@ -33,7 +38,13 @@ MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
+COUNTED = ("lookups_exact", "lookups_parts", "lookups_search", "lookups_missing", "unscored")  # completions
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
+KNOWN_TEXT = (  # text, question, subject
+    "Paris is the capital of France, and it lies on the Seine.",
+    "What is the capital of France?",
+    "Paris",
+)
 CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
@@ -119,17 +130,11 @@ class FactChecker(Resource):
         """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
             counted, self.counters = self.counters, Counter()
-        num_texts, num_facts = counted["texts"], counted["facts"]
+        num_facts = counted["facts"]
         return {
-            "kb/lookups_exact": (counted["lookups_exact"], 0),
-            "kb/lookups_parts": (counted["lookups_parts"], 0),
-            "kb/lookups_search": (counted["lookups_search"], 0),
-            "kb/lookups_missing": (counted["lookups_missing"], 0),
-            "kb/unscored": (counted["unscored"], 0),
-            "kb/facts_per_completion": (num_facts, num_texts),
-            "kb/supported_frac": (counted["supported"], num_facts),
-            "kb/refuted_frac": (counted["refuted"], num_facts),
-            "kb/unknown_frac": (counted["unknown"], num_facts),
+            **{f"kb/{name}": (counted[name], 0) for name in COUNTED},
+            "kb/facts_per_completion": (num_facts, counted["texts"]),
+            **{f"kb/{label}_frac": (counted[label], num_facts) for label in LABELS},
             **self.decomposer.counts(),
         }
 
@@ -244,3 +249,74 @@ def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_s
         "text": passage and shortened(passage.text, MAX_PASSAGE_CHARS),
         "sentences": [[text_start + start, text_start + end] for start, end in claim.sentences],
     }
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------
+def knowledge_base_path(options: Options) -> Path:
+    """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
+    path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
+    if not path:
+        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
+        raise UserError("factuality without a knowledge base", unset, NO_KNOWLEDGE_BASE, CONFIG)
+    if not Path(path).exists():
+        raise UserError(
+            f"the knowledge base {path} does not exist",
+            f"there is no such file in {Path.cwd()}",
+            NO_KNOWLEDGE_BASE,
+            PREFLIGHT,
+        )
+    return Path(path)
+
+
+class RuleDecomposer(Resource):
+    """Takes texts apart by rules."""
+
+    async def decompose(self, text: str, question: str = "", subject: str = "") -> Claims:
+        return await by_rules(text, question, subject)
+
+
+class ModelDecomposer(ModelService):
+    """Lets a model list the facts of a text. keep: chooses those that count."""
+
+    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep = admissible):
+        super().__init__(client, max_tokens)
+        self.decompose = by_model(client.complete, max_tokens, keep)
+
+    def check(self) -> str:
+        claims = self.wait_for(by_model(self.client.check, self.max_tokens)(*KNOWN_TEXT))
+        if not claims.facts:
+            raise self.useless(f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}")
+        return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
+
+
+def build_decomposer(options: Options, keep: Keep = admissible) -> RuleDecomposer | ModelDecomposer:
+    """Build the configured decomposer: `decomposer: api` asks a model, `decomposer: rules` none."""
+    if options["decomposer"] == "rules":
+        return RuleDecomposer()
+    return ModelDecomposer(client_for("decomposer", options), options["decomposer_max_tokens"], keep)
+
+
+@contextmanager
+def without_any_model() -> Iterator[None]:
+    """Say in an error of the entailment model how to do without it."""
+    try:
+        yield
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
+
+
+def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
+    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
+    if options["verifier"] == "lexical":
+        return SentenceMatcher()
+    from grpo.engine.device.distributed import choose_device
+    from knowledge.facts.entailment import EntailmentVerifier
+
+    with without_any_model():
+        return EntailmentVerifier(
+            options["nli_model"],
+            device=choose_device(options["device"]),
+            threshold=options["entailment_threshold"],
+            weigh_contradiction=weigh_contradiction,
+        )

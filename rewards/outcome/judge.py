@@ -11,19 +11,15 @@ unscorable.
 import json
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Outcome
 from knowledge.facts.replies import Ask, converse
 from knowledge.text import printable, shortened
-from rewards.api.service import ModelService
+from rewards.api.client import ApiClient, ModelService, client_for
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Options, Resource
-
-if TYPE_CHECKING:
-    from rewards.api.client import ApiClient
 
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
@@ -96,7 +92,7 @@ def quote(text: str) -> str:
 class ModelJudge(ModelService):
     """Ask a chat model for grades. max_tokens: of a reply."""
 
-    def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
+    def __init__(self, client: ApiClient, max_tokens: int = MAX_REPLY_TOKENS):
         super().__init__(client, max_tokens)
 
     async def judge(
@@ -140,8 +136,6 @@ def build_judge(options: Options) -> Judge:
     """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
     if options["judge"] == "offline":
         return OfflineJudge()
-    from rewards.api.client import client_for  # the SDK takes a second to import
-
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 

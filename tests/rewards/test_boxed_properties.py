@@ -138,7 +138,7 @@ def test_a_rational_number_equals_itself_in_every_notation(value):
 @given(fractions, fractions.filter(bool))
 def test_a_number_that_is_left_to_be_worked_out_is_no_answer_and_may_be_a_truth(value, other):
     for written in (
-        rf"{value - other} + {other}" if other > 0 else f"{value - other} - {-other}",
+        f"({value - other}) + ({other})",
         rf"\frac{{{value.numerator}}}{{7}} \cdot \frac{{7}}{{{value.denominator}}}",
         rf"{value.numerator} \div {value.denominator}",
         rf"\sqrt{{({value.numerator} \cdot 3)^2}} / {3 * value.denominator}" if value > 0 else f"{value} + 0",
