@@ -23,7 +23,6 @@ from grpo.engine.attention.select import decode_choice
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
@@ -74,7 +73,7 @@ class Steps:
         self.slots.count_B.fill_(0)
         self.slots.limit_B.fill_(STEPS + 1)
         self.slots.ended_B.fill_(False)
-        with sampling_forms(self.model) as head_VD:
+        with self.model.sampling() as head_VD:
             self.graphs.run(self.rows, STEPS, self.sampling, head_VD)
 
 

@@ -26,8 +26,8 @@ from grpo.engine.model.adapter import (
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.gguf import is_gguf, open_gguf
-from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.memory import loading
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
 
 if TYPE_CHECKING:

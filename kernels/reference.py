@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_OR: Tensor, scale: float) -> Tensor:
-    """Apply a linear layer with a LoRA adapter (Eq. 15, left-hand side). Twin of lora.LoraLinear."""
+    """Apply a linear layer with a LoRA adapter (Eq. 15, left-hand side). Twin of lora.Linear."""
     base_TO = x_TI.double() @ W_OI.double().T
     adapter_TO = (x_TI.double() @ A_RI.double().T) @ B_OR.double().T
     y_TO = base_TO + scale * adapter_TO  # Eq. 15
@@ -19,7 +19,7 @@ def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_
 
 
 def int8_rows(W_OI: Tensor) -> Tensor:
-    """Round each row to whole multiples of its step, the largest number / 127. Twin of int8_weight.Int8Rows.
+    """Round each row to whole multiples of its step, the largest number / 127. Twin of weight.Int8Rows.
 
     The step is kept in float32.
     """

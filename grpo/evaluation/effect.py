@@ -21,7 +21,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.adapter import is_adapter, load_adapter, merge_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.int8_weight import dense
+from grpo.engine.model.weight import dense
 from grpo.engine.model.weights import load_decoder, named_tensors, projections
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups

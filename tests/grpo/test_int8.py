@@ -27,7 +27,8 @@ from grpo.algorithm.packing import pack_batch
 from grpo.doctor.__main__ import main as doctor
 from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.model.adapter import save_adapter, trained_adapter
-from grpo.engine.model.int8_weight import Int8Rows, Int8Weight, dense
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Int8Rows, Int8Weight, dense
 from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.evaluation.effect import as_trained
@@ -44,7 +45,7 @@ def test_rows_are_rounded_to_steps_of_their_own():
     """Steps of max / 127: exact at the largest number, off by half a step elsewhere; a row of zeros stays so."""
     W = torch.randn(50, 40, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 50)[:, None]
     W[7] = 0
-    rows = Int8Weight(50, 40, torch.float64, "cpu").all_rows()
+    rows = Int8Weight(Build(None, False, torch.float64, "cpu"), 50, 40).rows()
     rows.copy_(W)
     found, step = rows.dequantise(), W.double().abs().amax(dim=1, keepdim=True) / 127
     assert rows.q_OI.dtype == torch.int8 and rows.scale_O.dtype == torch.float32 and rows.shape == W.shape

@@ -9,32 +9,44 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch, pack_tokens
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
-from grpo.engine.model.int8_weight import dense
-from grpo.engine.model.joint_linear import JointLinear, SeparateLoraLinear, few_zeros
-from grpo.engine.model.lora import POLICY, REFERENCE, LoraLinear, Mode, make_linear
-from grpo.engine.model.sampling_forms import form_of
+from grpo.engine.model.lora import POLICY, REFERENCE, Linear, Mode, few_zeros
+from grpo.engine.model.weight import dense
 from grpo.engine.model.weights import projections
 
 PARTS = {"q_proj": 12, "k_proj": 6, "v_proj": 6}
 
 
 def make_layer(targets=("q_proj", "v_proj"), dropout=0.0, separate=False, int8=False):
+    """A layer whose parts are one product, or one each."""
     generator = torch.Generator().manual_seed(0)
     build = Build(LoraSpec(3, 6, dropout, targets), False, torch.float64, "cpu", int8=int8)
-    layer = (SeparateLoraLinear if separate else make_linear)(10, PARTS, True, build)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", 0.0 if separate else 1.0)
+        layer = Linear(10, PARTS, True, build)
+    assert len(layer.products) == (len(PARTS) if separate else 1)
     for part in PARTS:
         for tensor in layer.base(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
     for part in targets:
         for tensor in layer.adapter(part):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
-    if targets:
-        layer.refresh()
+    layer.refresh()
     return layer
 
 
+def joined(layer, x, mode=POLICY):
+    return torch.cat(layer(x, mode), dim=-1)
+
+
 ALL = tuple(PARTS)
-LAYERS = [(("q_proj", "v_proj"), False), (ALL, False), (("k_proj",), False), (ALL, True), ((), False)]
+LAYERS = [
+    (("q_proj", "v_proj"), False),
+    (ALL, False),
+    (("k_proj",), False),
+    (ALL, True),
+    (("q_proj", "v_proj"), True),
+    ((), False),
+]
 
 
 def twin(layer, x, adapters):
@@ -60,15 +72,16 @@ def test_forward_and_gradients_equal_the_twin(targets, separate, int8):
     dx, *gradients = torch.autograd.grad(wanted, leaves, upstream)
     for given in (x, x.detach())[: 1 + bool(targets)]:  # nobody may need dL/dx
         layer.zero_grad()
-        layer(given).backward(upstream)
+        joined(layer, given).backward(upstream)
         for part, dA, dB in zip(targets, gradients[::2], gradients[1::2], strict=True):
             assert (layer.A.master.grad[layer.rank_slices[part]] - dA).abs().max() < 1e-11
             assert (layer.B[part].grad - dB).abs().max() < 1e-11
     assert (x.grad - dx).abs().max() < 1e-11
     with torch.no_grad():
-        for form in (layer, form_of(layer)):
-            assert (form(x) - wanted).abs().max() < 1e-12
-        assert (layer(x, REFERENCE) - base).abs().max() < 1e-12
+        assert (joined(layer, x) - wanted).abs().max() < 1e-12
+        with layer.sampling():
+            assert (joined(layer, x) - wanted).abs().max() < 1e-12
+        assert (joined(layer, x, REFERENCE) - base).abs().max() < 1e-12
 
 
 def test_every_layer_and_seed_drops_other_inputs():
@@ -77,8 +90,8 @@ def test_every_layer_and_seed_drops_other_inputs():
     outputs = []
     for seed in range(4):
         for layer.number in range(4):
-            outputs.append(layer(x, Mode(dropout_seed=seed)))
-            assert torch.equal(outputs[-1], layer(x, Mode(dropout_seed=seed)))
+            outputs.append(joined(layer, x, Mode(dropout_seed=seed)))
+            assert torch.equal(outputs[-1], joined(layer, x, Mode(dropout_seed=seed)))
     assert len(torch.unique(torch.stack(outputs).flatten(1), dim=0)) == 16
 
 
@@ -89,16 +102,18 @@ def test_no_two_layers_of_a_model_drop_the_same_inputs(checkpoint):
     for layer in layers:
         layer.load_state_dict(layers[0].state_dict())
         layer.refresh()
-    whole, dropped = (torch.stack([layer(x, mode) for layer in layers]) for mode in (POLICY, Mode(dropout_seed=1)))
+    whole, dropped = (
+        torch.stack([joined(layer, x, mode) for layer in layers]) for mode in (POLICY, Mode(dropout_seed=1))
+    )
     assert len(layers) == 2 and torch.equal(whole[0], whole[1]) and not torch.equal(dropped[0], dropped[1])
 
 
 def test_without_a_seed_or_in_the_reference_nothing_is_dropped():
     with_dropout, without = make_layer(dropout=0.3), make_layer()
     x = torch.randn(6, 10, dtype=torch.float64)
-    assert torch.equal(with_dropout(x), without(x))
-    assert torch.equal(with_dropout(x, Mode(False, 3)), without(x, REFERENCE))
-    assert torch.equal(without(x, Mode(dropout_seed=3)), without(x))
+    assert torch.equal(joined(with_dropout, x), joined(without, x))
+    assert torch.equal(joined(with_dropout, x, Mode(False, 3)), joined(without, x, REFERENCE))
+    assert torch.equal(joined(without, x, Mode(dropout_seed=3)), joined(without, x))
 
 
 def test_dropout_keeps_its_share_and_the_mean():
@@ -107,7 +122,7 @@ def test_dropout_keeps_its_share_and_the_mean():
     layer = make_layer(targets=("q_proj",), dropout=0.3)
     x = torch.zeros(20_000, 10, dtype=torch.float64)
     x[:, 4] = 1.0
-    base, whole, dropped = (layer(x, mode)[:, :12] for mode in (REFERENCE, POLICY, Mode(dropout_seed=1)))
+    base, whole, dropped = (layer(x, mode)[0] for mode in (REFERENCE, POLICY, Mode(dropout_seed=1)))
     share = (dropped - base) / (whole - base)
     gone = share.abs() < 1e-9
     assert torch.equal(gone.any(dim=1), gone.all(dim=1))
@@ -126,7 +141,7 @@ def test_gradients_with_dropout_by_finite_differences(targets, separate, int8):
 
     def loss():
         layer.refresh()
-        return (layer(x, Mode(dropout_seed=3)) * upstream).sum()
+        return (joined(layer, x, Mode(dropout_seed=3)) * upstream).sum()
 
     loss().backward()
     leaves = [x, layer.A.master, *layer.B.values()]
@@ -146,7 +161,7 @@ def test_gradients_with_dropout_by_finite_differences(targets, separate, int8):
 
 def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
     """A uniform in ±1/sqrt(I), whose standard deviation is 1/sqrt(3 I): 0.0361 for I = 256; B zero."""
-    layer = LoraLinear(256, PARTS, False, Build(LoraSpec(64, 128), False, torch.float32, "cpu"))
+    layer = Linear(256, PARTS, False, Build(LoraSpec(64, 128), False, torch.float32, "cpu"))
     for part in PARTS:
         layer.adapter(part)[1].fill_(1.0)
     layer.reset(torch.Generator().manual_seed(0))
@@ -159,32 +174,26 @@ def test_a_new_adapter_changes_nothing_and_has_the_spread_of_pefts():
         seen.append(A.clone())
     assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
     x = torch.randn(5, 256)
-    assert torch.equal(layer(x), layer(x, REFERENCE))
+    assert torch.equal(joined(layer, x), joined(layer, x, REFERENCE))
     layer.reset(torch.Generator().manual_seed(0))
     assert all(torch.equal(layer.adapter(part)[0], A) for part, A in zip(PARTS, seen, strict=True))
-
-
-def products_of(joint):
-    """The number of products of each layer."""
-    return [len(layer.out_slices) if isinstance(layer, SeparateLoraLinear) else 1 for layer in joint.linears]
 
 
 QKV_7B = {"q_proj": 3584, "k_proj": 512, "v_proj": 512}
 
 
 @pytest.mark.parametrize(("inputs", "parts", "rank", "targets", "products"), [
-    (3584, {"gate_proj": 18944, "up_proj": 18944}, 256, ALL_PROJECTIONS, [2]),  # 7 % zeros
-    (1536, {"gate_proj": 8960, "up_proj": 8960}, 16, ALL_PROJECTIONS, [1]),  # 1 %
-    (3584, QKV_7B, 128, ALL_PROJECTIONS, [3]),  # (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %
-    (3584, QKV_7B, 64, ALL_PROJECTIONS, [1]),  # 3.6 %
-    (3584, QKV_7B, 512, ("k_proj",), [1, 1]),  # 4096 x 512: what has no adapter is a layer of its own
-    (3584, QKV_7B, 256, ("q_proj",), [1]),  # 1024 x 256
+    (3584, {"gate_proj": 18944, "up_proj": 18944}, 256, ALL_PROJECTIONS, 2),  # 7 % zeros
+    (1536, {"gate_proj": 8960, "up_proj": 8960}, 16, ALL_PROJECTIONS, 1),  # 1 %
+    (3584, QKV_7B, 128, ALL_PROJECTIONS, 3),  # (1024 + 4096 + 4096) x 128 of 4608 x 3584 are 7.1 %
+    (3584, QKV_7B, 64, ALL_PROJECTIONS, 1),  # 3.6 %
+    (3584, QKV_7B, 512, ("k_proj",), 3),  # 4096 x 512
+    (3584, QKV_7B, 256, ("q_proj",), 1),  # 1024 x 256
 ])  # fmt: skip
 def test_projections_split_when_zeros_would_cost_too_much(inputs, parts, rank, targets, products):
     """Each adapter leaves zeros at the outputs of the others."""
-    joint = JointLinear(inputs, parts, False, Build(LoraSpec(rank, 1, targets=targets), False, torch.float32, "meta"))
-    assert products_of(joint) == products
-    assert [isinstance(layer, LoraLinear) for layer in joint.linears] == [True, False][: len(products)]
+    layer = Linear(inputs, parts, False, Build(LoraSpec(rank, 1, targets=targets), False, torch.float32, "meta"))
+    assert len(layer.products) == products
 
 
 def test_on_a_gpu_zeros_are_counted_in_bytes():
@@ -197,29 +206,25 @@ def test_on_a_gpu_zeros_are_counted_in_bytes():
 
 @pytest.mark.parametrize("targets", [ALL, ("k_proj",)])
 def test_split_and_joint_projections_compute_the_same(monkeypatch, targets):
-    """Prepacked too. And the masters, as a checkpoint holds them, are the same: it may be read where zeros are counted
+    """Merged too. And the masters, as a checkpoint holds them, are the same: it may be read where zeros are counted
     otherwise."""
-    outputs, masters, x = [], [], torch.randn(5, 10)
+    outputs, masters, products, x = [], [], [], torch.randn(5, 10)
     for limit in (0.0, 1.0):
-        monkeypatch.setattr("grpo.engine.model.joint_linear.MAX_ZERO_SHARE", limit)
+        monkeypatch.setattr("grpo.engine.model.lora.MAX_ZERO_SHARE", limit)
         build = Build(LoraSpec(3, 6, targets=targets), False, torch.float32, "cpu")
-        joint = JointLinear(10, PARTS, True, build)
+        layer = Linear(10, PARTS, True, build)
         generator = torch.Generator().manual_seed(1)
         for part in PARTS:
-            layer = next(linear for linear in joint.linears if part in linear.out_slices)
             tensors = [*layer.base(part), *(layer.adapter(part) if part in targets else ())]
             for tensor in tensors:
                 tensor.copy_(torch.randn(tensor.shape, generator=generator))
-            if part in targets:
-                layer.refresh()
-        outputs.append(torch.cat(joint(x), dim=-1))
-        masters.append(torch.cat([master.flatten() for master in joint.parameters()]))
-        products = products_of(joint)
-        with torch.no_grad():
-            for number, layer in enumerate(joint.linears):
-                joint.linears[number] = form_of(layer)
-            outputs.append(torch.cat(joint(x), dim=-1))
-    assert products == [1] and all((output - outputs[0]).abs().max() < 1e-5 for output in outputs)
+        layer.refresh()
+        masters.append(torch.cat([master.flatten() for master in layer.parameters()]))
+        products.append(len(layer.products))
+        outputs.append(joined(layer, x))
+        with torch.no_grad(), layer.sampling():
+            outputs.append(joined(layer, x))
+    assert products == [3, 1] and all((output - outputs[0]).abs().max() < 1e-5 for output in outputs)
     assert torch.equal(*masters)
 
 
@@ -227,7 +232,9 @@ def test_below_the_first_adapted_layer_nothing_needs_a_gradient(tmp_path):
     write_checkpoint(tmp_path, "llama")
     model, seen = load(tmp_path, rank=4, layers=(1,)), []
     for block in model.blocks:
-        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].sum().requires_grad))
+        block.register_forward_pre_hook(
+            lambda _, inputs: seen.append(any(x is not None and x.requires_grad for x in inputs[:2]))
+        )
     batch = pack_tokens(whole(make_group((5, 9), [7, 3], [8, 2])))
     assert batch_logprobs(model, batch)[0].requires_grad and seen == [False, False]
 
@@ -277,7 +284,7 @@ def test_packed_log_probs_and_gradients_equal_peft_on_padded_rows(tmp_path, fami
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     num_compared = 0
     for module, (linear, part) in projections(ours).items():
-        if part in getattr(linear, "rank_slices", ()):
+        if part in linear.rank_slices:
             (a,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_A" in name)
             (b,) = (gradient for name, gradient in gradients.items() if f"{module}.lora_B" in name)
             assert (linear.A.master.grad[linear.rank_slices[part]] - a).abs().max() <= 5e-6

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from grpo.engine.model.master_weight import MasterWeight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Weight
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_frozen_weight_is_one_tensor_that_no_optimizer_sees(dtype):
-    weight = MasterWeight(3, 2, trained=False, dtype=dtype, device="cpu")
+    weight = Weight(Build(None, False, dtype, "cpu"), 3, 2)
     weight.stored.copy_(torch.ones(3, 2))
     assert not list(weight.parameters()) and weight.stored is weight.value is weight()
     assert weight().dtype == dtype and not weight().requires_grad and bool((weight() == 1).all())
@@ -17,14 +18,14 @@ def test_a_frozen_weight_is_one_tensor_that_no_optimizer_sees(dtype):
 
 
 def test_a_trained_float32_weight_is_its_own_master():
-    weight = MasterWeight(3, 2, trained=True, dtype=torch.float32, device="cpu")
+    weight = Weight(Build(None, True, torch.float32, "cpu"), 3, 2)
     assert weight() is weight.master and weight.value.data_ptr() == weight.stored.data_ptr() == weight.master.data_ptr()
 
 
 def test_a_trained_bfloat16_weight_adds_up_what_its_copy_rounds_away():
     """At 1 the step of bfloat16 is 2^-7. Updates of 2^-10 do nothing to it one by one; five of them reach 1 + 5/1024,
     which is nearer to 1 + 2^-7."""
-    weight = MasterWeight(1, trained=True, dtype=torch.bfloat16, device="cpu")
+    weight = Weight(Build(None, True, torch.bfloat16, "cpu"), 1)
     weight.stored.fill_(1.0)
     weight.refresh()
     seen = []
@@ -36,7 +37,7 @@ def test_a_trained_bfloat16_weight_adds_up_what_its_copy_rounds_away():
 
 
 def test_the_gradient_of_the_copy_arrives_at_the_master_in_float32():
-    weight = MasterWeight(2, trained=True, dtype=torch.bfloat16, device="cpu")
+    weight = Weight(Build(None, True, torch.bfloat16, "cpu"), 2)
     weight.stored.copy_(torch.tensor([1 + 2**-10, 3.0]))
     weight.refresh()
     assert weight().tolist() == [1.0, 3.0] and weight().dtype == torch.bfloat16

@@ -21,7 +21,7 @@ from grpo.engine.device.shard import ALONE, Shard, Split
 from grpo.engine.device.split_draw import split_draw
 from grpo.engine.device.split_softmax import split_log_softmax_rows
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.lora import make_linear
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.slices import PARTIAL, shares_of
 from grpo.engine.model.weights import load_decoder, read_model_config
 
@@ -345,13 +345,14 @@ def test_small_updates_survive_sums_of_terms_in_bfloat16():
 
     def work(shard):
         build = Build(LoraSpec(4, 4), False, torch.bfloat16, "cpu", shard=shard)
-        layer, outputs = make_linear(shard.width(256), {"down_proj": 256}, False, build), []
+        layer, outputs = Linear(shard.width(256), {"down_proj": 256}, False, build), []
         layer.base("down_proj")[0].copy_(shard.take(W, split))
         for factor in (0, 1):
             for master, value in zip(layer.adapter("down_proj"), (shard.take(A, split), factor * B), strict=True):
                 master.copy_(value)
             layer.refresh()
-            outputs.append(shard.collect(layer(shard.take(x, split))).detach().double())
+            (y,) = layer(shard.take(x, split))
+            outputs.append(shard.collect(y).detach().double())
         return outputs[1] - outputs[0]
 
     wanted = x.double() @ A.double().T @ B.double().T

@@ -14,7 +14,6 @@ from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.model.weights import save_checkpoint
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
@@ -218,11 +217,11 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, bad):
 def test_frozen_weights_are_packed_once_and_trained_ones_for_each_generation(tmp_path, train_weights, is_kept):
     model = load(write_checkpoint(tmp_path, tie_word_embeddings=True), train_weights=train_weights)
     weight = model.blocks[0].mlp.down.weight
-    with sampling_forms(model) as head_VD:
+    with model.sampling() as head_VD:
         packed = weight.prepacked
         assert packed is not None and head_VD is model.embedding.prepacked
     assert (weight.prepacked is packed) == (model.embedding.prepacked is head_VD) == is_kept
-    with sampling_forms(model):
+    with model.sampling():
         assert (weight.prepacked is packed) == is_kept
     model.refresh()  # as after an update
     assert (weight.prepacked is not None) == is_kept
@@ -238,6 +237,6 @@ def test_a_packed_weight_has_no_part_in_gradients(tmp_path):
         model.zero_grad()
         hidden_states(model, IDS).sum().backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
-        with sampling_forms(model):
+        with model.sampling():
             pass
     assert gradients[0] and all(map(torch.equal, *gradients))

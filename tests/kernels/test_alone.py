@@ -11,7 +11,8 @@ from grpo.kernels.nucleus import thresholds
 from grpo.kernels.rms_norm import rms_norm
 from grpo.kernels.swiglu import swiglu
 
-from grpo.engine.model.int8_weight import Int8Weight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Int8Weight
 
 ROWS = 5
 
@@ -21,9 +22,9 @@ def random(*shape, dtype=torch.float32):
 
 
 def weight(device):
-    made = Int8Weight(70, 129, torch.float16, device)
-    made.all_rows().copy_(random(70, 129))
-    return made.all_rows()
+    made = Int8Weight(Build(None, False, torch.float16, device), 70, 129).rows()
+    made.copy_(random(70, 129))
+    return made
 
 
 def drawn(logits, seeds, positions):

@@ -12,7 +12,6 @@ from grpo.algorithm.packing import pack_tokens
 from grpo.engine.attention.select import decode_choice
 from grpo.engine.device.capture import WARM_UPS, no_waiting
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cuda_graph import bucket
 from grpo.engine.sampling.sampler import Sampler
 
@@ -163,7 +162,7 @@ def test_cuda_graphs_on_a_gpu(checkpoint, sampling, dtype):
     assert sampler.graphs.graphs
     sampler.graphs.capture = None
     again = sampler.sample(prompts, 4, sampling, list(range(12)))
-    with torch.inference_mode(), sampling_forms(model) as head, no_waiting():
+    with torch.inference_mode(), model.sampling() as head, no_waiting():
         sampler.graphs.step(4, sampling, head)
     assert [[c.ids for c in group] for group in again] == [[c.ids for c in group] for group in done]
     batch = pack_tokens(whole(*groups_of(prompts, done)), device="cuda")

@@ -6,7 +6,8 @@ from grpo.kernels.int8_linear import MOST_ROWS, int8_linear
 from grpo.kernels.reference import int8_rows, lora_linear
 
 from grpo.engine.device import ops
-from grpo.engine.model.int8_weight import Int8Weight
+from grpo.engine.model.build import Build
+from grpo.engine.model.weight import Int8Weight
 
 
 def problem(rows, outputs, inputs, columns, dtype, device):
@@ -17,12 +18,12 @@ def problem(rows, outputs, inputs, columns, dtype, device):
         return torch.randn(*shape, generator=generator).to(dtype).to(device)
 
     exact = random(outputs, inputs)
-    weight = Int8Weight(outputs, inputs, dtype, device, columns)
-    weight.all_rows().copy_(exact)
+    weight = Int8Weight(Build(None, False, dtype, device), outputs, inputs, columns)
+    weight.rows().copy_(exact)
     weight.tail.copy_(random(outputs, columns))
     wide = torch.full((rows, inputs + columns + 8), float("nan"), dtype=dtype, device=device)
     x = wide[:, : inputs + columns].copy_(random(rows, inputs + columns))
-    return x, weight.all_rows(), random(outputs), exact
+    return x, weight.rows(tail=columns), random(outputs), exact
 
 
 def kernel(x, weight, bias=None):

@@ -32,12 +32,11 @@ from grpo.engine.attention import select
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.shard import ALONE, Shard
-from grpo.engine.model import joint_linear
+from grpo.engine.model import lora
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
@@ -163,7 +162,7 @@ def walking() -> Iterator[Walk]:
         assert not walk.inside_graph, "a tensor is made of numbers of the CPU"
         return make_tensor(*data, **options)
 
-    few_zeros, make_tensor = joint_linear.few_zeros, torch.tensor
+    few_zeros, make_tensor = lora.few_zeros, torch.tensor
     with ExitStack() as stack:
         for owner, name, stand_in in (
             (torch, "tensor", tensor),
@@ -174,7 +173,7 @@ def walking() -> Iterator[Walk]:
             (decode_attention, "_num_multiprocessors", lambda device: MULTIPROCESSORS),
             (kernel_choice, "triton_problem", lambda: ""),
             (select, "choose_packed", lambda *shape: select.KernelChoice("torch flash", {})),
-            (joint_linear, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
+            (lora, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
             (peers, "all_gather_flat", gather),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=True))
@@ -222,7 +221,7 @@ def decode(walk: Walk, model: Decoder, params: SamplingParams = ALL_TOKENS) -> N
     with torch.inference_mode():
         slots = Slots.make(KVCache.of(model, ROWS, PROMPT + ANSWER), ANSWER)
         graphs = DecodeGraphs(model, slots, (0, 1), "triton")
-        with sampling_forms(model) as head_VD:
+        with model.sampling() as head_VD:
             graphs.step(ROWS, params, head_VD)  # makes the tables of positions
             walk.begin(model)
             walk.inside_graph = True
@@ -242,7 +241,7 @@ def prefill(walk: Walk, model: Decoder) -> None:
         slots = Slots.make(KVCache.of(model, ROWS, PROMPT + ANSWER), ANSWER)
         sampler.graphs = DecodeGraphs(model, slots, (0,), "triton")
         sampler.uses_graphs = True
-        with sampling_forms(model) as head_VD:
+        with model.sampling() as head_VD:
             running = Running(sampler, prompts, ALL_TOKENS, ROWS, head_VD)
             model._cos_sin()
             walk.begin(model)

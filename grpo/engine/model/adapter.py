@@ -20,10 +20,8 @@ from grpo.base.time_limit import time_limit
 from grpo.engine.device.shard import Shard, Split
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.int8_weight import Int8Rows, dense
-from grpo.engine.model.lora import LoraLinear
-from grpo.engine.model.master_weight import master_dtype
 from grpo.engine.model.slices import split_of
+from grpo.engine.model.weight import Int8Rows, dense, master_dtype
 from grpo.engine.model.weights import NAMES_SHOWN, finite, projections, read_tensors
 
 PREFIX = "base_model.model."
@@ -215,7 +213,7 @@ def trained_adapter(
     pairs = {}
     for module, (linear, part) in projections(model).items():
         stack = [start.pairs[module]] if start and module in start.pairs else []
-        if isinstance(linear, LoraLinear) and part in linear.rank_slices:
+        if part in linear.rank_slices:
             weight, _ = linear.base(part)
             split = split_of(model, f"{module}.weight", weight)
             A, B = _halves(split, model.build.shard.join, *linear.adapter(part))

@@ -3,27 +3,12 @@
 Counterpart of the sizes that minimal.py passes to each module.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
-from torch import nn
 
 from grpo.engine.device.shard import ALONE, Shard
-from grpo.engine.model.int8_weight import Int8Weight
-from grpo.engine.model.master_weight import MasterMatrix, MasterWeight
-
-if TYPE_CHECKING:
-    M = TypeVar("M", bound=nn.Module)
-
-    class ModuleList(nn.ModuleList, Generic[M]):
-        """torch's, which does not say what it holds."""
-
-        def __init__(self, modules: Iterable[M]): ...
-        def __iter__(self) -> Iterator[M]: ...
-else:
-    ModuleList = nn.ModuleList
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
@@ -68,25 +53,6 @@ def for_layer(build: Build, number: int) -> Build:
     if build.lora is None or build.lora.layers is None or number in build.lora.layers:
         return build
     return replace(build, lora=None)
-
-
-def make_weight(build: Build, *shape: int, trained: bool | None = None) -> MasterWeight:
-    """Make a weight of this shape, all zeros. trained: by default as `build` says."""
-    trained = build.train_weights if trained is None else trained
-    return MasterWeight(*shape, trained=trained, dtype=build.dtype, device=build.device)
-
-
-def make_matrix(
-    build: Build, num_outputs: int, num_inputs: int, num_columns: int = 0, input_shard: Shard = ALONE
-) -> MasterMatrix | Int8Weight:
-    """Make the weight of projections, [W | num_columns more], all zeros. With more columns W is frozen.
-
-    input_shard: this process among those that share its inputs.
-    """
-    if build.int8:
-        return Int8Weight(num_outputs, num_inputs, build.dtype, build.device, num_columns, input_shard)
-    trained = build.train_weights and not num_columns
-    return MasterMatrix(num_outputs, num_inputs, num_columns, trained=trained, dtype=build.dtype, device=build.device)
 
 
 def sharing_inputs(build: Build, parts: Iterable[str]) -> Shard:

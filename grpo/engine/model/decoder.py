@@ -6,9 +6,10 @@ One forward serves all uses: tokens come packed [T], and `attend` decides which 
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
-from grpo.engine.device.ops import CosSin
-from grpo.engine.model.build import Build, ModuleList, for_layer, make_weight
-from grpo.engine.model.int8_weight import share_scratch
-from grpo.engine.model.joint_linear import JointLinear
-from grpo.engine.model.lora import POLICY, Linear, LoraLinear, Mode, make_linear
-from grpo.engine.model.master_weight import MasterWeight
+from grpo.engine.device.ops import CosSin, Packed, SpareColumns
+from grpo.engine.model.build import Build, for_layer
+from grpo.engine.model.lora import POLICY, Linear, Mode
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.residual import Residual
 from grpo.engine.model.rope import cos_sin_tables
+from grpo.engine.model.weight import Weight, share_scratch
 
 # Attention of a layer: (layer, q_THE, k_TKE, v_TKE, cos_sin) to out_THE. It rotates queries and keys, stores keys and
 # values if it has a cache, and decides which token sees which.
@@ -47,25 +45,14 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, eps: float, build: Build):
         super().__init__()
-        self.weight = make_weight(build, width)
+        self.weight = Weight(build, width)
         self.eps = eps
 
-    def forward(self, x: Tensor | Residual) -> Tensor:
-        if isinstance(x, Residual):
-            return x.normed(self.add_and_norm)
-        normed, _ = ops.rms_norm(x, self.weight(), self.eps)
-        return normed
-
-    def add_and_norm(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the norm of x + added, and that sum."""
-        return ops.rms_norm(x, self.weight(), self.eps, added)
-
-
-class SwiGLU(nn.Module):
-    """silu(gate) · up (2002.05202)."""
-
-    def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-        return ops.swiglu(gate_TF, up_TF)
+    def forward(
+        self, x: Tensor, added: Tensor | None = None, room: SpareColumns | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the norm of x + added, and that sum. room: what the norm leaves for x Aᵀ (`Linear.room`)."""
+        return ops.rms_norm(x, self.weight(), self.eps, added, room)
 
 
 class Attention(nn.Module):
@@ -82,46 +69,48 @@ class Attention(nn.Module):
         q_width = c.num_heads * c.head_dim
         kv_width = c.num_kv_heads * c.head_dim
         sizes = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
-        self.qkv = JointLinear(c.hidden_size, sizes, c.qkv_bias, build)
-        self.o = make_linear(q_width, {"o_proj": c.hidden_size}, c.o_bias, build)
-        self.q_norm: nn.Module = nn.Identity()
-        self.k_norm: nn.Module = nn.Identity()
-        if c.qk_norm:
-            self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build)
-            self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build)
+        self.qkv = Linear(c.hidden_size, sizes, c.qkv_bias, build)
+        self.o = Linear(q_width, {"o_proj": c.hidden_size}, c.o_bias, build)
+        self.q_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else None
+        self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else None
 
     def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
         x_TD = self.shard.spread(x_TD)
         parts = self.qkv(x_TD, this_pass.mode)
         heads = (-1, self.head_dim)
         q_THE, k_TKE, v_TKE = (part.unflatten(-1, heads) for part in parts)
-        q_THE = self.q_norm(q_THE)
-        k_TKE = self.k_norm(k_TKE)
+        if self.q_norm is not None and self.k_norm is not None:
+            q_THE, _ = self.q_norm(q_THE)
+            k_TKE, _ = self.k_norm(k_TKE)
         out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
-        out_TD = self.o(out_THE.flatten(1), this_pass.mode)
+        (out_TD,) = self.o(out_THE.flatten(1), this_pass.mode)
         return self.shard.collect(out_TD)
 
 
 class MLP(nn.Module):
-    """down(silu(gate(x)) · up(x))."""
+    """down(silu(gate(x)) · up(x)), SwiGLU (2002.05202)."""
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
         self.shard = build.shard
         sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
-        self.gate_up = JointLinear(c.hidden_size, sizes, c.mlp_bias, build)
-        self.activation = SwiGLU()
-        self.down = make_linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
+        self.gate_up = Linear(c.hidden_size, sizes, c.mlp_bias, build)
+        self.down = Linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: Tensor, mode: Mode) -> Tensor:
         x_TD = self.shard.spread(x_TD)
         gate_TF, up_TF = self.gate_up(x_TD, mode)
-        hidden_TF = self.activation(gate_TF, up_TF)
-        return self.shard.collect(self.down(hidden_TF, mode))
+        hidden_TF = ops.swiglu(gate_TF, up_TF, self.down.room)
+        (out_TD,) = self.down(hidden_TF, mode)
+        return self.shard.collect(out_TD)
 
 
 class Block(nn.Module):
-    """A layer: attention and MLP, each on a norm of the residual stream."""
+    """A layer: attention and MLP, each on a norm of the residual stream.
+
+    The stream is the sum of two tensors, x + added. It is added up when a norm reads it, because one kernel does both:
+    that saves a pass over the activations for each of the two plus signs of `Block` in minimal.py.
+    """
 
     def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
@@ -130,20 +119,26 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
         self.mlp_norm = RMSNorm(c.hidden_size, c.norm_eps, build)
 
-    def forward(self, x: Residual, this_pass: Pass) -> Residual:
-        x = x + self.attention(self.attention_norm(x), this_pass)
+    def forward(self, x_TD: Tensor, added_TD: Tensor | None, this_pass: Pass) -> tuple[Tensor, Tensor]:
+        """Return the stream after the layer, given that before it."""
+        normed_TD, x_TD = self.attention_norm(x_TD, added_TD, self.attention.qkv.room)
+        added_TD = self.attention(normed_TD, this_pass)
         if this_pass.recomputes_mlp:
-            normed_mlp = lambda x_TD: self.mlp(self.mlp_norm(x_TD), this_pass.mode)  # noqa: E731
-            return x + _recomputed(normed_mlp, x.sum())
-        return x + self.mlp(self.mlp_norm(x), this_pass.mode)
+            x_TD = x_TD + added_TD
+            return x_TD, _recomputed(self._normed_mlp, x_TD, this_pass.mode)
+        normed_TD, x_TD = self.mlp_norm(x_TD, added_TD, self.mlp.gate_up.room)
+        return x_TD, self.mlp(normed_TD, this_pass.mode)
 
-    def recomputed(self, x: Residual, this_pass: Pass) -> Residual:
-        """Compute the layer, and keep one tensor of it for the backward pass."""
-        layer = lambda x_TD: self(Residual(x_TD), this_pass).sum()  # noqa: E731
-        return Residual(_recomputed(layer, x.sum()))
+    def _normed_mlp(self, x_TD: Tensor, mode: Mode) -> Tensor:
+        normed_TD, _ = self.mlp_norm(x_TD)
+        return self.mlp(normed_TD, mode)
+
+    def recomputed(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
+        """Compute the layer, and keep one tensor of it for the backward pass. So the stream is one tensor here."""
+        return _recomputed(lambda x_TD: torch.add(*self(x_TD, None, this_pass)), x_TD)
 
 
-def _recomputed(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+def _recomputed(function: Callable[..., Tensor], *arguments: object) -> Tensor:
     """Call the function without keeping its activations; the backward pass computes them again."""
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
@@ -177,13 +172,13 @@ class Decoder(nn.Module):
         self.shard_config = own
         self.build = build
         self.recompute = "none"
-        self.embedding = make_weight(build, own.vocab_size, config.hidden_size)
+        self.embedding = Weight(build, own.vocab_size, config.hidden_size)
         blocks = []
         for number in range(config.num_layers):
             blocks.append(Block(own, for_layer(build, number), number))
-        self.blocks = ModuleList(blocks)
+        self.blocks = cast(Sequence[Block], nn.ModuleList(blocks))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else make_weight(build, own.vocab_size, config.hidden_size)
+        self.untied_head = None if config.tied_head else Weight(build, own.vocab_size, config.hidden_size)
         self.tables: tuple[Tensor, Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
@@ -196,11 +191,14 @@ class Decoder(nn.Module):
         cos_T1E = cos_SE[positions_T][:, None]
         sin_T1E = sin_SE[positions_T][:, None]
         this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
-        x = Residual(self._embed(ids_T))
+        x_TD, added_TD = self._embed(ids_T), None
         for block in self.blocks:
-            layer = block.recomputed if recompute == "all" else block
-            x = layer(x, this_pass)
-        return self.norm(x)
+            if recompute == "all":
+                x_TD = block.recomputed(x_TD, this_pass)
+            else:
+                x_TD, added_TD = block(x_TD, added_TD, this_pass)
+        normed_TD, _ = self.norm(x_TD, added_TD)
+        return normed_TD
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
@@ -229,19 +227,29 @@ class Decoder(nn.Module):
         own_TD = found_TD.where(is_here_T[:, None], 0.0)
         return shard.collect(own_TD)
 
+    @contextmanager
+    def sampling(self) -> Iterator[Packed]:
+        """Pack the weights for the `with` block, in which they must not change. Yields the packed head [V, D]."""
+        head = self.untied_head or self.embedding
+        with ExitStack() as stack:
+            for linear in self.linears():
+                stack.enter_context(linear.sampling())
+            stack.callback(head.release)
+            yield head.prepack()
+
     def linears(self) -> Iterator[Linear]:
         return (module for module in self.modules() if isinstance(module, Linear))
 
-    def lora_linears(self) -> Iterator[LoraLinear]:
-        return (module for module in self.modules() if isinstance(module, LoraLinear))
+    def lora_linears(self) -> Iterator[Linear]:
+        return (linear for linear in self.linears() if linear.A is not None)
 
     def refresh(self) -> None:
         """Update the copies that forward passes use, after the float32 masters have changed."""
         for module in self.modules():
-            if isinstance(module, MasterWeight) and module.master is not None:
+            if isinstance(module, Weight) and module.master is not None:
                 module.refresh()
-            elif isinstance(module, LoraLinear):
-                module.refresh_sB()  # its A is a MasterWeight
+            elif isinstance(module, Linear):
+                module.refresh_sB()  # its A is a Weight
 
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:

@@ -7,20 +7,35 @@ In bf16, the left-hand form rounds both terms before it adds them, and merging r
 update while it is small. The price of the right-hand form is R more columns. The reference policy is then a view of W.
 Counterpart of `LoraLinear` in minimal.py, which forms W + s B A, and its copy of the model as reference.
 
-Several projections of one input may take several products: joint_linear.py. While a model samples, its layers have
-other forms, made from these: sampling_forms.py.
+A layer computes several projections of one input, called parts: q, k and v; or gate and up; or o or down alone. They
+share x Aᵀ. One product for all parts is best if the zeros in s B waste little. Otherwise each part is a product of its
+own. The masters have the same order either way, so checkpoints do not depend on it.
+
+A step of decoding multiplies few rows by large weights. So a layer packs its weights while it samples (`sampling`).
+What it computes is the same, Eq. 15, bit for bit, with exceptions in float32 on a CPU: kernels in C, where there are
+any, add in another order, and a layer with an adapter multiplies by a merged copy, W + s B A. float32 has the digits
+for that. The copy saves x Aᵀ and a copy of x in every product: a tenth of generation if the layers are thin. Log-probs
+of sampler and trainer then differ by float32 rounding. Weights in 8 bits (`base_weights: int8`) are never merged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from grpo.engine.device import ops
+from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
-from grpo.engine.model.build import Build, make_matrix, make_weight, sharing_inputs
-from grpo.engine.model.int8_weight import Int8Product, Int8Rows, Int8Weight, dense, frozen_linear
-from grpo.engine.model.master_weight import master_dtype
+from grpo.engine.model.build import Build, LoraSpec, sharing_inputs
+from grpo.engine.model.weight import Int8Rows, Int8Weight, Weight, dense, frozen_linear, master_dtype
+
+# A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
+MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
+MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
+NO_ADAPTERS = LoraSpec(rank=0, alpha=0.0, targets=())
+NO_RANKS = slice(0, 0)  # of a part without an adapter
 
 
 @dataclass(frozen=True)
@@ -40,35 +55,80 @@ REFERENCE = Mode(use_adapter=False)
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b: one product for several projections of one input, called parts.
+    """y = x Wᵀ + b for several parts, by Eq. 15 if one of them is a target of LoRA: then W and b are frozen.
 
-    sizes: the number of outputs of each part. num_columns: of the weight, to the right of W; a LoraLinear has some.
+    sizes: the number of outputs of each part.
+    A: [R, I], with the rows of all adapted parts, one part after the other; None without any.
+    B: one [O_part, r] per adapted part.
+    weight: [W | s B]. If one product serves all parts, s B has R columns: a block for each adapted part, and zeros
+    elsewhere. If each part has a product of its own, s B has r columns.
+    products: of each one its outputs, and its columns of x Aᵀ.
     input_shard: this process among those that share the inputs. The first one of them adds the bias.
     """
 
-    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build, num_columns: int = 0):
+    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
         super().__init__()
         out_features = sum(sizes.values())
+        self.lora = build.lora or NO_ADAPTERS
+        adapted = [part for part in sizes if part in self.lora.targets]
+        rank = self.lora.rank
         self.in_features = in_features
-        self.out_slices = _slices(sizes)
-        self.rank_slices: dict[str, slice] = {}  # the rows of A that belong to each adapted part
         self.input_shard = sharing_inputs(build, sizes)
-        self.weight = make_matrix(build, out_features, in_features, num_columns, self.input_shard)
-        trained = build.train_weights and not num_columns
-        self.bias = make_weight(build, out_features, trained=trained) if bias else None
+        self.out_slices = _slices(sizes)
+        self.rank_slices = _slices(dict.fromkeys(adapted, rank))  # the rows of A that belong to each adapted part
 
-    def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
-        product = Int8Product if isinstance(self.weight, Int8Weight) else Product
-        return product.apply(x_TI, self.weight(), self.added_bias())
+        all_outputs = slice(0, out_features)
+        all_ranks = slice(0, rank * len(adapted))
+        zeros = sum(rank * (out_features - sizes[part]) for part in adapted)  # in the columns of s B of each part
+        if few_zeros(zeros, out_features * in_features, build.dtype, build.device):
+            self.products = [(all_outputs, all_ranks)]
+            self.sB_columns = self.rank_slices
+            num_columns = all_ranks.stop
+        else:
+            self.products = [(rows, self.rank_slices.get(part, NO_RANKS)) for part, rows in self.out_slices.items()]
+            self.sB_columns = dict.fromkeys(adapted, slice(0, rank))
+            num_columns = rank
 
-    def forward_parts(self, x_TI: Tensor, mode: Mode) -> tuple[Tensor, ...]:
+        self.trains_weight = build.train_weights and not adapted
+        self.weight: Weight | Int8Weight
+        if build.int8:
+            self.weight = Int8Weight(build, out_features, in_features, num_columns, self.input_shard)
+        else:
+            self.weight = Weight(build, out_features, in_features, trained=self.trains_weight, tail=num_columns)
+        self.bias = Weight(build, out_features, trained=self.trains_weight) if bias else None
+        self.A = Weight(build, all_ranks.stop, in_features, trained=True) if adapted else None
+        self.B = nn.ParameterDict()
+        for part in adapted:  # in this order: given a dict, torch would sort the names
+            zeros_OR = torch.zeros(sizes[part], rank, dtype=master_dtype(build.dtype), device=build.device)
+            self.B[part] = nn.Parameter(zeros_OR)
+        self.number = 0  # among the model's adapted layers, set by the model; makes their dropout masks differ
+
+        # While sampling; see `sampling`.
+        self.packed: list[Packed | Int8Rows] = []  # of each product
+        self.packed_A_RI: Packed | None = None
+        self.room: SpareColumns | None = None  # in x, for x Aᵀ: how many copies of x, and columns beside each of them
+
+    def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> tuple[Tensor, ...]:
         """Return the output of each part."""
-        return self.split(self(x_TI, mode))
+        if self.packed:
+            assert mode is POLICY  # nothing else is sampled from
+            outputs = self._sampled(x_TI)
+        elif self.trains_weight:
+            outputs = [Product.apply(x_TI, self.weight(), self.added_bias())]
+        elif not mode.use_adapter:
+            outputs = [frozen_linear(x_TI, self.weight.rows(), self.added_bias())]
+        else:
+            A_master = None if self.A is None else self.A.master
+            outputs = _Augmented.apply(x_TI, A_master, self, self.dropout_seed(mode), *self.B.values())
+        return self.split(outputs)
 
-    def split(self, y_TO: Tensor) -> tuple[Tensor, ...]:
-        """Split the outputs, or their gradients, into one tensor per part."""
+    def split(self, of_products: list[Tensor] | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the outputs of the parts, or their gradients, given those of the products."""
+        if len(of_products) == len(self.out_slices):
+            return tuple(of_products)
+        (of_all,) = of_products
         sizes = [rows.stop - rows.start for rows in self.out_slices.values()]
-        return y_TO.split(sizes, dim=-1)
+        return of_all.split(sizes, dim=-1)
 
     def added_bias(self) -> Tensor | None:
         """Return the bias, if this process adds it."""
@@ -76,49 +136,12 @@ class Linear(nn.Module):
             return None
         return self.bias()
 
-    def base(self, part: str) -> tuple[Tensor | Int8Rows, Tensor | None]:
-        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
-        rows = self.out_slices[part]
-        bias_O = None if self.bias is None else self.bias.stored[rows]
-        weight_OI = self.weight.base_rows(rows)
-        return weight_OI, bias_O
+    def biases(self) -> list[Tensor | None]:
+        """Return the bias of each product."""
+        bias_O = self.added_bias()
+        return [None if bias_O is None else bias_O[rows] for rows, _ in self.products]
 
-
-class LoraLinear(Linear):
-    """Eq. 15: `Linear` with frozen weights and an adapter on some of its parts.
-
-    A: [R, I], with the rows of all adapted parts, one part after the other. B: one [O_part, r] per adapted part.
-    weight: [O, I + R]. The columns from I on hold s B: a block for each adapted part, and zeros elsewhere.
-    """
-
-    def __init__(self, in_features: int, sizes: dict[str, int], bias: bool, build: Build):
-        assert build.lora is not None
-        rank = build.lora.rank
-        adapted = [part for part in sizes if part in build.lora.targets]
-        super().__init__(in_features, sizes, bias, build, self.count_columns(rank, len(adapted)))
-        self.lora = build.lora
-        self.rank_slices = _slices(dict.fromkeys(adapted, rank))
-        self.A = make_weight(build, rank * len(adapted), in_features, trained=True)
-        self.B = nn.ParameterDict()
-        for part in adapted:
-            zeros_OR = torch.zeros(sizes[part], rank, dtype=master_dtype(build.dtype), device=build.device)
-            self.B[part] = nn.Parameter(zeros_OR)
-        self.number = 0  # among the model's LoraLinears, set by the model; makes their dropout masks differ
-
-    @staticmethod
-    def count_columns(rank: int, num_adapted: int) -> int:
-        """Return how many columns the weight has to the right of W."""
-        return rank * num_adapted
-
-    def forward(self, x_TI: Tensor, mode: Mode = POLICY) -> Tensor:
-        if not mode.use_adapter:
-            return self.reference(x_TI)
-        seed = self.dropout_seed(mode)
-        return _AugmentedLinear.apply(x_TI, self.A.master, self, seed, *self.B.values())
-
-    def reference(self, x_TI: Tensor) -> Tensor:
-        """Compute x Wᵀ + b."""
-        return frozen_linear(x_TI, self.weight.base_rows(), self.added_bias())
+    # --- dropout -----------------------------------------------------------------------------------------------------
 
     def dropout_seed(self, mode: Mode) -> int | None:
         """Return the seed of this layer's mask; None for no dropout."""
@@ -141,28 +164,34 @@ class LoraLinear(Linear):
         keep_TI = own_TI >= probability
         return x_TI * (keep_TI.to(x_TI.dtype) / (1 - probability))
 
+    # --- weights of a part -------------------------------------------------------------------------------------------
+
+    def base(self, part: str) -> tuple[Tensor | Int8Rows, Tensor | None]:
+        """Return views of a part's own weight [O, I] and bias [O], to read and write."""
+        rows = self.out_slices[part]
+        bias_O = None if self.bias is None else self.bias.stored[rows]
+        weight_OI = self.weight.rows(rows)
+        return weight_OI, bias_O
+
     def adapter(self, part: str) -> tuple[Tensor, Tensor]:
         """Return views of a part's master A [r, I] and B [O, r]; call `refresh` after writing."""
+        assert self.A is not None
         own = self.rank_slices[part]
         return self.A.stored[own], self.B[part].data
-
-    def sB_of(self, part: str) -> Tensor:
-        """Return a view of a part's block of s B in the weight."""
-        beside_OR = self.weight.tail_rows(self.out_slices[part])
-        return beside_OR[:, self.rank_slices[part]]
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the masters into the tensors that the products use; call it after every change of the masters."""
-        self.A.refresh()
+        if self.A is not None:
+            self.A.refresh()
         self.refresh_sB()
 
     @torch.no_grad()
     def refresh_sB(self) -> None:
         """Copy s B into the weight: `refresh` without A."""
-        for part in self.rank_slices:
-            sB_OR = self.lora.scale * self.B[part]
-            self.sB_of(part).copy_(sB_OR)
+        for part, columns in self.sB_columns.items():
+            beside_OR = self.weight.tail_rows(self.out_slices[part])
+            beside_OR[:, columns].copy_(self.lora.scale * self.B[part])
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
@@ -177,9 +206,64 @@ class LoraLinear(Linear):
             B.zero_()
         self.refresh()
 
+    # --- sampling ----------------------------------------------------------------------------------------------------
 
-class _AugmentedLinear(torch.autograd.Function):
-    """Eq. 15 and its gradient.
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Pack the weights for the `with` block, in which they must not change.
+
+        A frozen weight without an adapter stays packed afterwards, for the next time.
+        """
+        try:
+            self._pack()
+            yield
+        finally:
+            self.packed, self.packed_A_RI, self.room = [], None, None
+            self.weight.release()
+
+    def _pack(self) -> None:
+        if self.A is None:
+            self.packed = [self.weight.prepack()]
+            return
+        A_RI = self.A.value
+        is_exact = A_RI.dtype == torch.float32 and A_RI.device.type == "cpu"
+        if is_exact and isinstance(self.weight, Weight):
+            self.packed = [prepack(self.merged())]
+            return
+        for rows, ranks in self.products:
+            weight_OX = self.weight.rows(rows, _width(ranks))
+            # Packed copies of weights in 8 bits would take the memory that 8 bits save.
+            self.packed.append(weight_OX if isinstance(weight_OX, Int8Rows) else prepack(weight_OX))
+        self.packed_A_RI = prepack(A_RI)
+        num_augmented = self._num_augmented()
+        if num_augmented == len(self.products):
+            self.room = num_augmented, len(A_RI) // num_augmented
+
+    def _sampled(self, x_TI: Tensor) -> list[Tensor]:
+        """Return the output of each product, or that of one product for all. x_TI: with `room`, if a kernel left it."""
+        if self.packed_A_RI is None:
+            return [frozen_linear(x_TI, self.packed[0], self.added_bias())]
+        augmented = iter(ops.append_product(x_TI, self.packed_A_RI, self._num_augmented()))
+        inputs = [next(augmented) if _width(ranks) else x_TI for _, ranks in self.products]
+        return list(map(frozen_linear, inputs, self.packed, self.biases()))  # Eq. 15
+
+    def _num_augmented(self) -> int:
+        """Return how many products have columns of x Aᵀ in their input."""
+        return sum(_width(ranks) > 0 for _, ranks in self.products)
+
+    def merged(self) -> Tensor:
+        """Return W + s B A, [O, I], in the model's dtype."""
+        assert self.A is not None
+        W_OI = dense(self.weight.rows())
+        merged_OI = torch.empty_like(W_OI, memory_format=torch.contiguous_format)
+        for rows, ranks in self.products:
+            sB_OR = self.weight.tail_rows(rows)[:, : _width(ranks)]
+            torch.addmm(W_OI[rows], sB_OR, self.A.value[ranks], out=merged_OI[rows])
+        return merged_OI
+
+
+class _Augmented(torch.autograd.Function):
+    """Eq. 15 with a frozen weight, and its gradient, product by product. Without an adapter, R is 0.
 
     With g = dL/dy, one product g [W | sB] gives the base part of dL/dx and dh = dL/d(x Aᵀ); then dL/dA = dhᵀ x,
     dL/dB = s gᵀ h, dL/dx += dh A. The base weight's gradient is never computed. Slow twin: kernels/reference.py
@@ -187,75 +271,76 @@ class _AugmentedLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x_TI, A_master, module, seed, *B_masters):
-        h_TR = linear(module.dropped(x_TI, seed), module.A.value)
-        ctx.save_for_backward(x_TI, h_TR)  # x is shared by all projections of one input
-        ctx.module = module
-        ctx.seed = seed
-        augmented_TX = torch.cat([x_TI, h_TR], dim=-1)
-        return frozen_linear(augmented_TX, module.weight.all_rows(), module.added_bias())  # Eq. 15
+    def forward(ctx, x_TI, A_master, layer, seed, *B_masters):
+        h_TR = None if layer.A is None else linear(layer.dropped(x_TI, seed), layer.A.value)
+        ctx.save_for_backward(x_TI if layer.A is not None else None, h_TR)  # x is shared by all parts
+        ctx.layer, ctx.seed = layer, seed
+        outputs = []
+        for (rows, ranks), bias_O in zip(layer.products, layer.biases(), strict=True):
+            augmented_TX = x_TI
+            if h_TR is not None:
+                augmented_TX = torch.cat([x_TI, h_TR[:, ranks]], dim=-1)
+            weight_OX = layer.weight.rows(rows, _width(ranks))
+            y_TO = frozen_linear(augmented_TX, weight_OX, bias_O)  # Eq. 15
+            outputs.append(y_TO)
+        return tuple(outputs)
 
     @staticmethod
-    def backward(ctx, g_TO):
+    def backward(ctx, *g_of_products):
         x_TI, h_TR = ctx.saved_tensors
-        module, seed = ctx.module, ctx.seed
-        needs_dx = ctx.needs_input_grad[0]
-        dx_TI, dh_TR = input_gradients(module, g_TO, needs_dx)
-        g_of_parts = module.split(g_TO)
-        return adapter_gradients(module, seed, x_TI, h_TR, g_of_parts, dx_TI, dh_TR.contiguous())
+        layer, seed = ctx.layer, ctx.seed
+        dx_TI = None
+        dh_of_products = []
+        for (rows, ranks), g_TO in zip(layer.products, g_of_products, strict=True):
+            base_TI, dh_TX = _input_gradients(layer, rows, ranks, g_TO, ctx.needs_input_grad[0])
+            dh_of_products.append(dh_TX)
+            if dx_TI is None:
+                dx_TI = base_TI
+            elif base_TI is not None:
+                dx_TI.add_(base_TI)
+        if layer.A is None:
+            return dx_TI, None, None, None
+
+        A_RI = layer.A.value
+        exact_dtype = master_dtype(A_RI.dtype)
+        dh_TR = torch.cat(dh_of_products, dim=-1)
+        dA_RI = weight_gradient(dh_TR, layer.dropped(x_TI, seed))
+        g_of_part = dict(zip(layer.out_slices, layer.split(g_of_products), strict=True))
+        dB = []
+        for part, columns in layer.rank_slices.items():
+            dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
+            dB.append(layer.lora.scale * dB_OR.to(exact_dtype))
+        if dx_TI is not None and seed is None:
+            dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
+        elif dx_TI is not None:
+            change_TI = linear(dh_TR, A_RI.T)
+            change_TI = layer.dropped(change_TI, seed)
+            dx_TI = dx_TI + change_TI
+        return dx_TI, dA_RI.to(exact_dtype), None, None, *dB
 
 
-def input_gradients(
-    module: LoraLinear, g_TO: Tensor, needs_dx: bool, rows: slice = slice(None)
+def _input_gradients(
+    layer: Linear, rows: slice, ranks: slice, g_TO: Tensor, needs_dx: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """Return the base part of dL/dx, and dL/d(x Aᵀ), of a product with these rows of the weight.
+    """Return the base part of dL/dx, and dL/d(x Aᵀ), of the product with these outputs and columns of x Aᵀ.
 
     needs_dx: below the first adapted layer nobody needs dL/dx, and it is None.
     """
     if not needs_dx:
-        sB_OR = module.weight.tail_rows(rows).contiguous()
+        sB_OR = layer.weight.tail_rows(rows)[:, : _width(ranks)].contiguous()
         return None, linear(g_TO, sB_OR.T)
-    augmented_OX = dense(module.weight.all_rows(rows))
+    augmented_OX = dense(layer.weight.rows(rows, _width(ranks)))
     both_TX = linear(g_TO, augmented_OX.T)
-    I = module.in_features
+    I = layer.in_features
     return both_TX[:, :I], both_TX[:, I:]
 
 
-def adapter_gradients(
-    module: LoraLinear,
-    seed: int | None,
-    x_TI: Tensor,
-    h_TR: Tensor,
-    gradients: Sequence[Tensor],
-    dx_TI: Tensor | None,
-    dh_TR: Tensor,
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of x, A and all B, in the order of a Function's inputs.
-
-    gradients: of the outputs of each part. dx_TI: the base part of dL/dx, changed in place; None if nobody needs it.
-    """
-    A_RI = module.A.value
-    exact_dtype = master_dtype(A_RI.dtype)
-    dA_RI = weight_gradient(dh_TR, module.dropped(x_TI, seed))
-    g_of_part = dict(zip(module.out_slices, gradients, strict=True))
-    dB = []
-    for part, columns in module.rank_slices.items():
-        dB_OR = weight_gradient(g_of_part[part], h_TR[:, columns])
-        dB.append(module.lora.scale * dB_OR.to(exact_dtype))
-    if dx_TI is not None and seed is None:
-        dx_TI = add_product(dx_TI, dh_TR, A_RI.T)
-    elif dx_TI is not None:
-        change_TI = linear(dh_TR, A_RI.T)
-        change_TI = module.dropped(change_TI, seed)
-        dx_TI = dx_TI + change_TI
-    return dx_TI, dA_RI.to(exact_dtype), None, None, *dB
-
-
-def make_linear(in_features: int, sizes: dict[str, int], bias: bool, build: Build) -> Linear:
-    """Make the module for these projections of one input, with an adapter if one of them is a target."""
-    if build.lora is not None and any(name in build.lora.targets for name in sizes):
-        return LoraLinear(in_features, sizes, bias, build)
-    return Linear(in_features, sizes, bias, build)
+def few_zeros(zeros: int, weights: int, dtype: torch.dtype, device: torch.device | str) -> bool:
+    """Return whether one product with `weights` numbers has few enough zeros to be the faster way."""
+    is_few = zeros <= MAX_ZERO_SHARE * weights
+    if torch.device(device).type == "cuda":
+        return is_few or zeros * dtype.itemsize <= MAX_ZERO_BYTES
+    return is_few
 
 
 def _slices(sizes: dict[str, int]) -> dict[str, slice]:
@@ -266,3 +351,7 @@ def _slices(sizes: dict[str, int]) -> dict[str, slice]:
         slices[name] = slice(start, start + size)
         start += size
     return slices
+
+
+def _width(columns: slice) -> int:
+    return columns.stop - columns.start

@@ -6,8 +6,8 @@ from torch import nn
 from grpo.engine.device.shard import Split
 from grpo.engine.model.build import ALL_PROJECTIONS, SPLIT_BY_INPUTS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.int8_weight import Int8Rows
 from grpo.engine.model.lora import Linear
+from grpo.engine.model.weight import Int8Rows
 
 SAME = "same"  # every shard has the parameter, and its gradient
 PARTIAL = "partial"  # every shard has the parameter, and a term of its gradient
@@ -44,8 +44,9 @@ def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     if model.untied_head:
         shares |= dict.fromkeys(model.untied_head.parameters(), by_token)
     for block in model.blocks:  # every shard norms its own heads
-        shares |= dict.fromkeys(block.attention.q_norm.parameters(), PARTIAL)
-        shares |= dict.fromkeys(block.attention.k_norm.parameters(), PARTIAL)
+        for norm in (block.attention.q_norm, block.attention.k_norm):
+            if norm is not None:
+                shares |= dict.fromkeys(norm.parameters(), PARTIAL)
     for linear in model.linears():
         for name, parameter in linear.named_parameters():
             shares[parameter] = _share(linear, name, parameter, model.build.shard.world)

@@ -13,10 +13,10 @@ from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
-from grpo.engine.model.int8_weight import Int8Rows
-from grpo.engine.model.lora import Linear, LoraLinear
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.slices import split_of
+from grpo.engine.model.weight import Int8Rows
 
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -179,7 +179,7 @@ def write_tensors(
 def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
     assert isinstance(tensor, torch.Tensor)  # 8 bits are never saved: see Policy.save_merged
-    if not isinstance(linear, LoraLinear) or part not in linear.rank_slices:
+    if linear is None or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
     return tensor.to(A.dtype) + linear.lora.scale * (B @ A)

@@ -19,7 +19,6 @@ from grpo.engine.attention.select import KernelChoice, decode_choice
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.sampling_forms import sampling_forms
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import DecodeLoop, DecodeSteps, Slots
@@ -109,7 +108,7 @@ class Sampler:
             Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers
         )
         done: dict[int, Completion] = {}
-        with sampling_forms(self.model) as head_VD:
+        with self.model.sampling() as head_VD:
             running = Running(self, prompts, params, min(self.max_slots, len(numbers)), head_VD)
             # What one turn collects is handed over in the next one, once `decode` has given a GPU its work meanwhile.
             collected: list[tuple[Unfinished, Completion]] = []
@@ -136,7 +135,7 @@ class Sampler:
 
         on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
         """
-        with sampling_forms(self.model) as head_VD:
+        with self.model.sampling() as head_VD:
             running = Running(self, [prompt], params, 1, head_VD)
             only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
             waiting = deque([only])

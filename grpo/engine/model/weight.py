@@ -1,0 +1,214 @@
+"""The weights of a model: in its dtype, trained by way of a float32 master; or frozen in 8 bits.
+
+bf16 keeps 8 bits of a number: an update below 0.4 % of a weight would be rounded away. So the optimizer changes a
+float32 master, and `refresh()` copies it into the tensor that the products use.
+
+In 8 bits, W = scale q: whole numbers from -127 to 127, and a float32 scale per row (2208.07339). Only storage changes,
+not arithmetic: a product first writes [scale q | s B] in the model's dtype, and then multiplies as in Eq. 15. So
+sampler and trainer multiply by the same numbers, and the adapter's small change is added inside the product, where sums
+are float32. One scratch tensor, as large as the largest of these matrices, serves all of them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from grpo.engine.device import ops
+from grpo.engine.device.ops import Packed, prepack
+from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.model.build import Build
+
+STEPS = 127  # from zero to a row's largest value
+ALL = slice(None)
+
+
+def master_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32, or float64 for a float64 model."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class Weight(nn.Module):
+    """A tensor of the model, all zeros. `value`, in its dtype, is what products read; `stored` is what files hold.
+
+    frozen                       both are `cast`
+    trained, in half precision   stored is the float32 `master`, and value its `cast` to the model's dtype
+    trained, in float32 or more  both are the master, and there is no cast
+
+    trained: by default as `build` says. tail: of a matrix W, how many columns lie to its right, [W | tail].
+    """
+
+    cast: Tensor | None
+
+    def __init__(self, build: Build, *shape: int, trained: bool | None = None, tail: int = 0):
+        super().__init__()
+        if trained is None:
+            trained = build.train_weights
+        exact_dtype = master_dtype(build.dtype)
+        needs_cast = not trained or build.dtype != exact_dtype
+        self.width = shape[-1]
+        full_shape = (*shape[:-1], self.width + tail)
+
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(full_shape, dtype=dtype, device=build.device)
+
+        self.master = nn.Parameter(zeros(exact_dtype)) if trained else None
+        self.register_buffer("cast", zeros(build.dtype) if needs_cast else None)
+        self.prepacked: Packed | None = None  # see `prepack`
+
+    @property
+    def value(self) -> Tensor:
+        """Return the tensor to compute with, outside autograd."""
+        if self.cast is not None:
+            return self.cast
+        assert self.master is not None
+        return self.master.data
+
+    @property
+    def stored(self) -> Tensor:
+        """Return the tensor to write to when loading and to read from when saving; call `refresh` after writing."""
+        return self.value if self.master is None else self.master.data
+
+    def forward(self) -> Tensor:
+        """Return the tensor to compute with; its gradient goes to the master."""
+        if self.master is None:
+            return self.value
+        if self.cast is None:
+            return self.master
+        return _StraightThrough.apply(self.master, self.cast)
+
+    def rows(self, rows: slice = ALL, tail: int = 0) -> Tensor:
+        """Return a view of these rows of W, with the first `tail` columns beside it, to read and to write."""
+        return self.stored[rows, : self.width + tail]
+
+    def tail_rows(self, rows: slice = ALL) -> Tensor:
+        """Return a view of these rows of the columns beside W, to read and to write."""
+        return self.stored[rows, self.width :]
+
+    def prepack(self) -> Packed:
+        """Return the value in the layout that products read fastest, and keep it until `refresh` or `release`."""
+        if self.prepacked is None:
+            self.prepacked = prepack(self.value)
+        return self.prepacked
+
+    def release(self) -> None:
+        """Free the packed copy of a trained weight; that of a frozen one stays valid and is kept."""
+        if self.master is not None:
+            self.prepacked = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring the cast up to date with a master that has changed, and forget the packed copy."""
+        self.prepacked = None
+        if self.master is not None and self.cast is not None:
+            self.cast.copy_(self.master)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """The value of `cast` with the gradient of `master`, in the master's precision."""
+
+    @staticmethod
+    def forward(ctx, master, cast):
+        ctx.dtype = master.dtype
+        return cast.view_as(cast)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(ctx.dtype), None
+
+
+# --- 8 bits ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Int8Rows:
+    """Rows of an Int8Weight, as views: q [O, I], scale [O] and the columns beside W, tail [O, R].
+
+    scratch: memory to dequantise into; None for fresh memory.
+    input_shard: this process among those that have columns of W, under the same scale.
+    """
+
+    q_OI: Tensor
+    scale_O: Tensor
+    tail_OR: Tensor
+    scratch: Tensor | None = None
+    input_shard: Shard = ALONE
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the shape of W alone."""
+        return self.q_OI.shape
+
+    def numel(self) -> int:
+        return self.q_OI.numel()
+
+    @torch.no_grad()
+    def copy_(self, weight_OI: Tensor) -> None:
+        """Set W to this matrix, rounded to the nearest steps of each row. All shards of its columns call this."""
+        exact_OI = weight_OI.to(self.scale_O.device, torch.float32)
+        largest_O = exact_OI.abs().amax(dim=1)
+        scale_O = self.input_shard.stack(largest_O).amax(dim=0) / STEPS
+        self.scale_O.copy_(torch.where(scale_O > 0, scale_O, 1.0))
+        self.q_OI.copy_((exact_OI / self.scale_O[:, None]).round_())
+
+    def dequantise(self) -> Tensor:
+        """Return [W | tail] in the model's dtype. It is valid until the next call of any weight of the model."""
+        return ops.dequantise(self.q_OI, self.scale_O, self.tail_OR, self.scratch)
+
+
+class Int8Weight(nn.Module):
+    """A frozen matrix [W | tail] with W in 8 bits, and `tail` columns in the model's dtype. Its methods are a Weight's.
+
+    input_shard: as in Int8Rows.
+    """
+
+    q: Tensor
+    scale: Tensor
+    tail: Tensor
+
+    def __init__(self, build: Build, num_rows: int, width: int, tail: int = 0, input_shard: Shard = ALONE):
+        super().__init__()
+        self.input_shard = input_shard
+        self.register_buffer("q", torch.zeros(num_rows, width, dtype=torch.int8, device=build.device))
+        self.register_buffer("scale", torch.ones(num_rows, device=build.device))
+        self.register_buffer("tail", torch.zeros(num_rows, tail, dtype=build.dtype, device=build.device))
+        self.scratch: Tensor | None = None
+
+    def rows(self, rows: slice = ALL, tail: int = 0) -> Int8Rows:
+        """Return views of these rows of W, with the first `tail` columns beside it."""
+        return Int8Rows(self.q[rows], self.scale[rows], self.tail[rows, :tail], self.scratch, self.input_shard)
+
+    def tail_rows(self, rows: slice = ALL) -> Tensor:
+        """Return a view of these rows of the columns beside W, to read and to write."""
+        return self.tail[rows]
+
+    def prepack(self) -> Int8Rows:
+        """Return W as it is: a packed copy would take the memory that 8 bits save."""
+        return self.rows()
+
+    def release(self) -> None:
+        """Do nothing: there is no packed copy."""
+
+
+def share_scratch(model: nn.Module) -> None:
+    """Give all Int8Weights of a model one tensor to dequantise into, as large as the largest needs."""
+    weights = [module for module in model.modules() if isinstance(module, Int8Weight)]
+    if weights:
+        size = max(weight.q.numel() + weight.tail.numel() for weight in weights)
+        scratch = torch.empty(size, dtype=weights[0].tail.dtype, device=weights[0].tail.device)
+        model.register_buffer("scratch", scratch)
+        for weight in weights:
+            weight.scratch = scratch
+
+
+def dense(weight: Tensor | Int8Rows) -> Tensor:
+    """Return a weight as a tensor to use at once: see `Int8Rows.dequantise`."""
+    return weight.dequantise() if isinstance(weight, Int8Rows) else weight
+
+
+def frozen_linear(x_TX: Tensor, weight_OX: Packed | Int8Rows, bias_O: Tensor | None = None) -> Tensor:
+    """Compute x Wᵀ + b, outside autograd; the weight may be prepacked, or in 8 bits."""
+    if isinstance(weight_OX, Int8Rows):
+        w = weight_OX
+        return ops.int8_linear(x_TX, w.q_OI, w.scale_O, w.tail_OR, bias_O, w.scratch)
+    return ops.linear(x_TX, weight_OX, bias_O)
