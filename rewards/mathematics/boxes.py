@@ -58,7 +58,10 @@ def gold_answer(text: str) -> str:
     >>> gold_answer(r"Since 6 * 7 = 42, it is \boxed{42}.")
     '42'
     """
-    return (last_boxed(text) or "" if _outer_boxes(text) else text).strip()
+    if not _outer_boxes(text):
+        return text.strip()
+    found = last_boxed(text) or ""
+    return found.strip()
 
 
 def equivalent(answer: str, truth: str) -> bool:
@@ -117,7 +120,8 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
             items[:1] = [content.strip(), link["label"] + items[0]]
     if len(items) > 1:
         label = _LABELLED.search(text, max(0, start - MAX_LABEL_CHARS), start)
-        items[0] = (label[0] if label else "") + items[0]
+        if label:
+            items[0] = label[0] + items[0]
     return ", ".join(items)
 
 
@@ -131,8 +135,12 @@ def _outer_boxes(text: str) -> list[tuple[int, int, str]]:
         if text[box.end() : box.end() + 1] == "{":
             end = closing.get(box.end(), 0)
             boxes.append((box.start(), end, text[box.end() + 1 : end - 1] if end else ""))
-        elif (content := _UNBRACED.match(text, box.end())) or box.end() == len(text):  # else the word is mentioned
-            boxes.append((box.start(), content.end() if content else 0, content[0].rstrip(".,") if content else ""))
+            continue
+        found = _UNBRACED.match(text, box.end())
+        if found:
+            boxes.append((box.start(), found.end(), found[0].rstrip(".,")))
+        elif box.end() == len(text):  # else it is the word \boxed in a sentence
+            boxes.append((box.start(), 0, ""))
     return boxes
 
 

@@ -116,7 +116,8 @@ class _ExpressionReader:
                 self.is_calculation |= sign == "÷" or num_divisors > 1  # 1/2 is a number
                 value = value / self.signed(self.divisor)
             elif self.accept("*"):
-                self.is_calculation |= self.peek().text != "10" or not is_mark(self.peek(1), "^")  # 3*10^8 is a number
+                is_power_of_ten = self.peek().text == "10" and is_mark(self.peek(1), "^")
+                self.is_calculation |= not is_power_of_ten  # 3*10^8 is a number
                 value = value * self.signed(self.factor)
             elif self.starts_factor():
                 self.is_calculation |= self.peek().kind in ("open", "number")  # 2(3), 3!4!
