@@ -30,7 +30,7 @@ from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.tools.functions import as_tool
 from grpo.train import train as run_training
-from rewards.custom import OBJECT, as_function, name_function, short_name
+from rewards.own import OBJECT, as_function, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]] | Mapping[str, Iterable]
@@ -81,7 +81,7 @@ def train(
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
-    folder = Path(settings["output_dir"])
+    folder = Path(settings["output_dir"]).absolute()  # a user's reward may change the directory
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
     tools = _name_functions(settings, ("tools",), as_tool)
     records = _take_rows(settings, folder)

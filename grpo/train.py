@@ -147,7 +147,7 @@ def train(
     objects: the rows and the rewards that a program passes.
     """
     with Run(config, notices, objects=objects) as run, ExitStack() as ending:
-        trainer, evaluation = set_up(config, run, ending, objects)
+        trainer, evaluation = set_up(run.config, run, ending, objects)
         before = evaluation.before(trainer.step)
         if run.ranks.is_main:
             objects.write()

@@ -172,6 +172,7 @@ class Grpo(Learner):
         self.step += 1
         return learned
 
+    @torch.enable_grad()  # whatever a user's reward has left behind
     def add_gradient(
         self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ) -> torch.Tensor:

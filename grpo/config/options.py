@@ -295,8 +295,9 @@ class RewardKeys:
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
-    """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
-    expression cannot be interrupted."""
+    """Seconds that a call of your own reward may take. After that its completions are unscorable. The call is ended,
+    unless it is one long operation in C, or on Windows, or in another thread than the main one: then it is waited for.
+    """
     eval_reward_funcs: tuple[str, ...] | None = key(None)
     """Rewards that grade the held-out questions. Unset: reward_funcs."""
 

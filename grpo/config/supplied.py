@@ -13,7 +13,7 @@ from grpo.config.options import SftConfig, TrainConfig
 from grpo.config.values import Values
 from grpo.data.benchmarks import STEP_BY_STEP
 from rewards.api.endpoint import MODEL_VARIABLES, from_environment
-from rewards.custom import tag_of
+from rewards.own import tag_of
 from rewards.prompts import BOXED, with_tools
 from rewards.registry import built_in, expand
 

@@ -27,8 +27,7 @@ from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
 from grpo.run.run import SilentRun
 from grpo.tools.functions import build_tools
 from grpo.train import GrpoTrainer
-from rewards.calls import TrainerState
-from rewards.custom import short_name
+from rewards.own import TrainerState, short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
@@ -80,10 +79,9 @@ class Remembered(Scorer):
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        nothing = [None] * len(group.completions)
-        futures = self.under_way.setdefault(group, nothing)
-        futures[index] = {}
-        if None in futures:
+        work = self._work_on(group)
+        work.grades[index] = {}
+        if not work.is_complete:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
@@ -95,13 +93,13 @@ class Remembered(Scorer):
         for place in range(len(group.completions)):
             self.grader.submit(group, place, state)
 
-    def collect(self, group: Group) -> None:
-        super().collect(group)
+    def collect(self, *groups: Group) -> None:
+        super().collect(*groups)
         if self.grader:
-            self.grader.collect(group)
+            self.grader.collect(*groups)
 
-    def _scores(self, group: Group) -> list[dict[str, Score]]:
-        return self.known.pop(group)
+    def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
+        return [self.known.pop(group) for group in groups]
 
     def close(self) -> None:
         super().close()

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from rewards.calls import start_loop
-from rewards.custom import describe_failure, is_async, without_secrets
+from grpo.base.event_loop import EventLoop
+from rewards.own import alone, describe_failure, is_async, without_secrets
 
 Function = Callable[[str], str | Awaitable[str]]
 Reply = tuple[str, str]  # the result, and why there is none
@@ -46,7 +47,7 @@ class Workers:
         self.lock = threading.Lock()
         self.num_idle = self.num_hung = 0  # threads that wait for a job; calls that were given up and have not ended
         self.is_closed = False
-        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
+        self.loop = EventLoop("tools")
 
     def start(self, job: Job) -> None:
         """Begin a call."""
@@ -56,8 +57,7 @@ class Workers:
             return
         job.due = time.monotonic() + self.timeout_s
         if is_async(job.function):
-            self.loop = self.loop or start_loop("tools")
-            job.future = asyncio.run_coroutine_threadsafe(self._await(job), self.loop)
+            job.future = self.loop.run(self._await(job))
             job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
             return
         with self.lock:
@@ -85,8 +85,7 @@ class Workers:
             num_idle, self.num_idle = self.num_idle, 0
         for _ in range(num_idle):
             self.jobs.put(None)
-        if self.loop:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.close()
 
     def _serve(self, job: Job | None) -> None:
         """Make calls on this thread, until one was given up."""
@@ -107,7 +106,7 @@ class Workers:
 
     def _call(self, job: Job) -> Reply:
         try:
-            value = job.function(job.query)
+            value = alone(partial(job.function, job.query))
             if inspect.isawaitable(value):
                 value = asyncio.run(_result_of(value))
             return str(value)[: self.max_chars], ""

@@ -40,7 +40,7 @@ class KnowledgeBase:
     """
 
     def __init__(self, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a user's reward may change the directory
         self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
         try:
             record = check_file(self._database)

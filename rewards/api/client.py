@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
+from grpo.base.event_loop import EventLoop
 from knowledge.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, read_endpoint, read_key
@@ -124,7 +125,7 @@ class ApiClient:
         return reply
 
     def run_sync(self, asking: Awaitable[Result]) -> Result:
-        """Wait for what asks this client, on an event loop of its own. The session ends with it."""
+        """Wait for what asks this client, on an event loop and a thread of its own. The session ends with it."""
 
         async def run() -> Result:
             try:
@@ -132,7 +133,11 @@ class ApiClient:
             finally:
                 await self._disconnect()
 
-        return asyncio.run(run())
+        loop = EventLoop(self.endpoint.name)
+        try:
+            return loop.result_of(run())
+        finally:
+            loop.close()
 
     def metrics(self) -> dict[str, float]:
         """Return the COUNTS since the start, as <endpoint>/<name>."""

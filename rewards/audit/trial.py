@@ -17,7 +17,7 @@ from grpo.data.rows import Row
 from rewards.audit.attacks import ATTACKS, GROUPS, REFUSAL, THOUGHT, Attack, Case
 from rewards.audit.cases import asked_form, make_cases, with_data
 from rewards.audit.findings import FAILS, RIGHT, TOGETHER, Audit, Bars, Limit, Tried
-from rewards.custom import short_name
+from rewards.own import short_name
 from rewards.registry import build_rewards, expand
 from rewards.score import encoder
 from rewards.scorer import Scorer, combine

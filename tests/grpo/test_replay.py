@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 import reward_functions
@@ -23,6 +22,7 @@ from grpo.replay.parts import Gradient
 from grpo.replay.terminal import PLAIN, lines_of
 from grpo.run.diagnosis.record import Answer
 from grpo.train import train
+from rewards import own
 from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
@@ -91,7 +91,7 @@ def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):
     keys = {"tools": [f"{file}:search"], "reward_funcs": [f"{edited}:length"], "max_completion_length": 50}
     run(tmp_path, model, **LOGGED | keys)
     file.unlink()
-    monkeypatch.delitem(sys.modules, str(file.resolve()))  # a new process would not have it
+    monkeypatch.delitem(own._files, file.resolve())  # a new process would not have it
     edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
     found = replay(tmp_path / "run", 4)
     assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)

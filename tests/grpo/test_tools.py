@@ -1,6 +1,7 @@
 """Tools in the middle of a completion: against a naive loop, token by token; in any company; under attack."""
 
 import asyncio
+import os
 import threading
 import time
 from itertools import pairwise
@@ -353,6 +354,18 @@ def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_too
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
     assert call.start == call.end == len(completion.ids) and completion.num_drawn == len(completion.ids)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+def test_a_child_that_a_tool_forks_ends_with_the_call(encoder, make_tools):
+    def forks(query):
+        child = os.fork()
+        if child == 0:
+            raise SystemExit(3)
+        return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    _, call = one_call(encoder, make_tools({"search": forks}))
+    assert call.result == "3" and not call.failure
 
 
 @pytest.mark.parametrize(
