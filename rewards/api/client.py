@@ -29,6 +29,9 @@ from rewards.registry import Counts, Resource, Rows, Say
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
 SPENT = ChatReply(None, "no further question is allowed")
+MAX_REPLIES = 2  # how often a question is asked whose reply is empty or cut
+PREFLIGHT_TRIES = 4  # how often an endpoint is asked before the first step
+BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # before retry n, wait a random time up to the first times 2^n ("full jitter")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
 Result = TypeVar("Result")
@@ -43,18 +46,11 @@ class Limits:
     max_concurrency: questions under way.
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
     the question's first request, so waiting for a free place does not count.
-    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
-    max_replies: how often a question is asked whose reply is empty or cut.
-    preflight_tries: how often an endpoint is asked before the first step.
     dead_after: this many questions in a row without a reply are announced. is_fatal: they end the run.
     """
 
     max_concurrency: int = 128
     deadline_s: float = 120.0
-    backoff_s: float = 0.5
-    max_backoff_s: float = 8.0
-    max_replies: int = 2
-    preflight_tries: int = 4
     dead_after: int = 32
     is_fatal: bool = True
 
@@ -116,7 +112,7 @@ class ApiClient:
         Raises UserError (exit 3) if the endpoint cannot answer.
         """
         try:
-            reply = await self._ask(messages, max_tokens, self.limits.preflight_tries)
+            reply = await self._ask(messages, max_tokens, PREFLIGHT_TRIES)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
@@ -208,9 +204,9 @@ class ApiClient:
                     return outcome
                 before, reason = reason, outcome.reason
                 num_replies += outcome.is_reply
-                if num_replies == limits.max_replies:
+                if num_replies == MAX_REPLIES:
                     return ChatReply(None, reason, outcome.cut)
-                longest_s = min(limits.backoff_s * 2 ** min(num_tries - 1, 30), limits.max_backoff_s)
+                longest_s = min(BACKOFF_S * 2 ** min(num_tries - 1, 30), MAX_BACKOFF_S)
                 pause_s = max(outcome.wait_s, random.uniform(0, longest_s))
                 if num_tries == max_tries or session.loop.time() + pause_s > ends:
                     tried = f"no answer in {num_tries} tries within {limits.deadline_s:g} s"

@@ -9,7 +9,7 @@ from asking import FAST, PATIENCE_S, ask, check, client_of, complete
 
 from grpo.base.errors import SERVICE, UserError
 from rewards.api.cache import ReplyCache
-from rewards.api.client import Limits, cache_key, request_of
+from rewards.api.client import cache_key, request_of
 from rewards.api.reply import ChatReply, retry_after_s
 
 
@@ -34,8 +34,10 @@ def test_retry_after_is_read_in_all_its_forms():
 def test_backoff_has_full_jitter_and_doubles_up_to_its_limit(monkeypatch):
     longest = []
     monkeypatch.setattr("rewards.api.client.random.uniform", lambda low, high: longest.append((low, high)) or 0.0)
+    for name, value in {"BACKOFF_S": 0.5, "MAX_BACKOFF_S": 8.0, "PREFLIGHT_TRIES": 8}.items():
+        monkeypatch.setattr(f"rewards.api.client.{name}", value)
     with ApiServer(default=fails(500)) as server, pytest.raises(UserError):
-        check(client_of(server, Limits(preflight_tries=8)))
+        check(client_of(server))
     assert longest == [(0, min(0.5 * 2**number, 8.0)) for number in range(8)]
 
 
