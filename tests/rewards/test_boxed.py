@@ -63,6 +63,7 @@ TRUTHS = {  # the answer that a truth holds
     "5": cells(r"#### Step 1\nSo \boxed{5}. ¦ #### \boxed{5}"),
     "": cells(r"#### ¦ \boxed{} ¦ \boxed{4 ¦ The sum is \boxed{4 ¦ The sum is\n#### \boxed{4", "", "  \n"),
     "#### Add\nso\n#### Done\nas asked": ["#### Add\nso\n#### Done\nas asked"],  # headings
+    "####\n5": ["####\n5"],
 }
 
 
