@@ -351,10 +351,6 @@ class ModelService(Resource):
     def close(self) -> None:
         self.client.close()
 
-    def wait_for(self, asking: Awaitable[Result]) -> Result:
-        """Wait for what asks this model, outside of an event loop."""
-        return self.client.run_sync(asking)
-
     def useless(self, why: str) -> UserError:
         """Return the error that the model cannot do this work."""
         name = self.client.endpoint.name

@@ -283,7 +283,7 @@ class ModelDecomposer(ModelService):
         self.decompose = by_model(client.complete, max_tokens, keep)
 
     def check(self) -> str:
-        claims = self.wait_for(by_model(self.client.check, self.max_tokens)(*KNOWN_TEXT))
+        claims = self.client.run_sync(by_model(self.client.check, self.max_tokens)(*KNOWN_TEXT))
         if not claims.facts:
             raise self.useless(f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}")
         return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"

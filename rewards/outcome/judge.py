@@ -106,7 +106,7 @@ class ModelJudge(ModelService):
 
     def check(self) -> str:
         asking = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
-        outcome, reason = self.wait_for(asking)
+        outcome, reason = self.client.run_sync(asking)
         if outcome != "correct":
             wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
             raise self.useless(f"{wanted}; {reason}")
