@@ -24,7 +24,7 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
-from grpo.data.toy import locate, make_world
+from grpo.data.worlds.world import locate, make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config

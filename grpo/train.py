@@ -25,8 +25,8 @@ from grpo.data.questions import (
     num_steps,
     prepare_rewards,
 )
-from grpo.data.toy import make_world
-from grpo.engine.attention import select
+from grpo.data.worlds.world import make_world
+from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
@@ -38,7 +38,6 @@ from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
 from grpo.tools.functions import build_tools
-from grpo.tools.tools import Tools
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -75,12 +74,11 @@ class GrpoTrainer(Trainer):
         scorer: Scorer | None = None,
         data: QuestionData | None = None,
         make_learner: Callable[..., Grpo] = Grpo,
-        make_tools: Callable[..., Tools | None] = build_tools,
     ):
         """Load the policy and the data.
 
-        scorer, data: the rewards and the questions, if they are there already. make_learner, make_tools: called with
-        what `Grpo` and `build_tools` take.
+        scorer, data: the rewards and the questions, if they are there already. make_learner: called with what `Grpo`
+        takes.
         """
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
@@ -90,16 +88,13 @@ class GrpoTrainer(Trainer):
         super().__init__(config, run, policy, optimizer, questions, reference)
         stop = run.signals.stop_with_shards
         encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
-        self.tools = make_tools(config, encoder, data.objects.tools, shard)
+        self.tools = build_tools(config, encoder, data.objects.tools, shard)
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
         self.begin(questions)
         if run.device.type == "cuda":
-            run.say(
-                f"on this GPU: {kernel_choice.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
-                f"packed attention {select.packed_choice(self.model)}"
-            )
+            run.say(f"on this GPU: {kernel_choice.describe(run.device)}; {choice.describe(self.model)}")
         else:
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 

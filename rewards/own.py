@@ -36,7 +36,7 @@ from grpo.algorithm.schema import Group, Score
 from grpo.base.alarms import install, interrupt, is_within_reach, put_back
 from grpo.base.errors import CONFIG, INTERNAL, UserError, exit_now, redact
 from grpo.base.event_loop import EventLoop, wait_for
-from knowledge.text import encodable
+from grpo.base.text import encodable
 
 UserFunction = Callable[..., Iterable[float | None] | Awaitable[Iterable[float | None]]]
 

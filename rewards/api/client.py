@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from grpo.base.event_loop import EventLoop
-from knowledge.text import encodable
+from grpo.base.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status

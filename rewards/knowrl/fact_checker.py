@@ -6,7 +6,6 @@ before it is no further fact. The event loop never waits for work: look-ups, sea
 """
 
 import asyncio
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +16,13 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
-from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.model_decomposer import by_model
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
-from knowledge.store.answers import Lookup, Passage
-from knowledge.store.base import KnowledgeBase
-from knowledge.store.passages import pack
+from knowledge.store.base import KnowledgeBase, Lookup
+from knowledge.store.database import KnowledgeBusy
+from knowledge.store.passages import Passage, pack
 from knowledge.store.tokens import tokens
 from knowledge.text import shortened
 from rewards.api.client import ApiClient, ModelService, client_for
@@ -254,10 +252,9 @@ def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_s
 # --- what it is made of -----------------------------------------------------------------------------------------------
 def knowledge_base_path(options: Options) -> Path:
     """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
-    path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
+    path = options["knowledge_base"]
     if not path:
-        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
-        raise UserError("factuality without a knowledge base", unset, NO_KNOWLEDGE_BASE, CONFIG)
+        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
     if not Path(path).exists():
         raise UserError(
             f"the knowledge base {path} does not exist",

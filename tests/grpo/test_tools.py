@@ -24,7 +24,7 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
 from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
-from grpo.tools.tools import Tools
+from grpo.tools.tools import Calls, Tools
 from rewards.own_words import own_words
 
 LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
@@ -80,7 +80,7 @@ def prompts_of(encoder):
 
 
 @torch.inference_mode()
-def naive(model, encoder, prompt, params, seed, limit=LIMIT):
+def naive(model, encoder, prompt, params, seed, max_calls, limit=LIMIT):
     """One completion, token by token, from the whole text each time; a call is looked for after each token."""
     pattern, ids, logps, cuts, given, calls = call_pattern(list(FUNCTIONS)), [], [], [], [], 0
     tags = encoder.plain("<result>"), encoder.plain("</result>")
@@ -95,7 +95,7 @@ def naive(model, encoder, prompt, params, seed, limit=LIMIT):
         logps.append(float(results[1][0, len(ids) - 1])), cuts.append(float(results[2][0, len(ids) - 1]))
         found = pattern.search(encoder.decode(ids[start:]))
         room = limit - len(ids) - len(tags[0]) - len(tags[1]) - 1
-        if found and calls < MAX_CALLS and room >= 0:
+        if found and calls < max_calls and room >= 0:
             name, query = found[1], found[2].strip()
             said = search(query) if name == "search" else f"{query}! " * (len(query) % 4)
             body = [t for t in encoder.plain(as_data(said)) if not {"<", ">"} & set(encoder.decode([t]))]
@@ -111,22 +111,24 @@ def naive(model, encoder, prompt, params, seed, limit=LIMIT):
     return ids, logps, cuts, given
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(LIMIT), SamplingParams(LIMIT, 0.9, 0.9, 30)], ids=str)
-def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling):
+@pytest.mark.parametrize(
+    ("sampling", "max_calls"), [(SamplingParams(LIMIT), MAX_CALLS), (SamplingParams(LIMIT, 0.9, 0.9, 30), 1)], ids=str
+)
+def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling, max_calls):
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     seeds = list(range(200, 200 + 5 * len(prompts)))
-    done = sampled(model, encoder, make_tools(), prompts, 5, sampling, seeds)
+    done = sampled(model, encoder, make_tools(max_calls=max_calls), prompts, 5, sampling, seeds)
     num_calls = []
     for number, seed in enumerate(seeds):
         completion = done[number // 5][number % 5]
-        ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed)
+        ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed, max_calls)
         assert completion.ids == ids
         assert list(completion.drawn()) == [place for place, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         assert completion.cuts == pytest.approx(cuts, abs=1e-5)
         assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
         num_calls.append(len(completion.calls))
-    assert {0, 1, 2} <= set(num_calls) and sum(num_calls) > 10
+    assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
 
 
 def calling(model, encoder, make_tools, number=8):
@@ -217,6 +219,24 @@ def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
         tools = make_tools({"search": slow, "shout": shout})
         seeds, params = list(range(8 * len(prompts))), SamplingParams(LIMIT)
         assert answers(sampled(model, encoder, tools, prompts, 8, params, seeds, **options)) == answers(together)
+
+
+def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, monkeypatch):
+    """Whichever of the tokens since the last check ended it."""
+    pause, drawn_since = Calls.pause, []
+
+    def noted(calls, number, completion, limit):
+        is_paused = pause(calls, number, completion, limit)
+        if is_paused:
+            begun, _ = calls.paused[number]
+            drawn_since.append(len(completion.ids) - len(begun.ids))
+        return is_paused
+
+    monkeypatch.setattr(Calls, "pause", noted)
+    prompts, model = prompts_of(encoder), load(checkpoint, rank=4)
+    seeds = list(range(8 * len(prompts)))
+    sampled(model, encoder, make_tools(), prompts, 8, SamplingParams(LIMIT), seeds, check_every=5)
+    assert len(drawn_since) > 20 and set(drawn_since) == {0, 1, 2, 3, 4}
 
 
 def test_nothing_is_seen_of_what_was_drawn_after_a_call(checkpoint, encoder, make_tools):
