@@ -36,7 +36,6 @@ MAX_FACT_CHARS = 120  # of a fact, where a score is explained
 MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
-COUNTED = ("lookups_exact", "lookups_parts", "lookups_search", "lookups_missing", "unscored")  # completions
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
 KNOWN_TEXT = (  # text, question, subject
     "Paris is the capital of France, and it lies on the Seine.",
@@ -128,11 +127,17 @@ class FactChecker(Resource):
         """Return the kb/* counts of the completions since the last call, and those of the decomposer."""
         with self._lock:
             counted, self.counters = self.counters, Counter()
-        num_facts = counted["facts"]
+        num_texts, num_facts = counted["texts"], counted["facts"]
         return {
-            **{f"kb/{name}": (counted[name], 0) for name in COUNTED},
-            "kb/facts_per_completion": (num_facts, counted["texts"]),
-            **{f"kb/{label}_frac": (counted[label], num_facts) for label in LABELS},
+            "kb/lookups_exact": (counted["lookups_exact"], 0),
+            "kb/lookups_parts": (counted["lookups_parts"], 0),
+            "kb/lookups_search": (counted["lookups_search"], 0),
+            "kb/lookups_missing": (counted["lookups_missing"], 0),
+            "kb/unscored": (counted["unscored"], 0),
+            "kb/facts_per_completion": (num_facts, num_texts),
+            "kb/supported_frac": (counted["supported"], num_facts),
+            "kb/refuted_frac": (counted["refuted"], num_facts),
+            "kb/unknown_frac": (counted["unknown"], num_facts),
             **self.decomposer.counts(),
         }
 
