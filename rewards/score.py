@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,24 @@ from rewards.own_words import CALLS
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
-Encode = Callable[[str], Sequence[int] | None]  # a completion's text to its token ids; None without a tokenizer
+Encode = Callable[[str], Sequence[int]]  # a completion's text to its token ids
+
+
+class Tokens(Sequence):
+    """The token ids of a completion. load: gives the encoder; it is called if a reward looks at them."""
+
+    def __init__(self, text: str, load: Callable[[], Encode]):
+        self.text, self.load = text, load
+
+    @cached_property
+    def ids(self) -> Sequence[int]:
+        return self.load()(self.text)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.ids[index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode) -> list[dict[str, Any]]:
@@ -99,16 +117,28 @@ def _calls(number: int, row: dict[str, Any]) -> list[Call]:
 
 
 def encoder(config: TrainConfig) -> Encode:
-    """Return the function that makes token ids of a completion: None if the configuration names no model."""
-    if config.model_name_or_path is None:
-        return lambda text: None
-    from grpo.data.prompts import load_tokenizer
-    from grpo.policy import find_parts
-    from grpo.run.saved import find_saved
+    """Return the function that makes token ids of a completion. The tokenizer is loaded if a reward looks at them.
 
-    model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
-    tokenizer = load_tokenizer(find_parts(model).tokenizer)
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+    UserError then, not 0 tokens, if the configuration names no model.
+    """
+
+    @cache
+    def load() -> Encode:
+        if config.model_name_or_path is None:
+            raise UserError(
+                "the reward looks at completion_ids, and there is no tokenizer",
+                "the file holds texts, and how many tokens they are depends on the model",
+                "add model_name_or_path=MODEL",
+            )
+        from grpo.data.prompts import load_tokenizer
+        from grpo.policy import find_parts
+        from grpo.run.saved import find_saved
+
+        model = replace(config, model_name_or_path=find_saved(config.model_name_or_path).name)
+        tokenizer = load_tokenizer(find_parts(model).tokenizer)
+        return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+    return lambda text: Tokens(text, load)
 
 
 def means_table(rewards: list[dict[str, float | None]]) -> str:

@@ -183,6 +183,14 @@ def test_the_tokens_that_are_counted_are_those_of_the_text_alone(tmp_path, chat_
     assert json.loads(capsys.readouterr().out)["rewards"] == {"mine:f": len(alone)}
 
 
+def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path):
+    (tmp_path / "mine.py").write_text("def brevity(completion_ids, **_): return [len(ids) for ids in completion_ids]")
+    source = write_rows(tmp_path / "in.jsonl", [{"completion": "12 + 3"}])
+    with pytest.raises(UserError, match="there is no tokenizer") as caught:
+        main(["--reward", f"{tmp_path}/mine.py:brevity", str(source)])
+    assert "model_name_or_path=MODEL" in caught.value.fix
+
+
 def test_what_a_tool_has_said_is_not_graded_and_calls_that_are_none_are_named():
     row = {"completion": "<f>x</f><result>y</result>b", "answer": "b"}
     assert graded([row | {"tool_calls": [{"tool": "f", "span": [0, 26]}]}], "exact")[0]["rewards"] == {"exact": 1.0}
