@@ -10,6 +10,7 @@ from knowledge.text import compatible
 from rewards.format import final_answer
 from rewards.registry import Columns
 
+TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
 ARTICLES = {"a", "an", "the"}
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
 _MARK = f"[{re.escape(string.punctuation)}“”‘’«»、。，！？：；（）《》·…]"
@@ -43,6 +44,11 @@ def truths(answer: Any) -> list[str]:
     found = answer if isinstance(answer, list) else [answer]
     texts = [after_solution(_as_text(item)) for item in found if item is not None and item == item]  # NaN: a gap, too
     return [text for text in texts if text.strip()]
+
+
+def is_unanswerable(columns: Columns) -> bool:
+    """Return whether a row says of its question that to decline is right."""
+    return str(columns.get("unanswerable")).strip().lower() in TRUE
 
 
 def _as_text(item: Any) -> str:

@@ -35,14 +35,13 @@ from dataclasses import replace
 
 from grpo.algorithm.schema import Outcome, Score
 from knowledge.store.tokens import tokens
-from rewards.exact import equals_one, truths
+from rewards.exact import equals_one, is_unanswerable, truths
 from rewards.format import Parsed, final_text, parse, stated_confidence
 from rewards.outcome.judge import Judge, Judgement, build_judge
 from rewards.outcome.refusal import is_refusal, lists_alternatives, num_candidates
 from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
-TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
 NO_ANSWER = "This question has no known answer."
 Values = Mapping[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
@@ -73,11 +72,6 @@ _GUIDE_REFUSALS = re.compile(
     ),
     re.IGNORECASE,
 )
-
-
-def is_unanswerable(columns: Columns) -> bool:
-    """Return whether a row says of its question that to decline is right."""
-    return str(columns.get("unanswerable")).strip().lower() in TRUE
 
 
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
