@@ -24,6 +24,7 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device import shard
+from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import POLICY, Mode
 from grpo.engine.model.weights import load_decoder
@@ -48,6 +49,13 @@ def real_data(name: str) -> Path:
     if not (SHARED / name).exists():
         pytest.skip(f"needs real data that is not part of the project: {name}")
     return SHARED / name
+
+
+def cases(test: str, section: str) -> list[list[str]]:
+    """The lines of a section in the cases of a test file, cut at ` => `. `\\n` in them stands for a line break."""
+    text = Path(test.replace("test_", "").replace(".py", "_cases.txt")).read_text(encoding="utf-8")
+    lines = text.partition(f"\n== {section}\n")[2].partition("\n== ")[0].splitlines()
+    return [[part.strip().replace("\\n", "\n") for part in f"{line} ".split(" => ")] for line in lines if line]
 
 
 def write_checkpoint(
@@ -89,11 +97,12 @@ def load(
     train_weights: bool = False,
     int8: bool = False,
     spread: float = 0.1,
+    adapter: Adapter | None = None,
     **lora,
 ):
     """Our decoder for a checkpoint, with an adapter of the given rank, filled with random numbers of this spread."""
     spec = LoraSpec(rank, lora.pop("alpha", 2 * rank), **lora) if rank else None
-    model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8))
+    model = load_decoder(folder, Build(spec, train_weights, dtype, "cpu", int8=int8), adapter)
     randomise_adapter(model, spread=spread)
     return model
 
@@ -302,7 +311,7 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 def read_lines(path: Path) -> list[dict]:
     """The rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]  # U+2028 ends none
 
 
 def build_base(folder: Path, documents: dict, **options) -> Path:

@@ -190,7 +190,7 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
-    config, _ = load_config(nearest / CONFIG_FILE, overrides)
+    config, _ = load_config(nearest / CONFIG_FILE, overrides, is_run=False)
     manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
     manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1

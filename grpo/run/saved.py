@@ -14,6 +14,7 @@ from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
+from grpo.engine.model.flat import FlatParameters
 from grpo.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import find_checkpoint
@@ -45,8 +46,9 @@ class SavedModel:
         """Return the configuration of the run: of stage 2, or of stage 1."""
         if self.config_path is None:
             return None
-        kind = TrainConfig if "reward_funcs" in read_mapping(self.config_path) else SftConfig
-        return load_config(self.config_path, kind=kind)[0]
+        keys = read_mapping(self.config_path)
+        kind = TrainConfig if "reward_funcs" in keys else SftConfig
+        return load_config(self.config_path, kind=kind, is_run=not keys)[0]  # of a damaged file, all is missing
 
 
 def find_saved(name: str) -> SavedModel:
@@ -103,9 +105,10 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """
     made_with = saved.config()
     if made_with is None:
-        return load_config(None, overrides)[0]
+        return load_config(None, overrides, is_run=False)[0]
     chosen = keys_of(overrides)
-    config, _ = load_config(saved.config_path if isinstance(made_with, TrainConfig) else None, overrides)
+    path = saved.config_path if isinstance(made_with, TrainConfig) else None
+    config, _ = load_config(path, overrides, is_run=False)
     shared = {name: getattr(made_with, name, getattr(TrainConfig, name)) for name in SHARED if name not in chosen}
     config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):
@@ -128,7 +131,7 @@ def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> 
         made_with = replace(made_with, tokenizer_name_or_path=made_with.tokenizer_name_or_path or saved.name)
     policy = load_policy(made_with, device)
     master_weights, _ = checkpoint.read_state(folder)
-    Optimizer(policy.model.parameters(), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
+    Optimizer(FlatParameters(policy.model.parameters()), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
     policy.model.refresh()
     return policy
 

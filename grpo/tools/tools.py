@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
 
 from grpo.algorithm.schema import Completion
 from grpo.base.storage import failpoint
@@ -42,11 +41,6 @@ class Tools:
     def begin(self) -> "Calls":
         """Return the calls of the completions that are generated now."""
         return Calls(self)
-
-    def instead(self, function: Function) -> Self:
-        """Return tools of the same names that all do this instead."""
-        functions = dict.fromkeys(self.functions, function)
-        return type(self)(functions, self.protocol, self.timeout_s, self.peers)
 
     def close(self) -> None:
         """End the threads, and what the tools hold."""

@@ -23,13 +23,11 @@ from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
 KINDS = {
-    "lora": {},
     "dropout and cut sampling": {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
     "all weights, two updates": {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
-    "no reference": {"beta": 0.0, "loss_type": "dr_grpo", "scale_rewards": "batch"},
     "a ratio per sequence": {"importance_sampling_level": "sequence", "num_iterations": 2, "epsilon": 1e-3},
-    "dynamic sampling": {"dynamic_sampling": True, "beta": 0.0},
-    "float64": {"torch_dtype": "float64"},
+    "float64": {"torch_dtype": "float64", "dynamic_sampling": True, "beta": 0.0}
+    | {"loss_type": "dr_grpo", "scale_rewards": "batch"},
 }
 
 

@@ -1,7 +1,6 @@
 """What is known of the calls of tools: measures, evaluation with and without them, records, and the doctor."""
 
 import json
-import random
 import re
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from grpo.data.worlds.facts import make_facts
 from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.data.worlds.people import LIBRARY, make_people
 from grpo.evaluate import main
-from grpo.evaluation.searching import auroc, auroc_searching, searching
+from grpo.evaluation.searching import searching
 from grpo.generate import main as chat
 from grpo.run.case import Case
 from grpo.run.start import tools
@@ -120,22 +119,6 @@ def test_measures_of_searching():
     assert searching([group]) == found
     group.completions = [answer("correct")]
     assert searching([group]) == {}
-
-
-def test_auroc_is_the_share_of_pairs_in_the_right_order():
-    rng = random.Random(0)
-    positive, negative = ([rng.randrange(4) for _ in range(9)] for _ in range(2))
-    pairs = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
-    assert auroc(positive, negative) == pytest.approx(sum(pairs) / len(pairs))
-    groups = [make_group([1], [2], [2]) for _ in range(3)]
-    for group, calls in zip(groups, ((1, 1), (1, 0), (0, 0)), strict=True):
-        group.completions = [answer("correct", *[1] * number) for number in calls]
-    forced = [answer(outcome) for outcome in ("wrong", "refused", "correct", "wrong", "correct", "correct")]
-    # searched 1, 1, ½ where the forced answer is not right; ½, 0, 0 where it is
-    assert auroc_searching(groups, forced) == pytest.approx((3 + 3 + 2.5) / 9)
-    assert auroc_searching(groups, [answer("correct")] * 6) is None
-    forced[-1] = answer(None)  # it could not be graded: a 0 less where the forced answer is right
-    assert auroc_searching(groups, forced) == pytest.approx((2 + 2 + 1.5) / 6)
 
 
 def test_the_doctor_counts_what_results_may_add(model, tmp_path):
