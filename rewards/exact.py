@@ -52,11 +52,11 @@ def _as_text(item: Any) -> str:
 def after_solution(text: str) -> str:
     """Return what follows the #### of a solution on its line; a text without that is the answer itself.
 
-    Where other lines follow that hold a box, or there are several ####, these are headings.
+    It is a heading if other lines follow and it says nothing, or they hold a box, or there are several.
     """
     before, has_answer, after = text.rstrip().rpartition("####")
     answer, _, more = after.partition("\n")
-    is_heading = bool(more) and ("####" in before or "\\boxed" in more)
+    is_heading = bool(more) and (not answer.strip() or "####" in before or "\\boxed" in more)
     return answer.strip() if has_answer and not is_heading else text
 
 
