@@ -41,8 +41,8 @@ from grpo.data.messages import with_system
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import invent, is_made, locate, write_world
-from rewards.boxed import equivalent, gold_answer
 from rewards.exact import equals_one, normalise, truths
+from rewards.mathematics.boxes import equivalent, gold_answer
 from rewards.registry import build_rewards, built_in, expand
 from rewards.score import encoder
 from rewards.scorer import Scorer
