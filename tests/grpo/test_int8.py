@@ -107,8 +107,9 @@ from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.weights import load_decoder
+from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.sampling.sampler import Sampler
+read_model_config(Path({str(tmp_path)!r}))  # which imports a part of transformers
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
 def measure(int8):
     before = status("VmRSS")
