@@ -8,13 +8,7 @@ Each file answers one question:
     logprob        How fast do hidden states become log-probs and gradients, compared with log_softmax and gather?
     train_step     How fast is a training pass, compared with transformers + PEFT?
     knowledge      How good and how fast is the knowledge base?
-    real_model     Does a real model learn where its knowledge ends?
-    searching      Does it learn to search for what it does not know?
-    reasoning      What does KnowRL's reward do to a real model's reasoning, fact by fact?
-    rejection      Does fine-tuning on the supported sentences do as well?
-    services       Do rewards by rules agree with those by models, and how long does a step wait for a model?
-    curves         Does it learn as with TRL?
-    scale          What would a step cost on 1, 8 and 64 GPUs? Counted, not measured.
+    study          What has training changed? Read from the files of finished runs
 
 Read first what they share:
 
@@ -26,14 +20,9 @@ Read first what they share:
     ceilings       what the hardware reaches at best
     ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
-    asking         how a model goes on after a start, and how probable an ending is
-    chat_model     a chat endpoint on this machine that knows the truth, with a service's forms and troubles
-    measures       measures with intervals, AUROC, and the risk at a coverage
-    declining      ask a model which facts it declines
-    arm            the answers of one model, and what is measured of them, fact by fact
 
 Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
-gpu_checks.sh into a page that says what they mean; picture draws README's.
+gpu_checks.sh into a page that says what they mean.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

@@ -7,14 +7,13 @@
 #   DEVICE=cpu SMOKE=1 bash bench/gpu_checks.sh /tmp/rows     test the script itself: tiny sizes, no GPU
 #   PARTS="tests decode" bash bench/gpu_checks.sh             run only these parts
 #
-# First bench.ready says whether kernels can be compiled here (gcc, Python.h, Triton); if not, nothing is measured. Each
-# part has its own time limit, and all parts of a call together have LIMIT. A part that fails or runs out of time
+# Where kernels cannot be compiled (gcc, Python.h, Triton), nothing is measured. Each part has its own time limit, and all parts of a call together have LIMIT. A part that fails or runs out of time
 # does not stop the others; the exit code is then 1. RESULTS receives four files, and holds all that was measured
 # whenever the script is killed:
 #
 #   gpu_rows.jsonl      a row per case, for bench.report, written as soon as it is measured
 #   parts.log           how each part ended
-#   page.md             what the rows say and what to do next (bench/report.py), made after each part
+#   table.md            what the rows say (bench/report.py), made after each part
 #   gpu_checks.tar.gz   all of these and the log of each part, replaced in one piece after each part
 set -u
 cd "$(dirname "$0")/.."
@@ -52,9 +51,9 @@ if importlib.util.find_spec("openai") is None:
 PY
 export PYTHONPATH="$WORK:$PWD:${PYTHONPATH:-}"
 
-pack() {        # make the page, and replace the archive
-    "$PYTHON" -m bench.report --results "$ROWS" --page "$RESULTS/page.md" >"$LOGS/page.log" 2>&1
-    cp "$RESULTS/gpu_rows.jsonl" "$RESULTS/parts.log" "$RESULTS/page.md" "$LOGS" 2>/dev/null
+pack() {        # make the table, and replace the archive
+    "$PYTHON" -m bench.report --results "$ROWS" >"$RESULTS/table.md" 2>"$LOGS/report.log"
+    cp "$RESULTS/gpu_rows.jsonl" "$RESULTS/parts.log" "$RESULTS/table.md" "$LOGS" 2>/dev/null
     tar -C "$LOGS" -czf "$RESULTS/.packed" . && mv "$RESULTS/.packed" "$RESULTS/gpu_checks.tar.gz"
 }
 
@@ -106,7 +105,12 @@ installed() {   # installed LIBRARY: whether it can be imported
 
 echo "call          0 $CALL, $(date -u +%FT%TZ)" >>"$RESULTS/parts.log"
 
-if [ "$DEVICE" != cpu ] && ! "$PYTHON" -m bench.ready >"$LOGS/ready.log" 2>&1; then
+# Without a compiler everything runs with torch's own operations, and rows of speed mislead. (This compiles a kernel.)
+READY="from grpo.engine.device.kernel_choice import describe
+found = describe('cuda')
+print('kernels    ', found)
+raise SystemExit(not found.startswith('fused'))"
+if [ "$DEVICE" != cpu ] && ! "$PYTHON" -c "$READY" >"$LOGS/ready.log" 2>&1; then
     cat "$LOGS/ready.log" | tee -a "$RESULTS/parts.log"
     echo "stopped    $SECONDS before anything was measured: kernels cannot be compiled here" | tee -a "$RESULTS/parts.log"
     pack
@@ -135,5 +139,5 @@ else
     bench logprob_torch 50 logprob --peer torch --width 3584 --vocabularies 152064 --dtype bfloat16 --repeats 3
 fi
 
-echo; cat "$RESULTS/parts.log" "$RESULTS/page.md"
+echo; cat "$RESULTS/parts.log" "$RESULTS/table.md"
 exit $((FAILED > 0))

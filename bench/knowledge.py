@@ -13,6 +13,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from knowledge.store.base import KnowledgeBase
 
 ONSETS = (*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "gr", "pl", "sh", "st", "th", "tr")
 VOWELS = ("a", "e", "i", "o", "u", "ai", "ea", "ou")
-NUM_WORDS = 300_000
+STRIDE = 33  # one word of so many: 300,000
 FREQUENT_WORDS = 8000
 SENTENCES = 10  # of a document
 WORDS = 16  # of a sentence
@@ -41,24 +42,17 @@ Document = tuple[str, str]  # title, text
 Search = Callable[[str], set[str]]  # for titles
 
 
-def vocabulary(rng: np.random.Generator) -> np.ndarray:
-    """Return the stop words, then made-up words, short ones first."""
+def vocabulary() -> np.ndarray:
+    """Return the stop words, then made-up words of three syllables."""
     syllables = [onset + vowel for onset in ONSETS for vowel in VOWELS]
-    made = set()
-    while len(made) < NUM_WORDS:
-        number = rng.integers(2, 5)
-        parts = rng.integers(len(syllables), size=number)
-        made.add("".join(syllables[part] for part in parts))
-    stop_words = sorted(tokens.STOP_WORDS)
-    made_up = sorted(made.difference(stop_words))
-    made_up.sort(key=len)
-    return np.array(stop_words + made_up, dtype=object)
+    made_up = map("".join, islice(product(syllables, repeat=3), 0, None, STRIDE))
+    return np.array([*sorted(tokens.STOP_WORDS), *made_up], dtype=object)
 
 
 def documents(number: int) -> list[Document]:
     """Make documents of random words."""
     rng = np.random.default_rng(0)
-    words = vocabulary(rng)
+    words = vocabulary()
     ranks = np.arange(len(words)) + 2.7
     frequency = np.where(ranks < FREQUENT_WORDS, 1 / ranks, FREQUENT_WORDS**0.6 / ranks**1.6)
     cumulative = np.cumsum(frequency / frequency.sum())

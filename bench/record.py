@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import timing
-from grpo.base.errors import run_main
 from grpo.base.progress import command_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results")
-SEEDS = "seed-*.jsonl"  # the results of an experiment, a file for each seed
 PACKAGES = ("torch", "transformers", "trl", "peft")
 NO_PEER: Mapping[str, Sequence[str]] = {"none": ()}
 Sizes = Mapping[str, Mapping[str, Any]]
@@ -81,23 +79,6 @@ def parse(
 def plain_parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Make a parser whose help shows a module's docstring, without its first line, which is the usage."""
     return command_parser(module, doc.partition("\n\n")[2])
-
-
-def experiment_parser(module: str, doc: str, results: str) -> argparse.ArgumentParser:
-    """Make the parser of an experiment. `--save` names the folder of its results in bench/results."""
-    parser = plain_parser(module, doc)
-    saving = f"write the results to bench/results/{results} instead"
-    parser.add_argument("--save", action="store_const", const=RESULTS / results, help=saving)
-    return parser
-
-
-def run_experiment(main: Callable[[list[str]], object]) -> None:
-    """Run the `main(argv)` of an experiment as the program's commands run: a mistake ends in three lines."""
-
-    def run(argv: list[str]) -> None:
-        main(argv)
-
-    run_main(run)
 
 
 def add_size(parser: argparse.ArgumentParser, name: str, value: Any, choices: Sequence[str] | None) -> None:
@@ -229,15 +210,15 @@ def rate(tokens_per_s: float) -> str:
     return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
 
 
-def row_files(source: Path, names: str = "*.jsonl") -> list[Path]:
-    """Return the files of rows in a folder, those with such names; or the file itself."""
-    return sorted(source.glob(names)) if source.is_dir() else [source]
+def row_files(source: Path) -> list[Path]:
+    """Return the files of rows in a folder; or the file itself."""
+    return sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
 
 
-def read_rows(source: Path, names: str = "*.jsonl") -> list[dict]:
+def read_rows(source: Path) -> list[dict]:
     """Read all rows of a file, or of the files of a folder, the oldest of each file first."""
     rows = []
-    for path in row_files(source, names):
+    for path in row_files(source):
         rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return rows
 

@@ -1,11 +1,9 @@
-"""python -m bench.report [--results bench/results] [--readme bench/README.md] [--page FILE]
+"""python -m bench.report [--results bench/results] [--readme bench/README.md]
 
 Turn stored rows into the table of bench/README.md. Of each case of a benchmark, device and dtype, the row that was
 measured last counts; below the table stands at which commit that was.
-With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. --page writes the table to a file,
-with what to do next: the checks that failed, the phases of a complete step that lose most (their time beyond their
-floor), and the operations that take longest. Rows that no benchmark has written are left out, with a note. The last
-line of stdout is JSON.
+With --readme, the lines between <!-- bench --> and <!-- /bench --> are replaced. Rows that no benchmark has written are
+left out, with a note. The last line of stdout is JSON.
 """
 
 import json
@@ -16,11 +14,8 @@ from pathlib import Path
 
 from bench.record import RESULTS, duration, markdown_table, plain_parser, rate, row_files
 from bench.timing import our_seconds
-from grpo.base.storage import write_atomically
 
 REAL = "smollm2"  # the model of bench/models.py whose shape is that of a published checkpoint small enough for a CPU
-NUM_LOSSES = 3
-NUM_SHOWN = 4  # operations of a profile
 OF_BENCHMARKS = {"bench", "date", "options", "machine", "cases", "checks"}  # keys of their rows
 Measured = tuple[Mapping, Mapping]  # a row, and one of its cases
 COLUMNS = (
@@ -101,45 +96,6 @@ def footing(rows: Iterable[Mapping]) -> str:
     return "\n\n".join(textwrap.fill(line, 120, break_on_hyphens=False) for line in lines)
 
 
-def losses(measured: Iterable[Measured]) -> list[str]:
-    """Return a sentence for every phase of a complete step that takes longer than its floor, the largest loss first."""
-    found = []
-    for _, case in measured:
-        for phase, floor in case.get("floors", {}).items():
-            spent = case["phases"][phase]
-            text = f"{case['name']}, {phase}: {duration(spent)}, of which {duration(floor)} are needed"
-            found.append((spent - floor, text))
-    return [f"- **{duration(lost)} lost**: {text}." for lost, text in sorted(found, reverse=True) if lost > 0]
-
-
-def longest_operations(rows: Iterable[Mapping]) -> list[str]:
-    """Return the operations that take most of each profile."""
-    lines = []
-    for row in rows:
-        for name, operations in row.get("profiles", {}).items():
-            for found in operations[:NUM_SHOWN]:
-                lines.append(f"- {found['share']:.0%} of {name}: {found['name'][:80]}")
-    return lines
-
-
-def page(rows: Iterable[Mapping], table: str, measured: Iterable[Measured]) -> str:
-    """Write the page of what has been measured so far."""
-    failed = []
-    for row in rows:
-        failed += [f"- {check}: {value}" for check, value in row["checks"].items() if value is False]
-    sections = {
-        "# What was measured": [table],
-        "## Mend this first": failed,
-        "## The largest losses of a step": losses(measured)[:NUM_LOSSES],
-        "## The longest operations": longest_operations(rows),
-    }
-    parts = []
-    for title, lines in sections.items():
-        if lines:
-            parts += [title, "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
-
-
 def replace_block(readme: Path, name: str, block: str) -> None:
     """Replace the text between <!-- name --> and <!-- /name -->."""
     marks = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -154,7 +110,6 @@ def main(argv: list[str] | None = None) -> dict:
     parser = plain_parser("bench.report", __doc__)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder or file of the stored rows")
     parser.add_argument("--readme", type=Path, help="file whose table is replaced")
-    parser.add_argument("--page", type=Path, help="file to write")
     options = parser.parse_args(argv)
     if not options.results.exists():
         parser.error(f"there is no {options.results}: give a file or a folder that a benchmark's --save has written")
@@ -167,8 +122,6 @@ def main(argv: list[str] | None = None) -> dict:
     print(block)
     if options.readme:
         replace_block(options.readme, "bench", block)
-    if options.page:
-        write_atomically(options.page, page(rows, block, found))
     result = {"bench": "report", "cases": len(found)}
     print(json.dumps(result))
     return result

@@ -27,7 +27,7 @@ import torch
 from bench import ceilings, models, peers
 from bench.record import Record, parse
 from bench.timing import Side
-from bench.workload import KINDS, Work, padded, random_prompts
+from bench.workload import KINDS, Work, padded, random_rows
 from grpo.algorithm.schema import Completion
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams, inverse_cdf, uniforms
@@ -123,7 +123,7 @@ def agreement(path: Path, options) -> float:
     """Return the largest difference of log-probs of drawn tokens, in float32."""
     build = models.build_of(options, dtype="float32")
     model, peer = models.ours(path, build), peers.transformers_model(path, build)
-    prompts = random_prompts(8, 5, 20, model.config.vocab_size)
+    prompts = random_rows([5, 7, 9, 11, 13, 15, 17, 20], model.config.vocab_size)
     work = Work(prompts, group=1, lengths=[9, 11, 13, 15, 17, 19, 21, 23])
     completions = sample(Sampler(model, (), max_slots=8), work)
     return float(peers.logprob_errors(peer, zip(prompts, completions, strict=True)).max())

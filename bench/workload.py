@@ -42,21 +42,15 @@ class Work:
         return found
 
 
-def random_prompts(number: int, shortest: int, longest: int, vocab: int) -> list[Ids]:
-    """Make prompts of random token ids, none of them special."""
+def random_rows(lengths: Iterable[int], vocab: int) -> list[Ids]:
+    """Make rows of random token ids, none of them special."""
     rng = random.Random(0)
-    prompts = []
-    for _ in range(number):
-        length = rng.randint(shortest, longest)
-        ids = [rng.randrange(NUM_SPECIAL, vocab) for _ in range(length)]
-        prompts.append(tuple(ids))
-    return prompts
+    return [tuple(rng.choices(range(NUM_SPECIAL, vocab), k=length)) for length in lengths]
 
 
 def equal_work(batch: int, tokens: int, vocab: int, group: int = 1) -> Work:
     """Make completions that all have the same length, of prompts that have half of it."""
-    half = tokens // 2
-    prompts = random_prompts(batch // group, half, half, vocab)
+    prompts = random_rows([tokens // 2] * (batch // group), vocab)
     return Work(prompts, group, lengths=[tokens] * batch)
 
 
@@ -69,8 +63,8 @@ def variable_work(batch: int, tokens: int, vocab: int, group: int = GROUP) -> Wo
         factor = math.exp(0.6 * rng.gauss(0, 1))
         length = round(tokens * 0.4 * factor)
         lengths.append(max(1, min(tokens, length)))
-    shortest, longest = tokens // 8, tokens * 3 // 4
-    prompts = random_prompts(num_prompts, shortest, longest, vocab)
+    of_prompts = [rng.randint(tokens // 8, tokens * 3 // 4) for _ in range(num_prompts)]
+    prompts = random_rows(of_prompts, vocab)
     return Work(prompts, group, lengths)
 
 

@@ -49,14 +49,16 @@ def tolerated(name: str, warned: set[str], kinds: Kinds = OSError, say: Callable
 
 
 class DebugLog:
-    """Appends to debug.log, without secrets."""
+    """Appends to debug.log, without secrets. path: None writes nothing."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path | None):
         self.path = path
         self.warned: set[str] = set()
 
     def write(self, level: str, text: str) -> None:
         """Write a line, or a traceback. level: INFO or ERROR."""
+        if self.path is None:
+            return
         with (
             tolerated(self.path.name, self.warned),
             open(self.path, "a", encoding="utf-8", errors="backslashreplace") as file,

@@ -271,6 +271,7 @@ class SilentRun(Run):
     def __init__(self, config: AnyConfig):
         nowhere = replace(config, output_dir=os.devnull)
         super().__init__(nowhere, ranks=Ranks(choose_device(config.device)))
+        self.debug = DebugLog(None)
         self.signals = Signals(self.ranks)  # which no signal reaches
         self.said: list[str] = []
         libraries.configure(config)

@@ -49,16 +49,17 @@ def config(tmp_path, chat_checkpoint):
 def examine(capsys, *argv) -> SimpleNamespace:
     """Return the doctor's exit code, its findings, by name what each says, and the names of those that failed."""
     code = main([*map(str, argv), "--json"])
-    findings = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    findings = json.loads(printed.out)
     text = {finding["name"]: finding["text"] for finding in findings}
     failed = [finding["name"] for finding in findings if finding["ok"] is False]
-    return SimpleNamespace(code=code, findings=findings, text=text, failed=failed)
+    return SimpleNamespace(code=code, findings=findings, text=text, failed=failed, stderr=printed.err)
 
 
 def test_a_healthy_config(config, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     seen = examine(capsys, config)
-    assert seen.code == 0 and all(finding["ok"] for finding in seen.findings)
+    assert seen.code == 0 and all(finding["ok"] for finding in seen.findings) and not seen.stderr
     assert list(seen.text) == [
         *(
             "config",

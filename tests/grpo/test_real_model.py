@@ -14,7 +14,9 @@ import torch
 from making import hidden_states, write_chat_checkpoint, write_rows
 from running import Processes
 
-from bench.asking import completion_logprobs, given
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.packing import pack_tokens
+from grpo.algorithm.schema import Group, Part, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.toy import is_made, make_world
@@ -81,10 +83,11 @@ def test_log_probs_and_greedy_answers_are_those_of_transformers(policy, theirs):
             0, len(prompt) :
         ].tolist()
         assert answer.ids == expected
-        (found,) = completion_logprobs(policy, [given(prompt, answer.ids)])
+        part = Part(Group(Prompt(0, "", tuple(prompt), {}), [answer]), [answer])
+        found, _ = batch_logprobs(policy.model, pack_tokens([part], 0))
         logp = theirs(torch.tensor([prompt + answer.ids])).logits[0].log_softmax(-1)
         places = torch.arange(len(prompt) - 1, len(prompt) + len(answer.ids) - 1)
-        assert found == pytest.approx(logp[places, answer.ids].numpy(), abs=1e-4)
+        assert found == pytest.approx(logp[places, answer.ids], abs=1e-4)
     assert "Paris" in policy.decode(answers[0][0].ids)
 
 

@@ -208,8 +208,10 @@ def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
 def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint, capsys):
     folder = tmp_path / "run"
     run(tmp_path, chat_checkpoint, **LOGGED)
+    capsys.readouterr()
     assert main([str(folder), "4"]) == 0
-    assert "16 of 16 recorded answers are the same" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "16 of 16 recorded answers are the same" in printed.out and printed.err.startswith("result: ")
     lines = read_lines(folder / "completions" / "step-000004.jsonl")
     lines[5]["ids"][2] += 1
     (folder / "completions" / "step-000004.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

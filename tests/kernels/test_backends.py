@@ -160,7 +160,7 @@ def test_why_triton_fails_is_said_whole(monkeypatch):
 
     monkeypatch.setattr("triton.knobs.runtime.interpret", False)
     monkeypatch.setitem(sys.modules, "grpo.kernels.rms_norm", SimpleNamespace(rms_norm=fails))
-    monkeypatch.setattr(torch, "randn", fails)
+    monkeypatch.setattr(kernel_choice, "_waves", lambda *shape, device: torch.ones(shape))
     assert kernel_choice.triton_problem.__wrapped__() == f"Triton failed: RuntimeError: {'x' * 300} and why"
 
 
@@ -185,3 +185,10 @@ def test_the_kernels_are_in_use_on_a_gpu():
     assert kernel_choice.uses_kernels(torch.ones(3, device="cuda", dtype=torch.bfloat16)), (
         kernel_choice.triton_problem()
     )
+
+
+@pytest.mark.gpu
+def test_the_self_test_on_a_gpu_draws_nothing():
+    before = torch.cuda.get_rng_state()
+    assert kernel_choice.triton_problem.__wrapped__() == ""
+    assert torch.equal(torch.cuda.get_rng_state(), before)

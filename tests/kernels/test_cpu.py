@@ -221,6 +221,19 @@ def test_they_are_for_float32_alone_and_a_key_turns_them_off(monkeypatch, asked_
 
 
 @needs_them
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_the_self_test_does_not_depend_on_the_defaults_of_the_process(monkeypatch, asked_anew, dtype):
+    use_them(monkeypatch)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            assert kernel_choice.on_cpu(torch.ones(3, dtype=torch.float32, device="cpu")), kernel_choice.describe("cpu")
+    finally:
+        torch.set_default_dtype(before)
+
+
+@needs_them
 @pytest.mark.parametrize("name", ["product", "decode_attention"])
 def test_wrong_results_are_noticed(monkeypatch, asked_anew, name):
     use_them(monkeypatch)

@@ -2,24 +2,35 @@
 rules, on what both can read. The endpoint answers as chat models do: in lists of several forms, behind preambles and in
 fences, with refusals, cut replies and errors 429 on the way."""
 
+import json
 import random
+import re
+from collections import Counter
 from dataclasses import asdict
 
 import pytest
+from api_server import ApiServer, fails, says
 from making import build_base, make_answers, of_each
 
-from bench import chat_model
-from bench.chat_model import BUSY, CUT, REFUSES, ChatModel
-from bench.services import asking
 from grpo.config.load import load_config
-from knowledge.almanac import REFUSAL, articles, by_title, read_facts
+from knowledge.almanac import REFUSAL, articles, by_title, read_facts, spelled
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
 SUBJECTS = ("France", "India", "Netherlands", "Japan", "Chad")
 REWARDS = ("knowrl", "correctness", "factuality", "binary_rar", "truthrl")
 WRONG = {"capital": "Springfield", "currency": "florin", "code": "QX"}
-OFTEN = dict.fromkeys((BUSY, REFUSES, CUT), 0.25)
+TROUBLES = ("busy", "refuses", "cut", "")
+SORRY = "I'm sorry, but I can't help with that."
+FORMS = {  # of a grade, and of a list of facts: each with the number of its sentence
+    "{}": lambda facts: "\n".join(f"- [{number}] {fact}" for fact, number in facts.items()),
+    '{{"grade": "{}"}}': lambda facts: json.dumps(list(facts)),
+    "**Grade:** {}": lambda facts: json.dumps({"facts": [{"fact": fact, "sentence": facts[fact]} for fact in facts]}),
+    "```\n{}\n```": lambda facts: f"```json\n{json.dumps([{'fact': fact} for fact in facts], indent=1)}\n```",
+    "Grade: {}\nThe candidate's answer was compared with the reference.": lambda facts: "\n".join(
+        ["Sure! Here are the facts:", "", *(f"{place}. **{fact}**" for place, fact in enumerate(facts, 1))]
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +73,65 @@ def graded(name: str, base, *keys: str):
     return answers
 
 
+def grade(asked: str) -> str:
+    """A if the answer has all words of a reference, C if it declines, else B."""
+    quoted = [(name, json.loads(text)) for name, text in re.findall(r'^<(\w+) \w+>\n(".*")\n</', asked, re.MULTILINE)]
+    candidate = dict(quoted)["candidate"]
+    words = set(spelled(candidate).split())
+    is_right = any(words.issuperset(spelled(text).split()) for name, text in quoted if name == "reference")
+    return "C" if "don't know" in candidate else "A" if is_right else "B"
+
+
+def stated(text: str) -> dict[str, int]:
+    """Each fact of a text once, with the number of its sentence."""
+    found = {}
+    for number, sentence in re.findall(r"\[(\d+)\] (.*?)(?=\[\d+\] |\Z)", text, re.DOTALL):
+        for said in re.split(r"(?<=[.!?])\s+", re.sub(r"</?\w*>?", "", sentence).strip()):
+            if re.search(r" is \S", said) and not said.endswith("?"):
+                found.setdefault(said, number)
+    return found
+
+
+def truthful(counts: Counter):
+    """A model that knows the truth, and meets most texts with some trouble at first. counts: of each trouble."""
+    tries: Counter[str] = Counter()
+
+    async def behave(server, request, writer):
+        asked = request.body["messages"][1]["content"]
+        rng = random.Random(re.sub(r"^(</?\w+) \w+>$", r"\1>", asked, flags=re.MULTILINE))  # without a fence's word
+        form, trouble = rng.choice(list(FORMS)), rng.choice(TROUBLES)
+        tries[asked] += 1
+        trouble = trouble if tries[asked] == 1 else ""
+        counts[trouble] += 1
+        if asked.endswith("A, B or C?"):
+            text = form.format(grade(asked))
+        else:
+            _, text = re.search(r"^(=== \w+ ===)\n(.*)\n\1$", asked, re.DOTALL | re.MULTILINE).groups()
+            facts = stated(text)
+            text = FORMS[form](facts) if facts else "NON_FACTUAL: the text states nothing."
+        replies = {"busy": fails(429, "rate_limit_exceeded", retry_after="0"), "refuses": says(SORRY)}
+        replies |= {"cut": says(text[: len(text) // 2], "length"), "": says(text)}
+        await replies[trouble](server, request, writer)
+
+    return behave
+
+
+def asking(server: ApiServer) -> list[str]:
+    """The keys of a configuration whose services are a server."""
+    keys = ["api_deadline_s=600"]  # on a busy machine, too
+    for name in ("judge", "decomposer"):
+        keys += [f"{name}=api", f"{name}_base_url={server.url}", f"{name}_model=m", f"{name}_api_key_env=NO_KEY"]
+    return keys
+
+
 @pytest.mark.parametrize("name", REWARDS)
 def test_rewards_are_the_same_by_rules_and_by_models(base, name, monkeypatch):
-    monkeypatch.setattr(chat_model, "RETRY_AFTER_S", 0)
+    monkeypatch.setenv("NO_KEY", "none")
+    counts: Counter[str] = Counter()
     expected = graded(name, base, "judge=offline", "decomposer=rules")
-    with ChatModel(troubles=OFTEN, lasting=0) as model:
-        found = graded(name, base, "api_deadline_s=600", *asking(model))
-    assert all(model.counts[trouble] for trouble in OFTEN)
+    with ApiServer(default=truthful(counts)) as server:
+        found = graded(name, base, *asking(server))
+    assert all(counts[trouble] for trouble in TROUBLES)
     for ours, theirs in zip(expected, found, strict=True):
         assert None not in of_each(ours, "reward")
         assert of_each(theirs, "reward") == of_each(ours, "reward")

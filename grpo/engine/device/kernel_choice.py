@@ -4,6 +4,7 @@ Either set is tried against torch's own operations when it is first asked for: T
 attention. If that fails, none of the set is used, and `describe` says why. ops.py runs them.
 """
 
+import math
 from functools import cache
 
 import torch
@@ -35,8 +36,7 @@ def triton_problem() -> str:
     try:
         from grpo.kernels.rms_norm import rms_norm
 
-        x = torch.randn(3, 100, device="cuda")
-        weight = torch.ones(100, device="cuda")
+        x, weight = _waves(3, 100, device="cuda"), _waves(100, device="cuda")
         normed, _ = rms_norm(x, weight, 1e-6)
         wanted = F.rms_norm(x, (100,), weight, 1e-6)
         wrong = float((normed - wanted).abs().max())
@@ -72,15 +72,24 @@ def _cpu_kernels() -> tuple[CpuKernels | None, str]:
 
 
 def _error_of(kernels: CpuKernels) -> float:
-    """Return how far these kernels are from torch's operations. Nothing is drawn: a run has set its seeds."""
-    x_TI, weight_OI = torch.linspace(-1, 1, 35).sin().view(5, 7), torch.linspace(-9, 9, 210).sin().view(30, 7)
+    """Return how far these kernels are from torch's operations."""
+    x_TI, weight_OI = _waves(5, 7), _waves(30, 7)
     product_TO = kernels.product(x_TI, kernels.pack(weight_OI))
-    q_1HE = weight_OI.view(-1)[:32].view(1, 4, 8)
-    k_1KSE, v_1KSE = weight_OI.view(-1)[:96].view(2, 1, 2, 3, 8)
-    attended_1HE = kernels.decode_attention(q_1HE, k_1KSE, v_1KSE, torch.tensor([3]))
+    q_1HE = _waves(1, 4, 8)
+    k_1KSE, v_1KSE = _waves(2, 1, 2, 3, 8)
+    attended_1HE = kernels.decode_attention(q_1HE, k_1KSE, v_1KSE, torch.tensor([3], device="cpu"))
     wanted_1H1E = F.scaled_dot_product_attention(q_1HE[:, :, None], k_1KSE, v_1KSE, enable_gqa=True)
     errors = (product_TO - F.linear(x_TI, weight_OI)).abs().max(), (attended_1HE - wanted_1H1E[:, :, 0]).abs().max()
     return float(max(errors))
+
+
+def _waves(*shape: int, device: str = "cpu") -> Tensor:
+    """Return numbers between -1 and 1 for a self-test, in float32 whatever torch's default dtype is.
+
+    Nothing is drawn: a self-test leaves the random generators as a run has seeded them.
+    """
+    number = torch.arange(math.prod(shape), dtype=torch.float32, device=device)
+    return number.sin().view(shape)
 
 
 def on_cpu(x: Tensor) -> CpuKernels | None:

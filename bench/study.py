@@ -1,0 +1,147 @@
+"""python -m bench.study RUN … [--save [FILE]]
+
+What has training changed? Each RUN is a finished run with held-out questions. Nothing is asked or trained: the numbers
+come from the files that every run writes.
+
+- before, after: the first and the last answers in RUN/evaluation. Of each question whether it is right, wrong or
+  declined, the facts that the knowledge base supports and refutes, and the rewards
+- change: of the same questions, so it is paired. Its 95 % interval is a bootstrap interval over titles, since questions
+  about one subject are not independent; without titles, over questions
+- reward: of the answers that were trained on, the mean of each ten steps (metrics.jsonl)
+- several runs, such as seeds: the mean of their changes, and the smallest and the largest one
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from bench.record import RESULTS, machine, markdown_table, plain_parser
+from grpo.base.errors import CONFIG, UserError, run_main
+from grpo.base.storage import read_mapping
+from grpo.data.files import read_records
+from grpo.evaluation.compare import RATES, collect, interval
+
+OWN = RESULTS / "studies" / "rows.jsonl"
+TOGETHER = 10  # steps in each mean of the curve
+Change = Mapping[str, float]  # before, after, change, and the ends of its interval: low, high
+
+
+def answers_of(run: Path) -> tuple[list[dict], list[dict]]:
+    """Read what a run answered to its held-out questions before and after training."""
+    steps = sorted((run / "evaluation").glob("step-*.jsonl"))
+    if len(steps) < 2:
+        what = f"the run {run} has not answered held-out questions before and after training"
+        raise UserError(what, f"{run / 'evaluation'} has {len(steps)} files", "finish it with eval_size set", CONFIG)
+    return read_records(steps[0]), read_records(steps[-1])
+
+
+def changes(before: Sequence[dict], after: Sequence[dict]) -> dict[str, Change]:
+    """Compare two lists of answers to the same questions, by each measure that both have."""
+    first, last = collect(before, "before"), collect(after, "after")
+    titles = {}
+    for row in before:
+        titles[row["row"], str(row["question"])] = row.get("title") or row["question"]
+    found = {}
+    for name in first:
+        questions = [question for question in first[name] if question in last.get(name, ())]
+        if questions:
+            old = [fmean(first[name][question]) for question in questions]
+            new = [fmean(last[name][question]) for question in questions]
+            found[name] = change(old, new, [titles[question] for question in questions])
+    return found
+
+
+def change(old: Sequence[float], new: Sequence[float], titles: Sequence[str]) -> Change:
+    """Return how the mean over questions changes, with an interval by bootstrap over their titles."""
+    _, places = np.unique(titles, return_inverse=True)
+    sizes = np.bincount(places)
+    sums = np.bincount(places, np.subtract(new, old))
+    low, high = interval(lambda chosen: sums[chosen].sum() / sizes[chosen].sum(), len(sizes))
+    before, after = fmean(old), fmean(new)
+    return {"before": before, "after": after, "change": after - before, "low": low, "high": high}
+
+
+def curve(run: Path) -> list[float]:
+    """Return the mean reward of each ten steps."""
+    rewards = [row["reward"] for row in read_records(run / "metrics.jsonl") if "reward" in row]
+    starts = range(0, len(rewards), TOGETHER)
+    return [fmean(rewards[start : start + TOGETHER]) for start in starts]
+
+
+def study(run: Path) -> dict:
+    """Return the row of a run."""
+    config = read_mapping(run / "config.resolved.yaml")
+    before, after = answers_of(run)
+    return {
+        "run": run.name,
+        "seed": config.get("seed"),
+        "steps": config.get("max_steps"),
+        "questions": len(after),
+        "measures": changes(before, after),
+        "curve": curve(run),
+    }
+
+
+def shown(name: str, number: float, sign: str = "") -> str:
+    """Write a number of a measure: a rate in percent.
+
+    >>> shown("accuracy", 0.25), shown("reward", 0.25, "+")
+    ('25.0 %', '+0.25')
+    """
+    return f"{100 * number:{sign}.1f} %" if name in RATES else f"{number:{sign}.2f}"
+
+
+def table_of(row: Mapping) -> str:
+    """Make the table of a run."""
+    lines = []
+    for name, found in row["measures"].items():
+        line = [name, shown(name, found["before"]), shown(name, found["after"]), shown(name, found["change"], "+")]
+        ends = f"{shown(name, found['low'], '+')} to {shown(name, found['high'], '+')}"
+        lines.append([*line, ends])
+    return markdown_table([row["run"], "before", "after", "change", "95 % interval"], lines)
+
+
+def table_of_all(rows: Sequence[Mapping]) -> str:
+    """Make the table of the means over runs, of the measures that all of them have."""
+    lines = []
+    for name in rows[0]["measures"]:
+        of_runs = [row["measures"][name] for row in rows if name in row["measures"]]
+        if len(of_runs) == len(rows):
+            means = [fmean(found[key] for found in of_runs) for key in ("before", "after")]
+            gains = [found["change"] for found in of_runs]
+            ends = f"{shown(name, min(gains), '+')} to {shown(name, max(gains), '+')}"
+            lines.append([name, *(shown(name, mean) for mean in means), shown(name, fmean(gains), "+"), ends])
+    return markdown_table([f"mean of {len(rows)} runs", "before", "after", "change", "smallest to largest"], lines)
+
+
+def save(path: Path, rows: Iterable[Mapping]) -> None:
+    """Append rows to a file, with the date and the machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"date": time.strftime("%Y-%m-%d"), "machine": machine("cpu")}
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row | about) + "\n" for row in rows)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = plain_parser("bench.study", __doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a finished run")
+    saving = f"append the rows to FILE (default: bench/results/{OWN.relative_to(RESULTS)})"
+    parser.add_argument("--save", type=Path, nargs="?", const=OWN, metavar="FILE", help=saving)
+    options = parser.parse_args(argv)
+    rows = [study(run) for run in options.runs]
+    for row in rows:
+        steps = " ".join(f"{mean:+.2f}" for mean in row["curve"])
+        print(table_of(row), f"mean reward of each {TOGETHER} steps: {steps}", sep="\n\n", end="\n\n")
+    if len(rows) > 1:
+        print(table_of_all(rows), end="\n\n")
+    if options.save:
+        save(options.save, rows)
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    run_main(main)
