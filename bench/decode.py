@@ -3,8 +3,8 @@
 How close does a decode step, from embedding to end flags, come to what memory and arithmetic allow? On a GPU a step is
 a CUDA graph. Weights are random and made on the device; nothing is read or downloaded. Every row has --context tokens
 before it. At 96 rows the step also runs with an adapter of rank --rank (default: the model's usual one, 16 at 1.5b and
-256 at 7b), which shows what the adapter costs. The decode attentions of grpo/engine/attention/select.py compete at each
-shape; their errors and times are printed.
+256 at 7b), which shows what the adapter costs. The decode attention that
+grpo/engine/attention/choice.py has chosen is printed.
 
 The floor of a step is the longer of two times: all weights except the embedding, and the keys and values of the
 context, at the copy bandwidth of the same run; and the matrix products at the rate of a large product in the same run.
@@ -19,7 +19,7 @@ import torch
 
 from bench import ceilings, models
 from bench.record import Record, parse
-from grpo.engine.attention.select import decode_choice
+from grpo.engine.attention.choice import decode_kernel
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import describe
@@ -59,13 +59,13 @@ class Steps:
         self.model = models.random_decoder(name, models.build_of(options, rank))
         self.sampling = SamplingParams(STEPS, top_p=options.top_p)
         positions = options.context + STEPS + 1
-        self.attention = decode_choice(self.model, rows, positions)
+        self.attention = decode_kernel(self.model)
         cache = KVCache.of(self.model, rows, positions)
         cache.kv_L2BKSE.normal_()
         self.slots = Slots.make(cache, STEPS)
         self.slots.seed_B.copy_(torch.arange(rows))
         capture = CudaCapture() if options.device == "cuda" else None
-        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention.name, capture)
+        self.graphs = DecodeGraphs(self.model, self.slots, (), self.attention, capture)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -79,7 +79,7 @@ class Steps:
 
 def measure(steps: Steps, record: Record) -> None:
     """Time and record the steps of one model at one number of rows."""
-    rows, attention = steps.rows, str(steps.attention)
+    rows, attention = steps.rows, steps.attention
     print(f"attention: {attention}")
     floor = ceilings.decode_floor(steps.model, rows, rows * steps.context, record.peak)
     target = TARGETS.get(rows, 0.7)

@@ -20,7 +20,7 @@ from grpo import policy
 from grpo.algorithm.schema import Layout
 from grpo.base.storage import write_json
 from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
-from grpo.engine.attention.select import packed_attention
+from grpo.engine.attention.choice import packed_attention
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import REFERENCE

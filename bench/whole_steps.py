@@ -36,6 +36,7 @@ from bench import ceilings, models, peers, steps, timing
 from bench.record import Record, parse
 from bench.workload import completion_lengths, packed_tokens, work_of
 from grpo.algorithm.schema import Group
+from grpo.engine.attention import choice
 from grpo.engine.model import memory
 from grpo.train import GrpoTrainer
 
@@ -176,7 +177,7 @@ def check_steps(name: str, ours: Ours, resident: int, record: Record) -> None:
         needed = memory.Loaded(trainer.model).account(budget=largest)
         predicted = resident + needed.activations + needed.logits
         record.check({f"{name}: peak memory / predicted": most / predicted, f"{name}: peak GB": most / 1e9})
-        print(f"  attention: decode {trainer.sampler.decode_kernel}")
+        print(f"  {choice.describe(trainer.model)}")
 
 
 def profile_training(name: str, ours: Ours, record: Record) -> None:

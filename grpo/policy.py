@@ -18,7 +18,6 @@ from grpo.engine.model.adapter import (
     Adapter,
     is_adapter,
     load_adapter,
-    merge_adapter,
     read_settings,
     save_adapter,
     trained_adapter,
@@ -86,10 +85,8 @@ class Policy:
         """Return the model; if it is in 8 bits, one of its checkpoint's own weights with all adapters merged."""
         if not self.model.build.int8:
             return self.model
-        checkpoint = self.folders[0]
-        model = load_decoder(checkpoint, Build(None, False, master_dtype(self.model.build.dtype), "cpu"))
-        merge_adapter(model, trained_adapter(self.model, self.start, *self.base), checkpoint)
-        return model
+        build = Build(None, False, master_dtype(self.model.build.dtype), "cpu")
+        return load_decoder(self.folders[0], build, trained_adapter(self.model, self.start, *self.base))
 
 
 @loading()
@@ -107,10 +104,8 @@ def load_policy(
     lora = lora_spec(config)
     dtype = choose_dtype(config.torch_dtype, device)
     build = Build(lora, train_weights and lora is None, dtype, device, int8=config.base_weights == "int8", shard=shard)
-    model = load_decoder(parts.model, build)
     start = load_adapter(parts.adapter) if parts.adapter else None
-    if start:
-        merge_adapter(model, start, parts.model)
+    model = load_decoder(parts.model, build, start)
     generator = torch.Generator().manual_seed(config.seed)
     for linear in model.lora_linears():
         linear.reset(generator)
@@ -133,12 +128,8 @@ def load_reference(config: TrainConfig, policy: Policy) -> Decoder:
     """
     if policy.model.build.lora is not None:
         return policy.model
-    parts = find_parts(config)
     build = replace(policy.model.build, lora=None, train_weights=False)
-    reference = load_decoder(parts.model, build)
-    if parts.adapter:
-        merge_adapter(reference, load_adapter(parts.adapter))
-    return reference
+    return load_decoder(find_parts(config).model, build, policy.start)
 
 
 def load_for_inference(config: TrainConfig, device: torch.device) -> Policy:

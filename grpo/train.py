@@ -28,7 +28,7 @@ from grpo.data.questions import (
 )
 from grpo.data.toy import make_world
 from grpo.doctor.start import check_start
-from grpo.engine.attention import select
+from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
@@ -98,10 +98,7 @@ class GrpoTrainer(Trainer):
         self.make_learner = make_learner
         self.begin(questions)
         if run.device.type == "cuda":
-            run.say(
-                f"on this GPU: {kernel_choice.describe(run.device)}; decode attention {self.sampler.decode_kernel}; "
-                f"packed attention {select.packed_choice(self.model)}"
-            )
+            run.say(f"on this GPU: {kernel_choice.describe(run.device)}; {choice.describe(self.model)}")
         else:
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 

@@ -18,6 +18,7 @@ from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.memory_limit import MemoryLimit
 from grpo.engine.model.slices import shares_of
 from grpo.policy import Policy, find_parts, load_policy
@@ -33,15 +34,13 @@ from grpo.run.run import Run
 def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: Ranks) -> tuple[Policy, Optimizer]:
     """Load the policy of a run and its optimizer, which allocates now all the memory that it will need."""
     policy = load_policy(config, device, shard=ranks.shard)
+    model = policy.model
     optimizer = Optimizer(
-        policy.model.parameters(),
+        FlatParameters(model.parameters(), ranks.replicas, ranks.shard, shares_of(model)),
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
-        scales_loss=policy.model.build.dtype == torch.float16,
-        replicas=ranks.replicas,
-        shard=ranks.shard,
-        shares=shares_of(policy.model),
+        scales_loss=model.build.dtype == torch.float16,
     )
     return policy, optimizer
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from grpo.algorithm.schema import PackedTokens
-from grpo.engine.attention.select import packed_attention
+from grpo.engine.attention.choice import packed_attention
 from grpo.engine.device.ops import exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
 from grpo.engine.device.split_softmax import split_log_softmax_rows

@@ -1,23 +1,15 @@
 """AdamW over one flat float32 buffer, its learning-rate schedule, and gradient clipping.
 
 Counterpart of `torch.optim.AdamW` and `clip_grad_norm_` in minimal.py: one update and one norm for all parameters.
-
-All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
-replicas. Each replica sums and updates a part of the tensor, keeps AdamW's moments of that part alone, and gets the
-other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
+engine/model/flat.py has that buffer, in all processes of a run.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 
 import torch
-from torch import nn
 
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.device.peers import Peers
-from grpo.engine.device.shard import ALONE, Shard
-from grpo.engine.model.flat import FlatLayout, overlap
-from grpo.engine.model.slices import Share
+from grpo.engine.model.flat import FlatParameters
 
 FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
 MASTER = "master"  # name of the weights in `Optimizer.state`
@@ -48,12 +40,7 @@ class LossScale:
 
 
 class Optimizer:
-    """AdamW (1711.05101) on `parameters`, which are moved into a flat buffer.
-
-    Norm weights and biases (fewer than two axes) do not decay.
-
-    replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
-    together. shares: how those share each parameter (engine/model/slices.py). All processes make the same calls.
+    """AdamW (1711.05101) on flat parameters. Norm weights and biases (fewer than two axes) do not decay.
 
     scales_loss: whether the loss is scaled (`LossScale`). A step whose gradient is not finite changes no weight. If its
     loss is not finite either, that is no matter of the scale.
@@ -61,57 +48,27 @@ class Optimizer:
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
+        flat: FlatParameters,
         betas: tuple[float, float],
         eps: float,
         weight_decay: float,
         scales_loss: bool = False,
-        replicas: Peers | None = None,
-        shard: Shard = ALONE,
-        shares: Mapping[nn.Parameter, Share] | None = None,
     ):
-        self.replicas, self.shard = replicas or Peers(), shard
-        layout = FlatLayout(parameters, shares or {}, self.replicas.world)
-        if not layout.parameters:
-            raise ValueError("nothing to train: no parameter requires a gradient")
-        self.layout = layout
-        self.flat = layout.flatten()
-        self.grad = torch.zeros_like(self.flat)
-        views = zip(layout.parameters, layout.views(self.flat), layout.views(self.grad), strict=True)
-        for parameter, value, grad in views:
-            parameter.data = value
-            parameter.grad = grad
-        length = layout.size // self.replicas.world
-        start = self.replicas.rank * length
-        self.own = slice(start, start + length)  # what is updated here
-        # Now, and not at the first step: micro-batches get what memory is left.
-        self.moments = {name: torch.zeros_like(self.flat[self.own]) for name in MOMENTS}
-        self.adamw = self._make_adamw(betas, eps, weight_decay)
-        self.num_updates = 0  # that have begun
-        self.scale = LossScale(scales_loss)
-        self.loss = torch.zeros((), device=self.flat.device)  # of the step: if finite, the scale has overflowed
-        self.has_overflowed = False  # the last gradient, because its loss was scaled up
-
-    def _make_adamw(self, betas: tuple[float, float], eps: float, weight_decay: float) -> torch.optim.AdamW:
-        """Make torch's AdamW of what is updated here: some of the matrices, and some of the vectors."""
+        self.flat = flat
         groups = []
         states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-        matrices = slice(0, self.layout.decayed)
-        vectors = slice(self.layout.decayed, self.layout.size)
-        for place, decay in ((matrices, weight_decay), (vectors, 0.0)):
-            mine = overlap(place, self.own)
-            if mine.start == mine.stop:
-                continue
-            leaf = nn.Parameter(self.flat[mine])
-            leaf.grad = self.grad[mine]
-            groups.append({"params": [leaf], "weight_decay": decay})
-            states[leaf] = {"step": torch.zeros((), device=leaf.device)}
-            for name, moment in self.moments.items():
-                start = mine.start - self.own.start
-                states[leaf][name] = moment[start : start + leaf.numel()]
-        adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
-        adamw.state.update(states)
-        return adamw
+        # Now, and not at the first step: micro-batches get what memory is left.
+        self.moments = {name: torch.zeros_like(flat.values[flat.own]) for name in MOMENTS}
+        for part, place, decays in flat.own_parts():
+            groups.append({"params": [part], "weight_decay": weight_decay if decays else 0.0})
+            moments = {name: moment[place] for name, moment in self.moments.items()}
+            states[part] = {"step": torch.zeros((), device=part.device), **moments}
+        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=True)
+        self.adamw.state.update(states)
+        self.num_updates = 0  # that have begun
+        self.scale = LossScale(scales_loss)
+        self.loss = torch.zeros((), device=flat.values.device)  # of the step: if finite, the scale has overflowed
+        self.has_overflowed = False  # the last gradient, because its loss was scaled up
 
     @property
     def num_applied(self) -> int:
@@ -128,7 +85,7 @@ class Optimizer:
 
     def discard_gradient(self) -> None:
         """Discard the gradient that was accumulated since the last step."""
-        self.grad.zero_()
+        self.flat.grad.zero_()
         self.loss.zero_()
 
     def step(self, learning_rate: float, max_grad_norm: float) -> float:
@@ -137,9 +94,9 @@ class Optimizer:
         Returns the norm before clipping. If that is not finite, the gradient is cleared and nothing else changes.
         """
         self.num_updates += 1  # before anything else: an update that fails halfway must not be repeated
-        grad = self._sum_gradient()
+        grad = self.flat.sum_grad()
         scale = self.scale.value
-        norm = self._norm() / scale
+        norm = self.flat.grad_norm() / scale
         is_finite = math.isfinite(norm)
         self.has_overflowed = not is_finite and scale > 1 and self._is_loss_finite()
         if is_finite:
@@ -150,36 +107,18 @@ class Optimizer:
             for group in self.adamw.param_groups:
                 group["lr"] = learning_rate
             self.adamw.step()
-            self.replicas.join_parts_(self.flat, self.own)
+            self.flat.share_update()
         self.discard_gradient()
         self.scale.adapt(is_finite, self.has_overflowed)
         return norm
 
-    def _sum_gradient(self) -> torch.Tensor:
-        """Sum the gradient of the part that is updated here, over replicas and shards, and return it."""
-        grad = self.grad[self.own]
-        if self.replicas.world > 1:
-            grad.copy_(self.replicas.sum_to_parts(self.grad))
-        if self.shard.world > 1:
-            self.layout.sum_over_shards(self.grad, self.own, self.shard)
-        return grad
-
-    def _norm(self) -> float:
-        """Return the norm of the gradient over all processes."""
-        if self.replicas.world == self.shard.world == 1:
-            return float(torch.linalg.vector_norm(self.grad))
-        split, same = self.layout.squares(self.grad, self.own)
-        squares = [*self.shard.sum([split]), same]
-        return math.sqrt(sum(self.replicas.sum(squares)))
-
     def _is_loss_finite(self) -> bool:
         """Return whether the loss of the step is finite in all processes."""
-        is_bad = float(not math.isfinite(float(self.loss)))
-        return self.replicas.max(self.shard.max(is_bad)) == 0
+        return not self.flat.anywhere(not math.isfinite(float(self.loss)))
 
     def check_finite(self) -> None:
         """Raise UserError (exit 5) if some weight is not finite."""
-        if self.shard.max(not all_finite(self.flat)):
+        if self.flat.anywhere(not all_finite(self.flat.values)):
             raise UserError(
                 "the weights are not finite any more",
                 f"update {self.num_updates} made them infinite or NaN; nothing is saved from it on",
@@ -192,42 +131,32 @@ class Optimizer:
 
         All processes must call it. The first one gets the state, the others get {}.
         """
-        buffers = {MASTER: self.flat, **self.moments}
-        if self.replicas.world > 1 or self.shard.world > 1:
-            joined = {name: self._joined(buffer) for name, buffer in buffers.items()}
-            buffers = {name: buffer for name, buffer in joined.items() if buffer is not None}
-            if self.replicas.rank or self.shard.rank:
-                return {}
-        tensors = {MASTER: buffers[MASTER]}
+        buffers = {MASTER: self.flat.values, **self.moments}
+        joined = {name: whole for name, part in buffers.items() if (whole := self.flat.join(part)) is not None}
+        if not joined:
+            return {}
+        tensors = {MASTER: joined[MASTER]}
         if self.scale.is_on:
             scale = [self.scale.value, self.scale.finite_steps]
             tensors["scale"] = torch.tensor(scale, dtype=torch.float64)
-        for number, part in enumerate(self.layout.groups(self.shard)):
+        for number, part in enumerate(self.flat.groups()):
             tensors[f"{number}.step"] = self._adamw_step().clone()
             for name in MOMENTS:
-                tensors[f"{number}.{name}"] = buffers[name][part]
+                tensors[f"{number}.{name}"] = joined[name][part]
         return tensors
-
-    def _joined(self, buffer: torch.Tensor) -> torch.Tensor | None:
-        """Return a buffer of all replicas and shards on the CPU of the first one. buffer: this process's part."""
-        is_part = len(buffer) < self.layout.size
-        whole = self.replicas.join_parts(buffer) if is_part else buffer
-        if whole is None or self.replicas.rank:
-            return None
-        return self.layout.join(whole, self.shard)
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
         """Restore what `state` returned, on any number of processes."""
-        self.flat.copy_(self.layout.take(tensors[MASTER], self.shard))
+        flat = self.flat
+        flat.values.copy_(flat.take(tensors[MASTER]))
         if self.scale.is_on:
             scale, finite_steps = tensors["scale"].tolist()
             self.scale.value, self.scale.finite_steps = scale, int(finite_steps)
-        numbers = range(len(self.layout.groups(self.shard)))
+        numbers = range(len(flat.groups()))
         for name, moment in self.moments.items():
             whole = torch.cat([tensors[f"{number}.{name}"] for number in numbers])
-            of_shard = self.layout.take(whole, self.shard)
-            moment.copy_(of_shard[self.own])
+            moment.copy_(flat.take(whole)[flat.own])
         for state in self.adamw.state.values():
             state["step"].copy_(tensors["0.step"])
 

@@ -36,9 +36,8 @@ def weights(case: Case) -> str:
     need(case.folder, "the model")
     build = case.decoder.build
     parts = find_parts(case.start)
-    load_decoder(parts.model, build)
-    if parts.adapter:
-        load_adapter(parts.adapter)  # which checks it
+    adapter = load_adapter(parts.adapter) if parts.adapter else None
+    load_decoder(parts.model, build, adapter)
     return f"those in {parts.model} fit its config.json"
 
 

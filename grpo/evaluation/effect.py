@@ -18,7 +18,7 @@ from grpo.config.options import TrainConfig
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
-from grpo.engine.model.adapter import is_adapter, load_adapter, merge_adapter
+from grpo.engine.model.adapter import is_adapter, load_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weight import dense
@@ -52,25 +52,22 @@ def as_trained(saved: SavedModel) -> Decoder:
     first = find_parts(saved.config()).adapter  # it was merged before the weights were rounded
     start = load_adapter(first) if first else None
     build = Build(None, False, torch.float32, CPU)
-    rounded = load_decoder(parts.model, replace(build, int8=True))
+    rounded = load_decoder(parts.model, replace(build, int8=True), start)
     model = load_decoder(parts.model, build)
-    if start:
-        merge_adapter(rounded, start, parts.model)
     weights = projections(rounded)
+    ours = {}
     for module, (linear, part) in projections(model).items():
         their_linear, their_part = weights[module]
         theirs, _ = their_linear.base(their_part)
-        ours, _ = linear.base(part)
-        ours.copy_(dense(theirs))
+        ours[module], _ = linear.base(part)
+        ours[module].copy_(dense(theirs))
     adapter = load_adapter(Path(saved.name))
-    trained = {}
     for module, (A, B) in adapter.pairs.items():
         rank = 0
         if start and module in start.pairs:
             rank = len(start.pairs[module][0])
         if rank < len(A):  # the first ones are those of the adapter that the run started from
-            trained[module] = A[rank:], B[:, rank:]
-    merge_adapter(model, replace(adapter, pairs=trained))
+            ours[module].add_(B[:, rank:] @ A[rank:])
     return model
 
 

@@ -97,7 +97,7 @@ class Gradient:
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.config.lora_dropout
         self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
-        self.grad, self.scale = learner.optimizer.grad, learner.optimizer.scale.value
+        self.grad, self.scale = learner.optimizer.flat.grad, learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
         self.square = float(self.whole @ self.whole)
         self.rest = self.whole.clone()  # what no part has been found for yet

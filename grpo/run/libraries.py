@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from grpo.config.options import AnyConfig
-from grpo.engine.attention.select import choose_packed
 from grpo.engine.device.distributed import ALLOCATOR_VARIABLES
 from grpo.engine.device.kernel_choice import ProcessSettings
 from grpo.run.checkpoint import random_state, restore_random_state
@@ -20,7 +19,6 @@ SETTINGS = (
     (torch.backends.cudnn, "allow_tf32"),
     (torch.utils.deterministic, "fill_uninitialized_memory"),
     (ProcessSettings, "kernels"),
-    (ProcessSettings, "repeatable"),
 )
 
 
@@ -33,8 +31,6 @@ def configure(config: AnyConfig) -> None:
     torch.use_deterministic_algorithms(config.full_determinism, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and only helps debugging
     ProcessSettings.kernels = config.kernels == "auto"
-    ProcessSettings.repeatable = config.full_determinism
-    choose_packed.cache_clear()  # it was chosen with other settings
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
@@ -51,7 +47,6 @@ def remember() -> Callable[[], None]:
     def bring_back() -> None:
         for owner, name, value in settings:
             setattr(owner, name, value)
-        choose_packed.cache_clear()
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -14,6 +14,7 @@ from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.data.hub import find_model
 from grpo.data.prompts import has_tokenizer
 from grpo.engine.model.adapter import is_adapter
+from grpo.engine.model.flat import FlatParameters
 from grpo.policy import Policy, load_for_inference, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import find_checkpoint
@@ -128,7 +129,7 @@ def load_saved(saved: SavedModel, config: TrainConfig, device: torch.device) -> 
         made_with = replace(made_with, tokenizer_name_or_path=made_with.tokenizer_name_or_path or saved.name)
     policy = load_policy(made_with, device)
     master_weights, _ = checkpoint.read_state(folder)
-    Optimizer(policy.model.parameters(), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
+    Optimizer(FlatParameters(policy.model.parameters()), (0.9, 0.999), 1e-8, 0.0).load_state(master_weights)
     policy.model.refresh()
     return policy
 

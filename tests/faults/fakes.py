@@ -313,7 +313,7 @@ def bad_gradient() -> None:
 
     def broken(number, step, optimizer, *_):
         if str(number) in os.environ.get("BAD_STEPS", "2").split(","):
-            optimizer.grad[3] = float("inf")
+            optimizer.flat.grad[3] = float("inf")
         return step()
 
     wrap(Optimizer, "step", broken)

@@ -219,7 +219,6 @@ IMPOSSIBLE = [
     *({"rope_parameters": {"rope_type": "default", "rope_theta": value}} for value in (0, -1, "x", float("nan"), None)),
     {"rope_parameters": [1]},
     {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}},
-    {"rope_parameters": {"rope_type": ["default"]}},
     {"tie_word_embeddings": "maybe"},
     {"mlp_bias": [1]},
 ]

@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from grpo import policy
 from grpo.config.options import TrainConfig
-from grpo.engine.model import adapter
-from grpo.engine.model.adapter import Adapter, load_adapter, merge_adapter, save_adapter, trained_adapter
+from grpo.engine.model.adapter import Adapter, load_adapter, save_adapter, trained_adapter
 from grpo.engine.model.weights import projections, save_checkpoint
 from grpo.export import export, main
 
@@ -58,8 +57,7 @@ def test_pairs_of_unlike_ranks_come_back_and_mean_the_same_to_peft(tmp_path, lor
     assert again.base_model == "base" and again.pairs.keys() == adapter.pairs.keys()
     for module, (A, B) in adapter.pairs.items():
         assert torch.equal(again.pairs[module][0], A) and torch.allclose(again.pairs[module][1], B, rtol=1e-6)
-    merged, original = load(base), load(base)
-    merge_adapter(merged, again)
+    merged, original = load(base, adapter=again), load(base)
     theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter")
     theirs = dict(theirs.merge_and_unload().named_parameters())
     for module, (A, B) in adapter.pairs.items():
@@ -119,8 +117,7 @@ def test_pefts_scales_are_read(tmp_path, options):
         AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(task_type="CAUSAL_LM", **settings, **options)
     )
     theirs.save_pretrained(tmp_path / "adapter")
-    model, original = load(base), load(base)
-    merge_adapter(model, load_adapter(tmp_path / "adapter"))
+    model, original = load(base, adapter=load_adapter(tmp_path / "adapter")), load(base)
     theirs = dict(theirs.merge_and_unload().named_parameters())
     for name, weight in theirs.items():
         if name.endswith(("q_proj.weight", "v_proj.weight")):
@@ -160,17 +157,13 @@ NOT_PLAIN = {  # values with which an adapter is more than W + s B A, or its bas
     **dict.fromkeys(("use_bdlora", "arrow_config", "megatron_config", "kasa_config"), ({"a": 1},)),
     "layer_replication": ([[0, 2], [1, 2]],),
     "a_key_of_next_year": ("x",),
-    "lora_alpha": ("much", [1], None, True, math.inf, math.nan, 10**400, 1e300),
-    "base_model_name_or_path": (["a"], {"a": 1}, 5, True),
-    "revision": (["main"], 1),
-    "use_rslora": ("yes", [1]),
-    "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}, {"(.*)*(.*)*(.*)*(.*)*!": 1}),  # takes years to match
+    "lora_alpha": ("much", [1], None, math.inf, math.nan, 10**400, 1e300),
+    "alpha_pattern": (["q_proj"], {"(": 1}, {"q_proj": None}),
 }
 
 
 @pytest.mark.parametrize("setting", [(key, value) for key, values in NOT_PLAIN.items() for value in values], ids=str)
-def test_what_would_be_merged_wrongly_is_refused(tmp_path, setting, monkeypatch):
-    monkeypatch.setattr(adapter, "PATTERN_SECONDS", 0.05)
+def test_what_would_be_merged_wrongly_is_refused(tmp_path, setting):
     save_adapter(make({Q: 4}), tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **dict([setting])}))
@@ -215,7 +208,7 @@ def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
     base, dtype = write_chat_checkpoint(tmp_path / "base"), getattr(torch, dtype)
     huge = Adapter({Q: (torch.full((4, 32), size), torch.full((32, 4), size))}, str(base))
     save_adapter(huge, tmp_path / "adapter")
-    refused(lambda: merge_adapter(load(base, dtype=dtype), huge), f"{Q}, merged with its adapter, would hold")
+    refused(lambda: load(base, dtype=dtype, adapter=huge), f"{Q}, merged with its adapter, would hold")
     words = [str(tmp_path / "adapter"), str(tmp_path / "out"), "--merge", "--dtype", str(dtype).removeprefix("torch.")]
     refused(lambda: main(words), "would hold numbers that are not finite")
     assert not (tmp_path / "out").exists()
@@ -228,21 +221,23 @@ def test_nothing_infinite_is_merged_or_written(tmp_path, dtype, size):
 
 
 def test_an_adapter_of_a_larger_model_is_refused_though_its_names_fit(tmp_path):
-    model = load(write_checkpoint(tmp_path))
+    base = write_checkpoint(tmp_path)
     for pair in ((torch.ones(2, 48), torch.ones(32, 2)), (torch.ones(2, 32), torch.ones(48, 2))):
-        refused(lambda pair=pair: merge_adapter(model, Adapter({Q: pair}, "base")), "belongs to another model")
+        refused(lambda pair=pair: load(base, adapter=Adapter({Q: pair}, "base")), "belongs to another model")
+    beyond = {Q.replace("layers.0", "layers.9"): (torch.ones(2, 32), torch.ones(32, 2))}
+    refused(lambda: load(base, adapter=Adapter(beyond, "base")), "belongs to another model")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_merging_adds_in_float32_and_rounds_once(tmp_path, dtype, is_trained):
-    """Weights that are trained are float32, and what is computed with is rounded from them."""
-    base, adapter = write_checkpoint(tmp_path, dtype=dtype), make({Q: 4, DOWN: 2})
-    model, original = (load(base, dtype=dtype, train_weights=is_trained) for _ in range(2))
-    merge_adapter(model, adapter)
+    """Weights that are trained are float32, and what is computed with is rounded from them. The file is in float32."""
+    base, adapter = write_checkpoint(tmp_path), make({Q: 4, DOWN: 2})
+    model = load(base, dtype=dtype, train_weights=is_trained, adapter=adapter)
+    before = load_file(base / "model.safetensors")
     for module, (A, B) in adapter.pairs.items():
-        (linear, part), (before, _) = projections(model)[module], projections(original)[module]
-        wanted = before.base(part)[0].float() + B @ A
+        linear, part = projections(model)[module]
+        wanted = before[f"{module}.weight"] + B @ A
         assert torch.equal(linear.base(part)[0], wanted if is_trained else wanted.to(dtype))
         if is_trained:
             assert torch.equal(linear.weight.value[linear.out_slices[part]], wanted.to(dtype))

@@ -6,11 +6,12 @@ from test_train import run
 from torch import nn
 
 from grpo.algorithm.optimizer import FIRST_SCALE, SCALE_GROWS_AFTER, Optimizer
+from grpo.engine.model.flat import FlatParameters
 
 
 def make(scales_loss=True):
     parameter = nn.Parameter(torch.ones(4, 4))
-    return parameter, Optimizer([parameter], (0.9, 0.999), 1e-8, 0.0, scales_loss)
+    return parameter, Optimizer(FlatParameters([parameter]), (0.9, 0.999), 1e-8, 0.0, scales_loss)
 
 
 @pytest.mark.parametrize("scales_loss", [True, False])
@@ -50,7 +51,7 @@ def test_the_scale_never_falls_below_1():
     _, optimizer = make()
     scales = []
     for _ in range(13):
-        optimizer.grad.fill_(torch.inf)
+        optimizer.flat.grad.fill_(torch.inf)
         optimizer.step(0.1, 0.0)
         scales.append(optimizer.scale.value)
     assert scales == [2.0**n for n in range(9, -1, -1)] + [1.0] * 3
@@ -60,7 +61,7 @@ def test_the_scale_doubles_after_so_many_finite_steps_in_a_row():
     _, optimizer = make()
     for _ in range(SCALE_GROWS_AFTER - 1):
         optimizer.step(0.1, 0.0)
-    optimizer.grad.fill_(torch.inf)
+    optimizer.flat.grad.fill_(torch.inf)
     optimizer.step(0.1, 0.0)  # the count begins anew
     for _ in range(SCALE_GROWS_AFTER - 1):
         optimizer.step(0.1, 0.0)

@@ -103,9 +103,8 @@ def test_every_family_comes_out_as_it_went_in(family, tied, tmp_path, chat):
     assert ours_named.keys() == theirs.keys()
     assert all(torch.equal(ours_named[name], theirs[name]) for name in theirs)
     expected, model = load(folder), policy.model
-    assert model.config.rope_settings == expected.config.rope_settings and model.config.norm_eps == pytest.approx(
-        expected.config.norm_eps
-    )
+    assert all(map(torch.equal, model._cos_sin(), expected._cos_sin()))
+    assert model.config.norm_eps == pytest.approx(expected.config.norm_eps)
     assert (model.config.head_dim, model.config.tied_head) == (expected.config.head_dim, tied)
 
 
@@ -220,19 +219,13 @@ def test_a_hostile_file_ends_in_three_lines(content, tmp_path):
     assert not ours.cache().exists()
 
 
-def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat, monkeypatch):
+def test_a_torn_file_and_one_of_another_model_end_in_three_lines(tmp_path, chat):
     folder = write_checkpoint(tmp_path / "model", "llama", vocab_size=vocabulary(chat))
     file = write_gguf(tmp_path / "m.gguf", folder, chat)
     content = file.read_bytes()
     for size in (len(content) // 3, len(content) - 4096):
         file.write_bytes(content[:size])
         refused(lambda: ours.open_gguf(str(file)), "cannot be read")
-    with monkeypatch.context() as patch:  # transformers would make a list as long as that, and check each entry
-        add = gguf.GGUFWriter.add_block_count
-        patch.setattr(gguf.GGUFWriter, "add_block_count", lambda writer, number: add(writer, 10**6))
-        patch.setattr("transformers.AutoConfig.from_pretrained", None)
-        write_gguf(file, folder, chat)
-        refused(lambda: ours.open_gguf(str(file)), "cannot be read", "its block_count is 1000000")
     for wrong, reason in (({"arch": "gemma"}, "gemma"), ({"rope_scaling_type": "yarn"}, "yarn")):
         write_gguf(file, folder, chat, **wrong)
         refused(lambda: ours.open_gguf(str(file)), "cannot be opened", reason)

@@ -158,7 +158,8 @@ class FakeCard:
 
     def optimizer(self, *arguments, **keys) -> Optimizer:
         made = Optimizer(*arguments, **keys)
-        self.tensors += [made.grad, *(value for value in made.state().values() if value.numel() > 1)]  # no step counts
+        state = [value for value in made.state().values() if value.numel() > 1]  # no step counts
+        self.tensors += [made.flat.grad, *state]
         return made
 
     def taken(self) -> int:

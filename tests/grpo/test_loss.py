@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from grpo.kernels.reference import policy_loss as slow_loss
-from grpo.kernels.reference import token_advantages as slow_advantages
 from making import ALONE, fill, loss_batch, make_group, of_each, whole
 
 from grpo.algorithm.loss import k3, policy_loss
@@ -29,6 +27,76 @@ OPTIONS = [
     {"importance_sampling_level": "sequence"},
     {"importance_sampling_level": "sequence", "beta": 0.04},
 ]
+
+
+# --- the slow twins ------------------------------------------------------------------------------------------------
+
+
+def slow_advantages(advantage: float, verdicts: list[bool | None]) -> list[float]:
+    """Give each token of a completion its advantage. Twin of schema.Completion.token_advantages.
+
+    verdicts: whether the sentence of each token is true, or None. This is FSPO's own wording of the rule: an advantage
+    is kept if its sign agrees with the verdict, and otherwise changes its sign.
+    """
+    given = []
+    for verdict in verdicts:
+        agrees = verdict is None or (advantage > 0) == verdict
+        given.append(advantage if agrees else -advantage)  # Eq. 13
+    return given
+
+
+def slow_loss(
+    logp: list[list[float]],
+    old: list[list[float]],
+    ref: list[list[float]],
+    advantages: list[list[float]],
+    counts: list[bool],
+    *,
+    loss_type: str = "grpo",
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.2,
+    delta: float | None = None,
+    beta: float = 0.0,
+    use_bias_correction_kl: bool = False,
+    sequence_level: bool = False,
+    max_length: int = 1,
+    rows_per_micro_batch: int = 1,
+) -> float:
+    """Compute the loss of a step from plain floats, token by token.
+
+    Completion i has the log-probs logp[i], old[i], ref[i] and the advantages[i] of its tokens. It is left out of the
+    loss and of every denominator unless counts[i]. Micro-batches of rows_per_micro_batch completions matter only for
+    bnpo. Twin of loss_weights.set_loss_weights and loss.policy_loss.
+    """
+    counted = [i for i, is_counted in enumerate(counts) if is_counted]
+    total = 0.0
+    for i in counted:
+        num_tokens = len(logp[i])
+        log_ratios = [new - before for new, before in zip(logp[i], old[i], strict=True)]  # Eq. 4
+        if sequence_level:
+            log_ratios = [sum(log_ratios) / num_tokens] * num_tokens  # Eq. 9
+        completion_sum = 0.0
+        for t in range(num_tokens):
+            advantage = advantages[i][t]
+            ratio = math.exp(log_ratios[t])
+            bounded = ratio if delta is None else min(ratio, delta)  # Eq. 10
+            clipped = min(max(ratio, 1 - epsilon), 1 + epsilon_high)
+            surrogate = min(bounded * advantage, clipped * advantage)  # Eq. 5
+            d = ref[i][t] - logp[i][t]
+            kl = math.exp(d) - d - 1  # Eq. 6
+            if use_bias_correction_kl:
+                kl *= ratio
+            completion_sum += beta * kl - surrogate  # Eq. 7
+        micro_batch = [j for j in counted if j // rows_per_micro_batch == i // rows_per_micro_batch]
+        num_micro_batches = math.ceil(len(counts) / rows_per_micro_batch)
+        denominators = {  # Eq. 8
+            "grpo": len(counted) * num_tokens,
+            "dapo": sum(len(logp[j]) for j in counted),
+            "dr_grpo": len(counted) * max_length,
+            "bnpo": num_micro_batches * sum(len(logp[j]) for j in micro_batch),
+        }
+        total += completion_sum / denominators[loss_type]
+    return total
 
 
 def make_groups(lengths=LENGTHS, truncated=(), seed=0, judged=False):

@@ -7,6 +7,7 @@ import torch
 from making import refused
 
 from grpo.algorithm.optimizer import Optimizer, scheduled_rate
+from grpo.engine.model.flat import FlatParameters
 
 
 def parameters(seed=0):
@@ -16,7 +17,7 @@ def parameters(seed=0):
 
 def test_equals_torch_with_clipping_and_decay():
     ours, theirs = parameters(), parameters()
-    optimizer = Optimizer(ours, (0.9, 0.99), 0.5, 0.1)
+    optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 0.5, 0.1)
     reference = torch.optim.AdamW(
         [
             {"params": [theirs[0], theirs[2]], "weight_decay": 0.1},
@@ -40,26 +41,26 @@ def test_equals_torch_with_clipping_and_decay():
 
 def test_parameters_stay_views_of_the_flat_buffer():
     ours = parameters()
-    optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.0)
+    optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.0)
     ours[0].square().sum().backward()
-    assert optimizer.grad.abs().max() > 0
-    optimizer.flat.zero_()
+    assert optimizer.flat.grad.abs().max() > 0
+    optimizer.flat.values.zero_()
     assert all(p.abs().max() == 0 for p in ours)
 
 
 def test_state_round_trip_continues_bit_for_bit():
     def run(interrupt):
         ours = parameters()
-        optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+        optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.1)
         for step in range(6):
             if interrupt and step == 3:
                 saved = {k: v.clone() for k, v in optimizer.state().items()}
                 ours = parameters(seed=9)
-                optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+                optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.1)
                 optimizer.load_state(saved)
             sum((p * p.detach().sin()).sum() for p in ours).backward()
             optimizer.step(0.01, 1.0)
-        return optimizer.flat
+        return optimizer.flat.values
 
     assert torch.equal(run(False), run(True))
 
@@ -92,11 +93,11 @@ def test_the_rate_stays_where_it_ended(step, schedule, rate):
 def test_clipping_by_hand(monkeypatch, scales_loss, max_norm, factor):
     """The gradient (3, 4) has norm 5. With a guard the loss, and so the sum, is 1024 times that."""
     parameter = torch.nn.Parameter(torch.zeros(1, 2))
-    optimizer, applied = Optimizer([parameter], (0.9, 0.99), 1e-8, 0.0, scales_loss), []
-    monkeypatch.setattr(optimizer.adamw, "step", lambda: applied.append(optimizer.grad.tolist()))
+    optimizer, applied = Optimizer(FlatParameters([parameter]), (0.9, 0.99), 1e-8, 0.0, scales_loss), []
+    monkeypatch.setattr(optimizer.adamw, "step", lambda: applied.append(optimizer.flat.grad.tolist()))
     optimizer.backward((parameter * torch.tensor([3.0, 4.0])).sum())
     assert optimizer.step(0.1, max_norm) == pytest.approx(5.0)
-    assert applied == [pytest.approx([3.0 * factor, 4.0 * factor], rel=1e-5)] and optimizer.grad.tolist() == [0, 0]
+    assert applied == [pytest.approx([3.0 * factor, 4.0 * factor], rel=1e-5)] and optimizer.flat.grad.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -105,11 +106,11 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad):
     results = []
     for interrupted in (True, False):
         ours = parameters()
-        optimizer = Optimizer(ours, (0.9, 0.99), 1e-8, 0.1)
+        optimizer = Optimizer(FlatParameters(ours), (0.9, 0.99), 1e-8, 0.1)
         for step in range(4):
             if interrupted and step == 2:
-                optimizer.grad[3] = bad
-                assert not math.isfinite(optimizer.step(0.01, 1.0)) and not optimizer.grad.any()
+                optimizer.flat.grad[3] = bad
+                assert not math.isfinite(optimizer.step(0.01, 1.0)) and not optimizer.flat.grad.any()
             sum((p * (step + 1)).square().sum() for p in ours).backward()
             optimizer.step(0.01, 1.0)
         results.append(optimizer.state())
@@ -119,14 +120,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad):
 
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="nothing to train"):
-        Optimizer([], (0.9, 0.99), 1e-8, 0.0)
+        Optimizer(FlatParameters([]), (0.9, 0.99), 1e-8, 0.0)
 
 
 @pytest.mark.parametrize(("number", "is_finite"), [(1e38, True), (math.inf, False), (math.nan, False)])
 def test_weights_that_are_not_finite_are_noticed(number, is_finite):
     """Large ones, whose sum overflows, are finite."""
-    optimizer = Optimizer(parameters(), (0.9, 0.99), 1e-8, 0.0)
-    optimizer.flat[:9] = number
+    optimizer = Optimizer(FlatParameters(parameters()), (0.9, 0.99), 1e-8, 0.0)
+    optimizer.flat.values[:9] = number
     if is_finite:
         return optimizer.check_finite()
     refused(optimizer.check_finite, "not finite", exit_code=5)

@@ -62,6 +62,15 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
     assert not [parameter for parameter in reference.parameters() if reference is not policy.model]
 
 
+def test_trained_weights_and_their_reference_are_the_same_numbers(tmp_path, chat_checkpoint, adapter):
+    """W + B A of a float32 file, rounded once to bfloat16: so the KL penalty of step 0 is exactly 0."""
+    config = configured(chat_checkpoint, adapter_name_or_path=adapter, lora_r=0, torch_dtype="bfloat16", beta=0.1)
+    policy = load_policy(config, CPU)
+    reference = load_reference(config, policy)
+    assert torch.equal(hidden(policy.model), hidden(reference))
+    assert torch.equal(policy.model.head(), reference.head())
+
+
 def test_what_is_saved_applies_to_the_checkpoint_on_disk(chat_checkpoint, adapter, tmp_path):
     """The new adapter alone, with its alpha; or both stacked; or all weights."""
     for name, keys in {

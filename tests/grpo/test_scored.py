@@ -13,6 +13,7 @@ from grpo.algorithm.schema import Sentence, completions_of
 from grpo.algorithm.step import Equipment, Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
+from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.memory import Budget
 from grpo.engine.model.memory_limit import MemoryLimit
 
@@ -42,7 +43,7 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     """The gradients of two updates on the same groups, the loss of both, and the last weights. is_complete: every token
     is scored, as if all had a gradient."""
     model = load(folder, rank=4, dtype=torch.float64)
-    optimizer = Optimizer(model.parameters(), (0.9, 0.99), 1e-8, 0.01)
+    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.99), 1e-8, 0.01)
     memory = MemoryLimit(Budget(20, "none", 64), 8)
     learner = Grpo(Equipment(config, model, optimizer, memory, Peers(), total_steps=1), rollout=None)
     groups = make_groups()
@@ -55,9 +56,9 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     for iteration in range(2):
         logp_C = learner.add_gradient(learned, ref_logp_C, old_logp_C)
         old_logp_C = logp_C if old_logp_C is None else old_logp_C
-        found.append(optimizer.grad.clone())
+        found.append(optimizer.flat.grad.clone())
         learner.update(learned, iteration)
-    return [*found, optimizer.flat.clone(), torch.tensor(learned.meter.loss)], learned
+    return [*found, optimizer.flat.values.clone(), torch.tensor(learned.meter.loss)], learned
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)

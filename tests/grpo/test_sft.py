@@ -200,7 +200,7 @@ def test_two_ranks_with_the_same_examples_have_the_loss_of_one(tmp_path, chat_ch
             trainer.replicas = trainer.learner.replicas = SimpleNamespace(**vars(ALONE))
             trainer.replicas.sum = lambda values, world=world: [world * value for value in values]
             trainer.replicas.gather_lists = lambda values, world=world: world * values
-            trainer.optimizer._sum_gradient = lambda world=world, grad=trainer.optimizer.grad: grad.mul_(world)
+            trainer.optimizer.flat.sum_grad = lambda world=world, grad=trainer.optimizer.flat.grad: grad.mul_(world)
             trainer.train_step()
             found.append(trainer.summarise_step())
     one, two = found

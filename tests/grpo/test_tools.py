@@ -23,7 +23,7 @@ from grpo.engine.sampling.sampler import Sampler
 from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
 from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
-from grpo.tools.tools import Tools
+from grpo.tools.tools import Calls, Tools
 from rewards.own_words import own_words
 
 LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
@@ -216,6 +216,24 @@ def test_same_completions_in_any_company(checkpoint, encoder, make_tools):
         tools = make_tools({"search": slow, "shout": shout})
         seeds, params = list(range(8 * len(prompts))), SamplingParams(LIMIT)
         assert answers(sampled(model, encoder, tools, prompts, 8, params, seeds, **options)) == answers(together)
+
+
+def test_a_call_is_noticed_at_the_next_check(checkpoint, encoder, make_tools, monkeypatch):
+    """Whichever of the tokens since the last check ended it."""
+    pause, drawn_since = Calls.pause, []
+
+    def noted(calls, number, completion, limit):
+        is_paused = pause(calls, number, completion, limit)
+        if is_paused:
+            begun, _ = calls.paused[number]
+            drawn_since.append(len(completion.ids) - len(begun.ids))
+        return is_paused
+
+    monkeypatch.setattr(Calls, "pause", noted)
+    prompts, model = prompts_of(encoder), load(checkpoint, rank=4)
+    seeds = list(range(8 * len(prompts)))
+    sampled(model, encoder, make_tools(), prompts, 8, SamplingParams(LIMIT), seeds, check_every=5)
+    assert len(drawn_since) > 20 and set(drawn_since) == {0, 1, 2, 3, 4}
 
 
 def test_nothing_is_seen_of_what_was_drawn_after_a_call(checkpoint, encoder, make_tools):

@@ -321,7 +321,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint, 
 
     def poisoned(optimizer, *arguments):
         norm = step(optimizer, *arguments)
-        optimizer.flat[-1] = float("nan")
+        optimizer.flat.values[-1] = float("nan")
         return norm
 
     monkeypatch.setattr(Optimizer, "step", poisoned)

@@ -14,6 +14,10 @@ from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.data.hub import fetch_data, fetch_model
+from grpo.engine.device.shard import Shard
+from grpo.engine.model import weights
+from grpo.engine.model.build import Build
+from grpo.engine.model.slices import split_of
 from grpo.engine.model.weights import save_checkpoint
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
@@ -74,6 +78,33 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path):
         tensors |= {f"model.extra{place}": torch.zeros(2) for place in range(number)}
         save_file(tensors, tmp_path / "model.safetensors")
         refused(lambda: load(tmp_path), misshapen, "unexpected model.extra0", told)
+
+
+def test_a_shard_reads_its_own_part_of_a_file(tmp_path, monkeypatch):
+    """Here the second of two; of 95 tokens, it has 47 and a row of zeros."""
+    write_checkpoint(tmp_path, vocab_size=95)
+    files, read = load_file(tmp_path / "model.safetensors"), {}
+
+    class Noted:
+        def __init__(self, name, stored):
+            self.name, self.stored = name, stored
+            self.get_shape = stored.get_shape
+
+        def __getitem__(self, place):
+            read[self.name] = self.stored[place]
+            return read[self.name]
+
+    read_tensors = weights.read_tensors
+    monkeypatch.setattr(
+        weights, "read_tensors", lambda folder: ((name, Noted(name, stored)) for name, stored in read_tensors(folder))
+    )
+    shard = Shard(1, 2)
+    model = weights.load_decoder(tmp_path, Build(None, False, torch.float32, "cpu", shard=shard))
+    for name, tensor in weights.named_tensors(model).items():
+        split = split_of(model, name, tensor)
+        assert torch.equal(tensor, shard.take(files[name], split))
+        assert read[name].numel() <= files[name].numel() // (2 if split else 1)
+    assert read["model.embed_tokens.weight"].shape == (47, 32)
 
 
 def test_folders_that_are_no_checkpoints(tmp_path):

@@ -9,7 +9,6 @@ import torch
 from making import groups_of, load, randomise_adapter, whole, write_checkpoint
 
 from grpo.algorithm.packing import pack_tokens
-from grpo.engine.attention.select import decode_choice
 from grpo.engine.device.capture import WARM_UPS, no_waiting
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.cuda_graph import bucket
@@ -126,21 +125,6 @@ def test_the_samplers_slots_are_kept_and_grow(model):
         assert (sampler.graphs is before) == (sampling.max_new_tokens <= 9)
     tokens = list(sampler.stream([5, 9, 6], SamplingParams(12), 3))
     assert tokens == list(Sampler(model, [2, 7]).stream([5, 9, 6], SamplingParams(12), 3))
-
-
-def test_attention_is_chosen_once(model, monkeypatch):
-    """Slots that grow keep it: a second choice would leave graphs and answers to the noise of a clock."""
-    chosen = []
-
-    def choice(*shape):
-        chosen.append(shape)
-        return decode_choice(*shape)
-
-    monkeypatch.setattr("grpo.engine.sampling.sampler.decode_choice", choice)
-    sampler = Sampler(model, [2], 4)
-    sampler.uses_graphs = True
-    slots = [sampler.prepare(2, positions, 5).slots for positions in (10, 10, 30)]
-    assert slots[0] is slots[1] is not slots[2] and len(chosen) == 1
 
 
 @pytest.mark.gpu

@@ -16,6 +16,7 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS
+from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.lora import POLICY
 from grpo.engine.sampling.cache import KVCache
 
@@ -96,7 +97,7 @@ def test_what_lives_is_what_was_planned(name):
     config = TrainConfig(per_device_train_batch_size=12, gradient_accumulation_steps=8, beta=0.001)
     with walking() as walk:
         model = case.build()
-        optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
+        optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
         plan = memory.make_plan(memory.Loaded(model, model), config, PROMPT + ANSWER, int(gigabytes * 1e9), "cuda")
         assert plan.fits and plan.budget.fused
         scalars = walk.live - plan.needed.weights - plan.needed.training  # of the optimizer

@@ -7,7 +7,7 @@ tests/kernels/launches.json` writes the table of launches anew.
 
 import json
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,20 +28,20 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch
 from grpo.algorithm.schema import Completion, Group, PackedBatch, Part, Prompt
 from grpo.config.options import TrainConfig
-from grpo.engine.attention import select
+from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model import lora
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
-from grpo.engine.sampling.running import Running, Unfinished
-from grpo.engine.sampling.sampler import Sampler
+from grpo.engine.sampling.sampler import Generation, Sampler, Unfinished
 
 MULTIPROCESSORS = 108  # of an A100
 GRID_LIMITS = 2**31 - 1, 65535, 65535
@@ -172,7 +172,7 @@ def walking() -> Iterator[Walk]:
             (import_module("torch.optim.optimizer"), "_get_fused_kernels_supported_devices", lambda: ["meta"]),
             (decode_attention, "_num_multiprocessors", lambda device: MULTIPROCESSORS),
             (kernel_choice, "triton_problem", lambda: ""),
-            (select, "choose_packed", lambda *shape: select.KernelChoice("torch flash", {})),
+            (choice, "flash_problem", lambda heads: ""),
             (lora, "few_zeros", lambda *of: few_zeros(*of[:-1], "cuda")),
             (peers, "all_gather_flat", gather),
         ):
@@ -242,11 +242,12 @@ def prefill(walk: Walk, model: Decoder) -> None:
         sampler.graphs = DecodeGraphs(model, slots, (0,), "triton")
         sampler.uses_graphs = True
         with model.sampling() as head_VD:
-            running = Running(sampler, prompts, ALL_TOKENS, ROWS, head_VD)
+            sequences = [Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)]
+            generation = Generation(sampler, prompts, ALL_TOKENS, sequences, head_VD)
             model._cos_sin()
             walk.begin(model)
-            running.admit(deque(Unfinished(number, number // 12, ANSWER, number) for number in range(ROWS)))
-        assert len(running.live) == ROWS
+            generation.admit()
+        assert len(generation.live) == ROWS
 
 
 def micro_batch(num_completions: int = 12) -> PackedBatch:
@@ -267,7 +268,7 @@ def reference(walk: Walk, model: Decoder) -> None:
 
 def train(walk: Walk, model: Decoder) -> None:
     """A micro-batch forward and backward, with KL penalty."""
-    optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
     batch = micro_batch()
     model._cos_sin()
     walk.begin(model)
@@ -278,9 +279,10 @@ def train(walk: Walk, model: Decoder) -> None:
 
 def update(walk: Walk, model: Decoder) -> None:
     """Clip the gradient and apply it. Its norm is the one number that the host waits for."""
-    optimizer = Optimizer(model.parameters(), (0.9, 0.999), 1e-8, 0.0)
+    optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.999), 1e-8, 0.0)
     walk.begin(model)
-    with mock.patch.object(optimizer, "_norm", lambda: torch.linalg.vector_norm(optimizer.grad).dim() + 2.0):
+    norm = lambda: torch.linalg.vector_norm(optimizer.flat.grad).dim() + 2.0  # noqa: E731
+    with mock.patch.object(optimizer.flat, "grad_norm", norm):
         optimizer.step(1e-6, 1.0)
     model.refresh()
 

@@ -94,45 +94,6 @@ def triton(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     return attend
 
 
-def torch_flash(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
-    """Use torch's FlashAttention-2 with `seqused_k`.
-
-    Each (slot, key-value head) is passed as a sequence with one key head, and its group's queries as the query heads.
-    So the cache is one run of tokens, and torch splits the keys and packs the group.
-    """
-    starts: dict[tuple[int, int], tuple[Tensor, ...]] = {}
-
-    def attend(q_BHE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
-        B, H, E = q_BHE.shape
-        K = k_BKSE.shape[1]
-        capacity = k_BKSE.stride(1) // E  # positions of a slot
-        if (K, capacity) not in starts:
-            number = torch.arange(B * K + 1, dtype=torch.int32, device=q_BHE.device)
-            lengths = lengths_B.to(torch.int32).repeat_interleave(K)
-            starts[K, capacity] = number, number * capacity, lengths
-        query_starts, key_starts, lengths = starts[K, capacity]
-        q_XJE = q_BHE.reshape(B * K, H // K, E)
-        shape, strides = (B * K * capacity, 1, E), (E, E, 1)  # of the cache as one run of tokens
-        k_T1E = k_BKSE.as_strided(shape, strides)
-        v_T1E = v_BKSE.as_strided(shape, strides)
-        out, *_ = torch.ops.aten._flash_attention_forward(
-            q_XJE,
-            k_T1E,
-            v_T1E,
-            query_starts,
-            key_starts,
-            1,
-            num_positions,
-            0.0,
-            False,
-            False,
-            seqused_k=lengths,
-        )
-        return out.view(B, H, E)
-
-    return attend
-
-
 def flash_attn(lengths_B: Tensor, num_positions: int) -> DecodeKernel:
     """Use the flash-attn package. ImportError if it is not installed."""
     from flash_attn import flash_attn_with_kvcache
@@ -160,9 +121,9 @@ def _reachable(lengths_B: Tensor, num_positions: int) -> Tensor:
     return torch.arange(num_positions, device=lengths_B.device) < lengths_B[:, None]
 
 
+# In order of preference: whoever has installed flash-attn wants it.
 DECODE_KERNELS: dict[str, Callable[[Tensor, int], DecodeKernel]] = {
-    "triton": triton,
-    "torch flash": torch_flash,
     "flash-attn": flash_attn,
+    "triton": triton,
     "sdpa": sdpa,
 }

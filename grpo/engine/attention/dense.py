@@ -32,101 +32,81 @@ def decode(q_BKJE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask_BK1S: Tensor) ->
 class DenseAttention(torch.autograd.Function):
     """softmax(q kᵀ / sqrt(E) + mask) v, for N rows of S queries and X keys.
 
-    mask: additive, [N or 1, 1, S, X].
+    Q: the queries of all heads that share a key-value head, J · S of them. mask: additive, [N or 1, 1, S, X].
     """
 
     @staticmethod
     def forward(ctx, q_NSHE, k_NXKE, v_NXKE, mask):
-        num_kv_heads = k_NXKE.shape[2]
-        q_NKJSE = _grouped(q_NSHE, num_kv_heads)
-        k_NKXE = _heads_first(k_NXKE)
-        v_NKXE = _heads_first(v_NXKE)
-        out_NKJSE = torch.empty_like(q_NKJSE)
-        for rows in _few_rows(q_NKJSE, k_NKXE):
-            mask_of_rows = _mask_of(rows, mask)
-            p_NKSX = _probabilities(q_NKJSE[rows], k_NKXE[rows], mask_of_rows)
-            out_NKSE = _one_axis(out_NKJSE[rows])
-            torch.matmul(p_NKSX, v_NKXE[rows], out=out_NKSE)
-        ctx.save_for_backward(q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask)
-        return _ungrouped(out_NKJSE)
+        q_NKQE = _grouped(q_NSHE, k_NXKE.shape[2])
+        k_NKXE = k_NXKE.transpose(1, 2).contiguous()
+        v_NKXE = v_NXKE.transpose(1, 2).contiguous()
+        out_NKQE = torch.empty_like(q_NKQE)
+        for rows in _few_rows(q_NKQE, k_NKXE):
+            p_NKQX = _probabilities(q_NKQE, k_NKXE, mask, rows)
+            torch.matmul(p_NKQX, v_NKXE[rows], out=out_NKQE[rows])
+        ctx.save_for_backward(q_NKQE, k_NKXE, v_NKXE, out_NKQE, mask)
+        return _ungrouped(out_NKQE, q_NSHE.shape[1])
 
     @staticmethod
     def backward(ctx, dout_NSHE):
-        q_NKJSE, k_NKXE, v_NKXE, out_NKJSE, mask = ctx.saved_tensors
-        dout_NKJSE = _grouped(dout_NSHE, k_NKXE.shape[1])
-        dq_NKJSE = torch.empty_like(q_NKJSE)
+        q_NKQE, k_NKXE, v_NKXE, out_NKQE, mask = ctx.saved_tensors
+        dout_NKQE = _grouped(dout_NSHE, k_NKXE.shape[1])
+        dq_NKQE = torch.empty_like(q_NKQE)
         dk_NKXE = torch.empty_like(k_NKXE)
         dv_NKXE = torch.empty_like(v_NKXE)
-        scale = q_NKJSE.shape[-1] ** -0.5
-        for rows in _few_rows(q_NKJSE, k_NKXE):
+        scale = q_NKQE.shape[-1] ** -0.5
+        for rows in _few_rows(q_NKQE, k_NKXE):
+            q_rows = q_NKQE[rows]
             k_rows = k_NKXE[rows]
             v_rows = v_NKXE[rows]
-            mask_of_rows = _mask_of(rows, mask)
-            p_NKSX = _probabilities(q_NKJSE[rows], k_rows, mask_of_rows)
-            q_NKSE = _one_axis(q_NKJSE[rows])
-            out_NKSE = _one_axis(out_NKJSE[rows])
-            dout_NKSE = _one_axis(dout_NKJSE[rows])
-            dq_NKSE = _one_axis(dq_NKJSE[rows])
-            torch.matmul(p_NKSX.mT, dout_NKSE, out=dv_NKXE[rows])
-            dp_NKSX = torch.matmul(dout_NKSE, v_rows.mT)
-            dscore_NKSX = _softmax_gradient(dp_NKSX, p_NKSX, dout_NKSE, out_NKSE).mul_(scale)
-            torch.matmul(dscore_NKSX, k_rows, out=dq_NKSE)
-            torch.matmul(dscore_NKSX.mT, q_NKSE, out=dk_NKXE[rows])
-        dq_NSHE = _ungrouped(dq_NKJSE)
+            out_rows = out_NKQE[rows]
+            dout_rows = dout_NKQE[rows]
+            p_NKQX = _probabilities(q_NKQE, k_NKXE, mask, rows)
+            torch.matmul(p_NKQX.mT, dout_rows, out=dv_NKXE[rows])
+            dp_NKQX = torch.matmul(dout_rows, v_rows.mT)
+            products_NKQE = dout_rows.float() * out_rows
+            mean_NKQ1 = products_NKQE.sum(dim=-1, keepdim=True)  # Σ p dp is ⟨dout, out⟩
+            mean_NKQ1 = mean_NKQ1.to(p_NKQX.dtype)
+            dscore_NKQX = dp_NKQX.sub_(mean_NKQ1).mul_(p_NKQX)
+            dscore_NKQX.mul_(scale)
+            torch.matmul(dscore_NKQX, k_rows, out=dq_NKQE[rows])
+            torch.matmul(dscore_NKQX.mT, q_rows, out=dk_NKXE[rows])
+        dq_NSHE = _ungrouped(dq_NKQE, dout_NSHE.shape[1])
         dk_NXKE = dk_NKXE.transpose(1, 2)
         dv_NXKE = dv_NKXE.transpose(1, 2)
         return dq_NSHE, dk_NXKE, dv_NXKE, None
 
 
-def _probabilities(q_NKJSE: Tensor, k_NKXE: Tensor, mask: Tensor) -> Tensor:
-    """Return the softmax of the scores, [N, K, S, X], with S over all queries of a group."""
-    scale = q_NKJSE.shape[-1] ** -0.5
-    scaled_NKSE = _one_axis(q_NKJSE * scale)
-    score_NKSX = torch.matmul(scaled_NKSE, k_NKXE.mT)
-    score_NKJSX = score_NKSX.view(*q_NKJSE.shape[:4], -1)
-    score_NKJSX.add_(mask[:, None])
-    p_NKJSX = score_NKJSX.softmax(dim=-1)
-    return _one_axis(p_NKJSX)
-
-
-def _softmax_gradient(dp_NKSX: Tensor, p_NKSX: Tensor, dout_NKSE: Tensor, out_NKSE: Tensor) -> Tensor:
-    """Return p (dp - Σ p dp), in the memory of dp. The sum is ⟨dout, out⟩."""
-    products_NKSE = dout_NKSE.float() * out_NKSE
-    mean_NKS1 = products_NKSE.sum(dim=-1, keepdim=True)
-    mean_NKS1 = mean_NKS1.to(p_NKSX.dtype)
-    return dp_NKSX.sub_(mean_NKS1).mul_(p_NKSX)
-
-
-def _one_axis(x_NKJSE: Tensor) -> Tensor:
-    """View J and S as one axis, which is S from then on: the queries of a group stand below one another."""
-    return x_NKJSE.flatten(2, 3)
+def _probabilities(q_NKQE: Tensor, k_NKXE: Tensor, mask: Tensor, rows: slice) -> Tensor:
+    """Return the softmax of the scores of some rows, [N, K, Q, X]. A single mask serves all rows."""
+    scale = q_NKQE.shape[-1] ** -0.5
+    scaled_NKQE = q_NKQE[rows] * scale
+    k_rows = k_NKXE[rows]
+    score_NKQX = torch.matmul(scaled_NKQE, k_rows.mT)
+    mask_of_rows = mask if len(mask) == 1 else mask[rows]
+    S = mask.shape[2]
+    score_NKJSX = score_NKQX.unflatten(2, (-1, S))
+    score_NKJSX.add_(mask_of_rows[:, None])
+    return score_NKQX.softmax(dim=-1)
 
 
 def _grouped(x_NSHE: Tensor, num_kv_heads: int) -> Tensor:
-    """Return [N, K, J, S, E], contiguous: the queries that share a key-value head side by side."""
+    """Return [N, K, Q, E], contiguous: the queries that share a key-value head below one another."""
     x_NSKJE = x_NSHE.unflatten(2, (num_kv_heads, -1))
-    return x_NSKJE.permute(0, 2, 3, 1, 4).contiguous()
+    x_NKJSE = x_NSKJE.permute(0, 2, 3, 1, 4)
+    return x_NKJSE.flatten(2, 3).contiguous()
 
 
-def _ungrouped(x_NKJSE: Tensor) -> Tensor:
+def _ungrouped(x_NKQE: Tensor, S: int) -> Tensor:
+    x_NKJSE = x_NKQE.unflatten(2, (-1, S))
     x_NSKJE = x_NKJSE.permute(0, 3, 1, 2, 4)
     return x_NSKJE.flatten(2, 3)
 
 
-def _heads_first(x_NXKE: Tensor) -> Tensor:
-    return x_NXKE.transpose(1, 2).contiguous()
-
-
-def _few_rows(q_NKJSE: Tensor, k_NKXE: Tensor) -> list[slice]:
+def _few_rows(q_NKQE: Tensor, k_NKXE: Tensor) -> list[slice]:
     """Split the rows so that the scores of each slice fit into SCORES_BYTES."""
-    _, _, J, S, _ = q_NKJSE.shape
     num_rows, K, X, _ = k_NKXE.shape
-    row_bytes = K * J * S * X * q_NKJSE.itemsize
+    row_bytes = K * q_NKQE.shape[2] * X * q_NKQE.itemsize
     size = max(1, SCORES_BYTES // row_bytes)
     starts = range(0, num_rows, size)
     return [slice(start, start + size) for start in starts]
-
-
-def _mask_of(rows: slice, mask: Tensor) -> Tensor:
-    """Return the mask of these rows; a single mask serves all rows."""
-    return mask if len(mask) == 1 else mask[rows]

@@ -15,7 +15,6 @@ kernels/reference.py `attention`.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,22 +24,15 @@ from grpo.engine.attention.packed import MicroBatchAttention
 from grpo.engine.device.ops import merge_attention
 
 
-class Launch(NamedTuple):
-    """The arguments by which torch lets each run of queries see the run of keys of the same number."""
+def launch(queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> tuple:
+    """Return the arguments by which torch lets each run of queries see the run of keys of the same number.
 
-    query_starts: Tensor
-    key_starts: Tensor
-    longest_query: int
-    longest_key: int
-    dropout: float
-    is_causal: bool
-
-    @classmethod
-    def over(cls, queries: list[int], keys: list[int], is_causal: bool, device: torch.device | str) -> "Launch":
-        """Describe a launch without dropout. queries, keys: the lengths of the runs."""
-        query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
-        key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
-        return cls(query_starts, key_starts, max(queries, default=0), max(keys, default=0), 0.0, is_causal)
+    queries, keys: the lengths of the runs. There is no dropout.
+    """
+    query_starts = torch.tensor([0, *accumulate(queries)], dtype=torch.int32, device=device)
+    key_starts = torch.tensor([0, *accumulate(keys)], dtype=torch.int32, device=device)
+    longest = max(queries, default=0), max(keys, default=0)
+    return query_starts, key_starts, *longest, 0.0, is_causal
 
 
 class FlashPackedAttention(MicroBatchAttention):
@@ -69,8 +61,8 @@ class FlashPackedAttention(MicroBatchAttention):
                 prompt_rows += range(start, middle)
                 completion_rows += range(middle, end)
             start = end
-        self.within = Launch.over(pieces, pieces, True, device)
-        self.across = Launch.over(completions, prompts, False, device)
+        self.within = launch(pieces, pieces, True, device)
+        self.across = launch(completions, prompts, False, device)
         self.prompt_rows = torch.tensor(prompt_rows, dtype=torch.int64, device=device)
         self.completion_rows = torch.tensor(completion_rows, dtype=torch.int64, device=device)
 
@@ -104,8 +96,8 @@ class _SharedPrompts(torch.autograd.Function):
             dout_XHE, out_XHE = dout_THE[rows], out_THE[rows]
             lse_HX = lse_HT[:, rows].contiguous()
             with _repeatable():
-                launch = *attend.across, *rng_state
-                parts = attend.flash_backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *launch)
+                across = *attend.across, *rng_state
+                parts = attend.flash_backward(dout_XHE, q_XHE, k_XKE, v_XKE, out_XHE, lse_HX, *across)
             places = (rows, prompt_rows, prompt_rows)
             for grad, place, part in zip(grads, places, parts, strict=True):
                 grad.index_copy_(0, place, grad[place] + part)

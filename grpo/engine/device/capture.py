@@ -47,7 +47,7 @@ def _failed(error: Exception) -> UserError:
     what, why = "a CUDA graph could not be recorded", f"{type(error).__name__}: {first_line}"
     if is_out_of_memory(error):
         return UserError(what, why, "lower max_num_seqs, max_completion_length or max_prompt_length", MEMORY)
-    return UserError(what, why, "set kernels=none; if flash-attn is installed, uninstall it", INTERNAL)
+    return UserError(what, why, "set kernels=none", INTERNAL)
 
 
 @contextmanager

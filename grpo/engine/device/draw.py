@@ -60,7 +60,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
     no_cut_B = torch.full(uniform_B.shape, NO_CUT, dtype=exact_dtype, device=logits_BV.device)
     if params.temperature == 0:
         id_B = logits_BV.argmax(dim=-1)
-        best_B = _entry(logits_BV, id_B).to(exact_dtype)
+        best_B = logits_BV.gather(1, id_B[:, None])[:, 0].to(exact_dtype)
         return id_B, best_B - best_B, no_cut_B  # 0; NaN if the logits are not finite
     logits_BV = logits_BV.to(exact_dtype)
     if params.temperature != 1:  # even a division by 1 would copy them
@@ -72,13 +72,8 @@ def draw(logits_BV: Tensor, uniform_B: Tensor, params: SamplingParams) -> tuple[
         least_B1, cut_B = _threshold(logits_BV, largest_p_B1, params.top_k, params.top_p)
         weight_BV *= _reaches(logits_BV, least_B1)
     id_B, total_B = inverse_cdf(weight_BV, uniform_B)
-    share_B = _entry(weight_BV, id_B) / total_B
+    share_B = weight_BV.gather(1, id_B[:, None])[:, 0] / total_B
     return id_B, share_B.log(), cut_B
-
-
-def _entry(x_BV: Tensor, id_B: Tensor) -> Tensor:
-    """Return one entry of each row."""
-    return x_BV.gather(1, id_B[:, None])[:, 0]
 
 
 def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,30 +87,19 @@ def inverse_cdf(weight_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     running_BX = sum_BX.double().cumsum(dim=-1)
     total_B = running_BX[:, -1]
     target_B1 = (uniform_B.double() * total_B)[:, None]
-    block_B1 = _first_above(running_BX, target_B1)
+    block_B1 = torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16: the first that exceeds it
     block_B1.clamp_(max=running_BX.shape[1] - 1)
-    before_B1 = _sum_before(running_BX, block_B1)
+    up_to_previous_B1 = running_BX.gather(1, (block_B1 - 1).clamp_min(0))
+    before_B1 = torch.where(block_B1 > 0, up_to_previous_B1, 0.0)
     block_B1X = block_B1[:, :, None].expand(-1, -1, BLOCK)
     chosen_BX = block_BXX.gather(1, block_B1X)[:, 0]
     inside_BX = chosen_BX.double().cumsum(dim=-1)
     last_B1 = inside_BX[:, -1:] * (1 - 1e-12)  # rounding never steps past the block
     residual_B1 = torch.minimum(target_B1 - before_B1, last_B1)
-    entry_B1 = _first_above(inside_BX, residual_B1)
+    entry_B1 = torch.searchsorted(inside_BX, residual_B1, right=True)
     id_B = (block_B1 * BLOCK + entry_B1)[:, 0]
     id_B.clamp_(max=weight_BV.shape[1] - 1)  # a row that is not finite must not crash
     return id_B, total_B.to(weight_BV.dtype)
-
-
-def _first_above(running_BX: Tensor, target_B1: Tensor) -> Tensor:
-    """Return the first place of each row at which its running sum exceeds the target; its length if none does."""
-    return torch.searchsorted(running_BX, target_B1, right=True)  # Eq. 16
-
-
-def _sum_before(running_BX: Tensor, place_B1: Tensor) -> Tensor:
-    """Return the running sum of each row just before a place: 0 before the first one."""
-    previous_B1 = (place_B1 - 1).clamp_min(0)
-    up_to_previous_B1 = running_BX.gather(1, previous_B1)
-    return torch.where(place_B1 > 0, up_to_previous_B1, 0.0)
 
 
 def _blocks(weight_BV: Tensor) -> Tensor:
@@ -134,9 +118,9 @@ def _threshold(logits_BV: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float
     largest_p_B1: the probability of the likeliest token. Slow twin: kernels/reference.py `kept_tokens`.
     """
     rising_BX = _largest(logits_BV, LIKELIEST)
-    least_B1, is_found_B1 = _last_kept(rising_BX, largest_p_B1, top_k, top_p)
+    least_B1, is_certain_B1 = _last_kept(rising_BX, largest_p_B1, top_k, top_p)
     cut_B = _cut_below(least_B1, rising_BX, largest_p_B1)
-    unsettled_B = ~is_found_B1[:, 0]  # rows whose last token kept may not be among the LIKELIEST
+    unsettled_B = ~is_certain_B1[:, 0]  # rows whose last token kept may not be among the LIKELIEST
     vocab_size = logits_BV.shape[1]
     if vocab_size > LIKELIEST and unsettled_B.any():
         whole_XV = _largest(logits_BV[unsettled_B], vocab_size)
@@ -152,32 +136,23 @@ def _last_kept(rising_BX: Tensor, largest_p_B1: Tensor, top_k: int, top_p: float
 
     rising_BX: the largest logits of each row. Where the last token kept has the least of them, more tokens of this
     logit may lie outside.
+
+    Top-p keeps the fewest likeliest tokens that hold this share of the probability; with top-k, of what that has left.
+    Added up from below, the last one kept is the first at which the sum exceeds the share of the others, 1 - top_p.
     """
     lowest_B1 = rising_BX[:, :1]
-    if not top_k:
-        least_B1 = _floor_of_top_p(rising_BX, top_p, largest_p_B1)
-        return least_B1, least_B1 > lowest_B1
-    floor_B1 = rising_BX[:, -top_k:][:, :1].contiguous()  # the k-th from the end
-    least_B1 = floor_B1 if top_p == 1 else _floor_of_top_p(rising_BX, top_p, largest_p_B1, floor_B1)
-    return least_B1, floor_B1 > lowest_B1
-
-
-def _floor_of_top_p(
-    rising_BX: Tensor, top_p: float, largest_p_B1: Tensor, floor_of_top_k_B1: Tensor | None = None
-) -> Tensor:
-    """Return the logit of the last token that top_p keeps [B, 1]. With top_k, it is a share of what that has left.
-
-    It keeps the fewest likeliest tokens that hold this share of the probability: added up from below, the last one
-    kept is the first at which the sum exceeds the share of the others, 1 - top_p.
-    """
+    floor_B1 = rising_BX[:, -top_k:][:, :1].contiguous()  # the k-th from the end; without top-k, the lowest
+    if top_p == 1:
+        return floor_B1, floor_B1 > lowest_B1
     mass_BX = (rising_BX - rising_BX[:, -1:]).exp_()
-    if floor_of_top_k_B1 is not None:
-        mass_BX *= _reaches(rising_BX, floor_of_top_k_B1)
+    if top_k:
+        mass_BX *= _reaches(rising_BX, floor_B1)
     seen_B = _exact_sum(mass_BX)
-    total_B = 1 / largest_p_B1[:, 0] if floor_of_top_k_B1 is None else seen_B
+    total_B = seen_B if top_k else 1 / largest_p_B1[:, 0]
     wanted_B = top_p * (1 - 1e-12) * total_B  # a sum of exactly top_p is enough, however it is rounded
     place_B, _ = inverse_cdf(mass_BX, 1 - wanted_B / seen_B)
-    return rising_BX.gather(1, place_B[:, None])
+    least_B1 = rising_BX.gather(1, place_B[:, None])
+    return least_B1, (floor_B1 if top_k else least_B1) > lowest_B1
 
 
 def _cut_below(least_B1: Tensor, rising_BX: Tensor, largest_p_B1: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ LARGEST_ERROR = 1e-5  # in a self-test, in float32
 
 
 class ProcessSettings:
-    """Whether kernels/ may be used in this process, and whether bits must repeat: run/libraries.py sets both."""
+    """Whether kernels/ may be used in this process: run/libraries.py sets it."""
 
-    kernels, repeatable = True, False
+    kernels = True
 
 
 @cache

@@ -254,5 +254,5 @@ class Decoder(nn.Module):
     def _cos_sin(self) -> tuple[Tensor, Tensor]:
         if self.tables is None:
             c, build = self.config, self.build
-            self.tables = cos_sin_tables(c.rope_settings, c.head_dim, c.max_positions, build.dtype, build.device)
+            self.tables = cos_sin_tables(c.raw, c.head_dim, c.max_positions, build.dtype, build.device)
         return self.tables

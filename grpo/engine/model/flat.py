@@ -1,27 +1,58 @@
-"""Where each trained parameter lies in one flat buffer, and the buffer that one process would have for all shards."""
+"""Trained parameters in one flat buffer, which replicas update together and shards share.
 
+All trained parameters become views of one tensor, and so do their gradients: one fused update, one norm, one sum over
+replicas. Each replica sums and updates a part of the tensor, keeps AdamW's moments of that part alone, and gets the
+other parts from the others (ZeRO-1, 1910.02054). That sends as much as an all-reduce of the gradient.
+"""
+
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from grpo.engine.device.shard import Shard, Split
+from grpo.engine.device.peers import Peers
+from grpo.engine.device.shard import ALONE, Shard, Split
 from grpo.engine.model.slices import PARTIAL, SAME, Share
 
 
-class FlatLayout:
-    """Where each parameter lies: matrices first, then vectors; in both SAME ones, PARTIAL ones, split ones.
+class FlatParameters:
+    """Parameters and their gradients, as views of two buffers. All processes make the same calls.
 
-    So weight decay applies to one slice, and an operation on one kind of share to two slices at most. Files do not
-    depend on shards: in them, matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
+    In the buffer lie matrices first, then vectors; in both SAME ones, PARTIAL ones, split ones. So weight decay applies
+    to one slice, and an operation on one kind of share to two slices at most. Files do not depend on shards: in them,
+    matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
 
-    shares: how the shards share each parameter; a parameter that is not there is SAME.
-    num_parts: the buffer's length is a multiple of it.
+    replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
+    together. shares: how those share each parameter; a parameter that is not there is SAME.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], shares: Mapping[nn.Parameter, Share], num_parts: int):
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        replicas: Peers | None = None,
+        shard: Shard = ALONE,
+        shares: Mapping[nn.Parameter, Share] | None = None,
+    ):
+        self.replicas, self.shard = replicas or Peers(), shard
         self.parameters = sorted(parameters, key=_is_vector)
+        if not self.parameters:
+            raise ValueError("nothing to train: no parameter requires a gradient")
         self.shapes = [parameter.shape for parameter in self.parameters]
+        self._lay_out(shares or {})
+        self.values = self.parameters[0].data.new_zeros(self.size)
+        self.grad = torch.zeros_like(self.values)
+        views = zip(self.parameters, self._views(self.values), self._views(self.grad), strict=True)
+        for parameter, value, grad in views:
+            value.copy_(parameter.data)
+            parameter.data = value
+            parameter.grad = grad
+        length = self.size // self.replicas.world
+        start = self.replicas.rank * length
+        self.own = slice(start, start + length)  # what is updated here
+
+    def _lay_out(self, shares: Mapping[nn.Parameter, Share]) -> None:
+        """Give each parameter its place in the buffer, whose length is a multiple of the number of replicas."""
         self.size = 0
         self.decayed = 0  # numbers in matrices: weight decay applies to them alone
         self.alike: list[slice] = []  # places of SAME parameters
@@ -44,79 +75,119 @@ class FlatLayout:
                 _extend(self.summed, place)
         self.starts = [starts[parameter] for parameter in self.parameters]
         self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
-        missing = -self.size % num_parts
-        self.size += missing
+        self.size += -self.size % self.replicas.world
 
-    def flatten(self) -> Tensor:
-        """Return a buffer with the values of the parameters."""
-        flat = self.parameters[0].data.new_zeros(self.size)
-        for view, parameter in zip(self.views(flat), self.parameters, strict=True):
-            view.copy_(parameter.data)
-        return flat
-
-    def views(self, flat: Tensor) -> Iterator[Tensor]:
+    def _views(self, flat: Tensor) -> Iterator[Tensor]:
         """Yield the part of a buffer that belongs to each parameter, in the parameter's shape."""
         for start, shape in zip(self.starts, self.shapes, strict=True):
             piece = flat[start : start + shape.numel()]
             yield piece.view(shape)
 
-    def sum_over_shards(self, grad: Tensor, own: slice, shard: Shard) -> None:
-        """Sum, in a gradient, what all shards have of the same parameters. All shards must call it.
+    # --- an update ---------------------------------------------------------------------------------------------------
+
+    def own_parts(self) -> Iterator[tuple[nn.Parameter, slice, bool]]:
+        """Yield the matrices, and the vectors, that are updated here: as a parameter with its gradient, where they lie
+        in `own`, and whether they decay."""
+        matrices = slice(0, self.decayed)
+        vectors = slice(self.decayed, self.size)
+        for place, decays in ((matrices, True), (vectors, False)):
+            mine = _overlap(place, self.own)
+            if mine.start < mine.stop:
+                part = nn.Parameter(self.values[mine])
+                part.grad = self.grad[mine]
+                start = mine.start - self.own.start
+                yield part, slice(start, start + part.numel()), decays
+
+    def sum_grad(self) -> Tensor:
+        """Sum the gradient of `own` over replicas and shards, and return it.
 
         All shards have computed the gradient of SAME parameters. Only the first shard's is used, so that the shards'
-        weights stay equal bit for bit. own: the part of the buffer that this process updates.
+        weights stay equal bit for bit.
         """
-        if shard.rank:
+        grad = self.grad[self.own]
+        if self.replicas.world > 1:
+            grad.copy_(self.replicas.sum_to_parts(self.grad))
+        if self.shard.rank:
             for place in self.alike:
-                mine = overlap(place, own)
-                grad[mine] = 0
+                mine = _overlap(place, self.own)
+                self.grad[mine] = 0
         for place in self.summed:
-            mine = overlap(place, own)
-            shard.sum_(grad[mine])
+            mine = _overlap(place, self.own)
+            self.shard.sum_(self.grad[mine])
+        return grad
 
-    def squares(self, grad: Tensor, own: slice) -> tuple[float, float]:
-        """Return the sums of the squares of a gradient within `own`: in split parameters, and in all others."""
-        of_split = _square(grad, own, self.split)
-        of_others = _square(grad, own, self.summed)
-        return of_split, of_others
+    def grad_norm(self) -> float:
+        """Return the norm of the summed gradient over all processes."""
+        if self.replicas.world == self.shard.world == 1:
+            return float(torch.linalg.vector_norm(self.grad))
+        split = self._square(self.split)
+        others = self._square(self.summed)
+        squares = [*self.shard.sum([split]), others]
+        return math.sqrt(sum(self.replicas.sum(squares)))
 
-    def join(self, flat: Tensor, shard: Shard) -> Tensor | None:
-        """Return the buffer of one process for all shards, on the CPU of the first shard. All shards must call it."""
+    def _square(self, places: Sequence[slice]) -> float:
+        """Return the sum of the squares of the gradient in these places, as far as they are in `own`."""
+        square = 0.0
+        for place in places:
+            mine = self.grad[_overlap(place, self.own)]
+            norm = torch.linalg.vector_norm(mine, dtype=torch.float64)
+            square += float(norm) ** 2
+        return square
+
+    def share_update(self) -> None:
+        """Send what was updated here to the other replicas, and take their parts."""
+        self.replicas.join_parts_(self.values, self.own)
+
+    def anywhere(self, is_true: bool) -> bool:
+        """Return whether this is true in any of the processes."""
+        return self.replicas.max(self.shard.max(is_true)) > 0
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def join(self, buffer: Tensor) -> Tensor | None:
+        """Return the buffer that one process would have, on the CPU of the first one; None on the others.
+
+        buffer: all of it, or what belongs to `own`. One process alone gets what it gave, on any device.
+        """
+        if self.replicas.world == self.shard.world == 1:
+            return buffer
+        is_part = len(buffer) < self.size
+        whole = self.replicas.join_parts(buffer) if is_part else buffer
+        if whole is None or self.replicas.rank:
+            return None
         joined = []
-        for view, split in zip(self.views(flat), self.splits, strict=True):
-            own = view.to(shard.device)
-            whole = shard.join(own, split)
-            if shard.rank == 0:
-                joined.append(whole.flatten().cpu())
+        for view, split in zip(self._views(whole), self.splits, strict=True):
+            own = view.to(self.shard.device)
+            parameter = self.shard.join(own, split)
+            if self.shard.rank == 0:
+                joined.append(parameter.flatten().cpu())
         return torch.cat(joined) if joined else None
 
-    def groups(self, shard: Shard) -> list[slice]:
+    def take(self, whole: Tensor) -> Tensor:
+        """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
+        if self.shard.world == 1 and len(whole) == self.size:
+            return whole
+        shapes = self._whole_shapes()
+        sizes = [shape.numel() for shape in shapes]
+        pieces = whole.split(sizes)
+        buffer = whole.new_zeros(self.size)
+        parameters = zip(self._views(buffer), pieces, shapes, self.splits, strict=True)
+        for view, piece, shape, split in parameters:
+            own = self.shard.take(piece.view(shape), split)
+            view.copy_(own)
+        return buffer
+
+    def groups(self) -> list[slice]:
         """Return where matrices and vectors lie in the buffer of one process. A kind that is missing has no slice."""
-        decayed = size = 0
-        for shape in self._whole_shapes(shard):
-            size += shape.numel()
-            if len(shape) >= 2:
-                decayed += shape.numel()
+        shapes = self._whole_shapes()
+        size = sum(shape.numel() for shape in shapes)
+        decayed = sum(shape.numel() for shape in shapes if len(shape) >= 2)
         matrices = slice(0, decayed)
         vectors = slice(decayed, size)
         return [place for place in (matrices, vectors) if place.start < place.stop]
 
-    def take(self, whole: Tensor, shard: Shard) -> Tensor:
-        """Return this shard's buffer, given that of one process. RuntimeError if that is of other parameters."""
-        if shard.world == 1 and len(whole) == self.size:
-            return whole
-        shapes = self._whole_shapes(shard)
-        sizes = [shape.numel() for shape in shapes]
-        pieces = whole.split(sizes)
-        flat = whole.new_zeros(self.size)
-        parameters = zip(self.views(flat), pieces, shapes, self.splits, strict=True)
-        for view, piece, shape, split in parameters:
-            own = shard.take(piece.view(shape), split)
-            view.copy_(own)
-        return flat
-
-    def _whole_shapes(self, shard: Shard) -> list[torch.Size]:
-        return list(map(shard.whole_shape, self.shapes, self.splits))
+    def _whole_shapes(self) -> list[torch.Size]:
+        return list(map(self.shard.whole_shape, self.shapes, self.splits))
 
 
 def _is_vector(parameter: nn.Parameter) -> bool:
@@ -135,17 +206,7 @@ def _extend(places: list[slice], place: slice) -> None:
     places.append(place)
 
 
-def _square(grad: Tensor, own: slice, places: Sequence[slice]) -> float:
-    """Return the sum of the squares of a gradient in these places, as far as they are in `own`."""
-    square = 0.0
-    for place in places:
-        mine = grad[overlap(place, own)]
-        norm = torch.linalg.vector_norm(mine, dtype=torch.float64)
-        square += float(norm) ** 2
-    return square
-
-
-def overlap(a: slice, b: slice) -> slice:
+def _overlap(a: slice, b: slice) -> slice:
     """Return where two places overlap; an empty place if they do not."""
     start = max(a.start, b.start)
     stop = min(a.stop, b.stop)

@@ -22,7 +22,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError, escape, is_out_of_memory, is_storage_error, reason
 from grpo.base.storage import write_json
-from grpo.engine.model.model_config import FAMILIES, LARGEST, ModelConfig
+from grpo.engine.model.model_config import FAMILIES, ModelConfig
 from grpo.engine.model.weights import write_tensors
 
 if TYPE_CHECKING:
@@ -33,15 +33,6 @@ SUFFIX = ".gguf"
 FILE_BYTES = 1_000_000_000  # in memory at a time
 EXACT = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that are kept
 SCALED = ("rope.scaling.type", "rope.scaling.factor")  # metadata that transformers' loader leaves out
-SIZES = {  # in a file's metadata -> our names
-    "block_count": "num_layers",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_heads",
-    "attention.head_count_kv": "num_kv_heads",
-    "attention.key_length": "head_dim",
-    "context_length": "max_positions",
-}
 UNSCALED = (None, "none", 1.0)
 _IN_PACKAGE = re.compile(r"(\w+(?:\.\w+)*):([^/\\:]+\.gguf)", re.IGNORECASE)
 
@@ -138,7 +129,6 @@ def _convert(path: Path, folder: Path) -> None:
         raise ValueError("it has no general.architecture")
     family = str(field.contents())
     _check_family(path, reader, family)
-    _check_sizes(reader, family)
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     if head_dim := reader.get_field(f"{family}.attention.key_length"):
         config.head_dim = int(head_dim.contents())
@@ -170,15 +160,6 @@ def _check_family(path: Path, reader: "GGUFReader", family: str) -> None:
         raise UserError(
             f"{path} holds a model that cannot be opened", problem, "use its safetensors checkpoint", PREFLIGHT
         )
-
-
-def _check_sizes(reader: "GGUFReader", family: str) -> None:
-    """Raise ValueError for a size that no model has, before transformers makes lists as long as that."""
-    for key, name in SIZES.items():
-        if field := reader.get_field(f"{family}.{key}"):
-            size = field.contents()
-            if not isinstance(size, int) or not 1 <= size <= LARGEST[name]:
-                raise ValueError(f"its {key} is {size!r:.80}, and must be a whole number from 1 to {LARGEST[name]}")
 
 
 def _write_tensors(reader: "GGUFReader", model: "PreTrainedModel", folder: Path) -> None:

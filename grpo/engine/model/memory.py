@@ -15,7 +15,7 @@ import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.engine.attention.select import would_use_flash
+from grpo.engine.attention.choice import would_use_flash
 from grpo.engine.device.kernel_choice import will_use_kernels
 from grpo.engine.model.decoder import Decoder
 

@@ -7,7 +7,7 @@ import torch
 
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.storage import Json
-from grpo.engine.model.rope import cos_sin_tables, read_rope
+from grpo.engine.model.rope import cos_sin_tables
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,6 @@ class ModelConfig:
     o_bias: bool
     mlp_bias: bool
     qk_norm: bool
-    rope_settings: Json
     raw: Json = field(repr=False)
 
     def of_shard(self, num_shards: int) -> "ModelConfig":
@@ -96,7 +95,7 @@ class ModelConfig:
             raise ValueError(
                 f"{self.num_heads} heads, {self.num_kv_heads} key-value heads of {self.head_dim} do not fit"
             )
-        tables = cos_sin_tables(self.rope_settings, self.head_dim, 2, torch.float32, "cpu")
+        tables = cos_sin_tables(self.raw, self.head_dim, 2, torch.float32, "cpu")
         if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
@@ -123,7 +122,6 @@ class ModelConfig:
             o_bias=attention_bias if kind.o_bias is None else kind.o_bias,
             mlp_bias=mlp_bias,
             qk_norm=kind.qk_norm,
-            rope_settings=read_rope(raw),
             raw=raw,
         )
 

@@ -34,6 +34,13 @@ def split_of(model: Decoder, name: str, part: torch.Tensor | Int8Rows) -> Split 
     return Split(dim, (size,))
 
 
+def splits_of_adapter(split: Split | None) -> tuple[Split | None, Split | None]:
+    """Return how the shards share A and B of a projection whose weight they share in this way."""
+    if split is None:
+        return None, None
+    return (None, split) if split.dim == 0 else (split, None)
+
+
 def shares_of(model: Decoder) -> dict[nn.Parameter, Share]:
     """Return how the shards share each trained parameter."""
     shares: dict[nn.Parameter, Share] = dict.fromkeys(model.parameters(), SAME)

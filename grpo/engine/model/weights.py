@@ -3,20 +3,25 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
+from grpo.engine.device.shard import Shard, Split
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.slices import split_of
-from grpo.engine.model.weight import Int8Rows
+from grpo.engine.model.slices import split_of, splits_of_adapter
+from grpo.engine.model.weight import Int8Rows, master_dtype
+
+if TYPE_CHECKING:
+    from grpo.engine.model.adapter import Adapter
 
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -40,16 +45,20 @@ def read_model_config(folder: Path) -> ModelConfig:
         return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
 
 
-def load_decoder(folder: Path, build: Build) -> Decoder:
+@torch.no_grad()
+def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -> Decoder:
     """Build the decoder of a checkpoint and load its weights, converted to build.dtype (on the meta device: shapes).
 
-    A shard (build.shard) takes its parts of them.
+    adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
     model = Decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
     shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
+    if adapter:
+        adapter.check_shapes(shapes)
+    pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
     for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
@@ -60,7 +69,10 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
         elif not is_meta:
-            tensor = build.shard.take(stored[:], splits[name])  # of the file, only these bytes are read
+            tensor = _read_part(stored, build.shard, splits[name])
+            module = name.removesuffix(".weight")
+            if module in pairs:
+                tensor = _with_adapter(module, tensor, pairs[module], build, splits[name])
             if not torch.isfinite(tensor.to(build.dtype)).all():
                 problems.append(f"{name} holds numbers that are not finite in {build.dtype}")
             named[name].copy_(tensor)
@@ -70,6 +82,28 @@ def load_decoder(folder: Path, build: Build) -> Decoder:
         raise _do_not_fit(folder, problems)
     model.refresh()
     return model
+
+
+def _read_part(stored: Any, shard: Shard, split: Split | None) -> torch.Tensor:
+    """Return a shard's part of a tensor. Of the file, only these bytes are read. stored: safetensors' slice."""
+    if split is None or shard.world == 1:
+        return stored[:]
+    (size,) = split.blocks
+    mine = shard.part(size)
+    part = stored[mine] if split.dim == 0 else stored[:, mine]
+    missing = shard.width(size) - part.shape[split.dim]
+    axes_behind = part.dim() - 1 - split.dim
+    return F.pad(part, (0, 0) * axes_behind + (0, missing))
+
+
+def _with_adapter(
+    module: str, weight_OI: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], build: Build, split: Split | None
+) -> torch.Tensor:
+    """Return W + B A of this shard, in float32 at least, on the model's device."""
+    A, B = (build.shard.take(*half) for half in zip(pair, splits_of_adapter(split), strict=True))
+    merged = weight_OI.to(build.device, master_dtype(build.dtype)) + B.to(build.device) @ A.to(build.device)
+    finite(f"{module}, merged with its adapter,", merged, build.dtype)
+    return merged
 
 
 def _do_not_fit(folder: Path, problems: list[str]) -> UserError:

@@ -17,10 +17,10 @@ from grpo.engine.device.draw import SamplingParams
 from grpo.engine.device.kernel_choice import uses_kernels
 from grpo.engine.device.ops import Packed
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.sampling.decode_step import DecodeSteps, Slots, decode_step
+from grpo.engine.sampling.decode_step import DecodeLoop, Slots, decode_step
 
 
-class DecodeGraphs(DecodeSteps):
+class DecodeGraphs(DecodeLoop):
     """Decode steps over static slots; as graphs, if `capture` is given (CudaCapture)."""
 
     def __init__(

@@ -111,8 +111,8 @@ def decode_step(
     ended_B |= (id_B[:, None] == eos).any(dim=1) | (count_B >= slots.limit_B[rows])
 
 
-class DecodeSteps:
-    """Runs decode steps over some slots, several per `run`: one by one (DecodeLoop), or as graphs (DecodeGraphs)."""
+class DecodeLoop:
+    """Runs decode steps over some slots, one after the other. The cache grows as they need it."""
 
     def __init__(self, model: Decoder, slots: Slots, eos_ids: Sequence[int]):
         self.model, self.slots = model, slots
@@ -120,13 +120,6 @@ class DecodeSteps:
 
     def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
         """Generate up to `steps` tokens for each of the first `live` slots; a slot that ends keeps its results."""
-        raise NotImplementedError
-
-
-class DecodeLoop(DecodeSteps):
-    """Decode steps one after the other. The cache grows as they need it."""
-
-    def run(self, live: int, steps: int, params: SamplingParams, head_VD: Packed) -> None:
         cache, position_B = self.slots.cache, self.slots.position_B[:live]
         for _ in range(steps):
             num_positions = int(position_B.max()) + 1  # of the longest sequence

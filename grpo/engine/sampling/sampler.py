@@ -5,26 +5,83 @@ Counterpart of `sample` in minimal.py, which computes all earlier tokens again f
 Each prompt is prefilled once for its group, up to its last token; that token is the first input of every completion's
 decoding, so all sampling happens in one place. Sequences wait in a queue while all slots are taken, and enter as others
 end. Log-probs are those of the distribution that was really sampled from.
+
+A completion that calls a tool leaves its slot, and comes back once the tool has answered: what it has so far is then
+prefilled like a prompt. Meanwhile others decode. What was drawn after the call is dropped before anything sees it, so
+nothing depends on when it was noticed.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import isfinite
+from typing import NamedTuple, Protocol
 
 import torch
 
-from grpo.algorithm.schema import Completion
+from grpo.algorithm.schema import Completion, FinishReason, Layout
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.attention.select import KernelChoice, decode_choice
+from grpo.engine.attention.choice import decode_kernel, packed_attention
 from grpo.engine.device.capture import CudaCapture
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import CosSin, Packed, rotate
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
-from grpo.engine.sampling.decode_step import DecodeLoop, DecodeSteps, Slots
-from grpo.engine.sampling.running import Running, Tools, Unfinished
+from grpo.engine.sampling.decode_step import DecodeLoop, Slots
 
 OnFinish = Callable[[int, Completion], None]
+
+
+class Calls(Protocol):
+    """The calls of tools within the completions of one `sample` (grpo/tools/tools.py)."""
+
+    def pause(self, number: int, completion: Completion, limit: int) -> bool:
+        """Cut a completion after its first new call, and begin this; return False if there is none.
+
+        number: of the completion. limit: of its tokens.
+        """
+
+    def take(self, wait: bool) -> list[tuple[int, Completion]]:
+        """Return the paused completions whose calls are over, with what the tools gave.
+
+        wait: sleep until one is over, for 50 ms at most.
+        """
+
+
+class Tools(Protocol):
+    """The tools that completions may call (grpo/tools/tools.py). ends: the tokens with which a call may end."""
+
+    ends: Sequence[int]
+
+    def begin(self) -> Calls:
+        """Return the calls of the completions that are generated now."""
+
+
+class Start(NamedTuple):
+    """What a sequence continues. Two sequences with the same start share one prefill.
+
+    continued: the number of a completion that goes on after a call, and so continues what it has said itself, too.
+    """
+
+    prompt_number: int
+    continued: int | None
+
+
+@dataclass
+class Unfinished:
+    """A completion that waits or is being generated."""
+
+    number: int  # among the completions of the call
+    prompt_number: int  # among its prompts
+    limit: int  # tokens it may have
+    seed: int
+    so_far: Completion = field(default_factory=lambda: Completion([], [], [], "length"))  # what it had when it paused
+
+    @property
+    def start(self) -> Start:
+        return Start(self.prompt_number, continued=self.number if self.so_far.ids else None)
 
 
 class Sampler:
@@ -51,7 +108,6 @@ class Sampler:
         self.check_every = 16 if self.on_cuda else 1  # decode steps between two checks for ended sequences
         self.uses_graphs = self.on_cuda  # then slots are kept from one call to the next
         self.graphs: DecodeGraphs | None = None
-        self.decode_kernel: KernelChoice | None = None  # of decode attention, chosen once, for the first graphs
         self.before_decoding = before_decoding
 
     @torch.inference_mode()
@@ -62,14 +118,13 @@ class Sampler:
         if self.graphs is not None and self.graphs.slots.holds(num_slots, num_positions, max_new_tokens):
             return self.graphs
         self.graphs = None  # frees its memory first
-        self.decode_kernel = self.decode_kernel or decode_choice(self.model, num_slots, num_positions)
         cache = KVCache.of(self.model, num_slots, num_positions)
         slots = Slots.make(cache, max_new_tokens)
         capture = CudaCapture() if self.on_cuda else None
-        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, self.decode_kernel.name, capture)
+        self.graphs = DecodeGraphs(self.model, slots, self.eos_ids, decode_kernel(self.model), capture)
         return self.graphs
 
-    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeSteps:
+    def steps_for(self, num_slots: int, num_positions: int, max_new_tokens: int) -> DecodeLoop:
         """Return what makes the decode steps of one `sample`, with slots for its sequences."""
         graphs = self.prepare(num_slots, num_positions, max_new_tokens)
         if graphs:
@@ -104,26 +159,15 @@ class Sampler:
             raise ValueError("a prompt without tokens cannot be continued: nothing predicts its first token")
         numbers = range(len(prompts) * num_generations)
         limits = limits or [params.max_new_tokens] * len(numbers)
-        waiting = deque(
-            Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers
-        )
+        sequences = [Unfinished(number, number // num_generations, limits[number], seeds[number]) for number in numbers]
         done: dict[int, Completion] = {}
         with self.model.sampling() as head_VD:
-            running = Running(self, prompts, params, min(self.max_slots, len(numbers)), head_VD)
-            # What one turn collects is handed over in the next one, once `decode` has given a GPU its work meanwhile.
-            collected: list[tuple[Unfinished, Completion]] = []
-            while waiting or running.live or collected or running.paused:
-                self.before_decoding()
-                if running.paused:
-                    is_idle = not (waiting or running.live or collected)
-                    collected += running.resume(waiting, wait=is_idle)
-                running.admit(waiting)
-                running.decode(self.check_every)
-                for sequence, completion in collected:
+            generation = Generation(self, prompts, params, sequences, head_VD)
+            for ended in generation.turns(self.check_every):
+                for sequence, completion in ended:
                     done[sequence.number] = completion
                     if on_finish:
                         on_finish(sequence.number, completion)
-                collected = running.collect()
         firsts = numbers[::num_generations]
         return [[done[number] for number in numbers[first : first + num_generations]] for first in firsts]
 
@@ -135,24 +179,214 @@ class Sampler:
 
         on_finish: as in `sample`. UserError (exit 5) if logits are not finite.
         """
+        only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
+        num_yielded = 0
         with self.model.sampling() as head_VD:
-            running = Running(self, [prompt], params, 1, head_VD)
-            only = Unfinished(number=0, prompt_number=0, limit=params.max_new_tokens, seed=seed)
-            waiting = deque([only])
-            num_yielded = 0
-            finished: list[tuple[Unfinished, Completion]] = []
-            while not finished:
-                finished = running.resume(waiting, wait=True) if running.paused else []
-                running.admit(waiting)
-                running.decode(1)
-                if running.live:
-                    ids, logps, _ = running.tokens(0, num_yielded)
+            generation = Generation(self, [prompt], params, [only], head_VD)
+            for ended in generation.turns(steps=1):
+                if generation.live:
+                    ids, logps, _ = generation.tokens(0, num_yielded)
                     check_finite(*logps)
                     yield from (token for token in ids if token not in self.eos_ids)
                     num_yielded += len(ids)
-                finished += running.collect()
-            if on_finish:
-                on_finish(0, finished[0][1])
+                for _, completion in ended:
+                    if on_finish:
+                        on_finish(0, completion)
+
+
+class Generation:
+    """The sequences of one `sample`: waiting, in slots 0 ... B-1, or paused while a tool works for them."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        sequences: Sequence[Unfinished],
+        head_VD: Packed,
+    ):
+        self.sampler, self.prompts, self.params, self.head_VD = sampler, prompts, params, head_VD
+        self.model = sampler.model
+        self.device = sampler.model.build.device
+        longest_prompt = max(map(len, prompts), default=0)
+        self.longest = longest_prompt + params.max_new_tokens
+        num_slots = min(sampler.max_slots, len(sequences))
+        self.steps = sampler.steps_for(num_slots, self.longest, params.max_new_tokens)
+        self.slots = self.steps.slots
+        self.cache = self.slots.cache
+        self.waiting = deque(sequences)
+        self.live: list[Unfinished] = []
+        self.used: list[int] = []  # positions in use per slot, an upper bound
+        self.prefilled: dict[Start, torch.Tensor] = {}  # keys and values [L, 2, K, S, E]
+        self.paused: dict[int, Unfinished] = {}  # by their numbers
+        self.calls: Calls | None = None
+        if sampler.tools:
+            self.calls = sampler.tools.begin()
+            self.ends_V = torch.zeros(self.model.config.vocab_size, dtype=torch.bool, device=self.device)
+            self.ends_V[list(sampler.tools.ends)] = True
+
+    def turns(self, steps: int) -> Iterator[list[tuple[Unfinished, Completion]]]:
+        """Decode `steps` tokens a turn until all sequences have ended; yield what ended in the turn before.
+
+        It is handed over once `decode` has given a GPU its next work.
+        """
+        ended: list[tuple[Unfinished, Completion]] = []
+        while self.waiting or self.live or self.paused or ended:
+            self.sampler.before_decoding()
+            ended += self.resume(wait=not (self.waiting or self.live or ended))
+            self.admit()
+            self.decode(steps)
+            yield ended
+            ended = self.collect()
+
+    def admit(self) -> None:
+        """Fill free slots from the queue, a complete group at a time if it fits."""
+        waiting = self.waiting
+        while waiting and len(self.live) < self.cache.num_slots:
+            free = self.cache.num_slots - len(self.live)
+            start = waiting[0].start
+            if start not in self.prefilled:
+                self._prefill(free)
+            entering: list[Unfinished] = []
+            while waiting and waiting[0].start == start and len(entering) < free:
+                entering.append(waiting.popleft())
+            self._enter(entering)
+            if not waiting or waiting[0].start != start:
+                del self.prefilled[start]  # its last completion has entered
+
+    def _ids(self, sequence: Unfinished) -> list[int]:
+        """Return the tokens that a sequence continues."""
+        return [*self.prompts[sequence.prompt_number], *sequence.so_far.ids]
+
+    def _prefill(self, free: int) -> None:
+        """Run the next prompts, packed, without their last tokens: at most as many as the free slots need."""
+        chosen: dict[Start, list[int]] = {}
+        tokens = 0
+        for sequence in islice(self.waiting, free):
+            if sequence.start in self.prefilled or sequence.start in chosen:
+                continue
+            ids = self._ids(sequence)[:-1]
+            tokens += len(ids)
+            if chosen and tokens > self.sampler.prefill_tokens:
+                break
+            chosen[sequence.start] = ids
+        found = prefill(self.model, list(chosen.values()))
+        self.prefilled.update(zip(chosen, found, strict=True))
+
+    def _enter(self, entering: list[Unfinished]) -> None:
+        """Give the next slots to sequences with the same start, and copy its keys and values to each."""
+        slots = self.slots
+        ids = self._ids(entering[0])
+        first = len(self.live)
+        rows = slice(first, first + len(entering))
+        self.cache.reserve(len(ids))
+        prefilled_L2KSE = self.prefilled[entering[0].start]
+        self.cache.kv_L2BKSE[:, :, rows, :, : len(ids) - 1] = prefilled_L2KSE[:, :, None]
+        slots.last_id_B[rows] = ids[-1]
+        slots.position_B[rows] = len(ids) - 1
+        slots.count_B[rows] = len(entering[0].so_far.ids)  # 0, unless it goes on
+        slots.ended_B[rows] = False
+        limits = [sequence.limit for sequence in entering]
+        seeds = [sequence.seed for sequence in entering]
+        slots.limit_B[rows] = torch.tensor(limits, device=self.device)
+        slots.seed_B[rows] = torch.tensor(seeds, device=self.device)
+        self.live += entering
+        self.used += [len(ids)] * len(entering)
+
+    def resume(self, wait: bool) -> list[tuple[Unfinished, Completion]]:
+        """Put the sequences whose tools have answered before the waiting ones; return those whose tools have failed."""
+        failed = []
+        for number, completion in self.calls.take(wait) if self.calls and self.paused else ():
+            sequence = self.paused.pop(number)
+            if completion.failure:
+                failed.append((sequence, completion))
+            else:
+                self.waiting.appendleft(replace(sequence, so_far=completion))
+        return failed
+
+    def decode(self, steps: int) -> None:
+        """Generate `steps` tokens for every live sequence, or fewer if it ends before that."""
+        if self.live:
+            self.steps.run(len(self.live), steps, self.params, self.head_VD)
+            self.used = [positions + steps for positions in self.used]
+
+    def collect(self) -> list[tuple[Unfinished, Completion]]:
+        """Remove the sequences that have ended or called; return the former. The last live slot moves into each gap."""
+        finished = []
+        for slot, is_ended in reversed(self._stopping()):
+            sequence, completion = self.live[slot], self.completion(slot)
+            if self.calls and self.calls.pause(sequence.number, completion, sequence.limit):
+                self.paused[sequence.number] = sequence
+            elif is_ended:
+                finished.append((sequence, completion))
+            else:
+                continue
+            last = len(self.live) - 1
+            if slot != last:
+                self.slots.move(last, slot, min(self.used[last], self.longest))
+                self.live[slot] = self.live[last]
+                self.used[slot] = self.used[last]
+            self.live.pop()
+            self.used.pop()
+        return finished[::-1]
+
+    def _stopping(self) -> list[tuple[int, bool]]:
+        """Return the slots that may stop, and whether they have ended: if not, a new token may end a call."""
+        rows, slots = slice(len(self.live)), self.slots
+        stops_B = ended_B = slots.ended_B[rows]
+        if self.calls:
+            steps_X = torch.arange(self.sampler.check_every, device=self.device)
+            recent_BX = (slots.count_B[rows, None] - 1 - steps_X).clamp_min(0)
+            recent_ids_BX = slots.ids_BX[rows].gather(1, recent_BX)
+            stops_B = ended_B | self.ends_V[recent_ids_BX].any(dim=1)
+        found = stops_B.nonzero()[:, 0]
+        return list(zip(found.tolist(), ended_B[found].tolist(), strict=True))
+
+    def completion(self, slot: int) -> Completion:
+        """Return the completion in a slot, with what it had before it entered."""
+        ids, logps, cuts = self.tokens(slot)
+        reason: FinishReason = "stop" if ids[-1] in self.sampler.eos_ids else "length"
+        return Completion(ids, logps, cuts, reason, calls=list(self.live[slot].so_far.calls))
+
+    def tokens(self, slot: int, first: int = 0) -> tuple[list[int], list[float], list[float]]:
+        """Return the tokens of the completion in a slot from number `first` on, their log-probs and their cuts."""
+        slots, before = self.slots, self.live[slot].so_far
+        new = slice(max(first, len(before.ids)), int(slots.count_B[slot]))
+        ids = before.ids[first:] + slots.ids_BX[slot, new].tolist()
+        logps = before.logps[first:] + slots.logps_BX[slot, new].tolist()
+        cuts = before.cuts[first:] + slots.cuts_BX[slot, new].tolist()
+        return ids, logps, cuts
+
+
+def prefill(model: Decoder, prompts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """Return the keys (rotated) and values of each prompt's tokens, [L, 2, K, S, E]. A prompt may have no tokens."""
+    lengths = [len(ids) for ids in prompts]
+    layout = Layout.of(*((length, ()) for length in lengths))
+    if not layout.num_tokens:
+        nothing_L2BKSE = KVCache.of(model, 1, 0).kv_L2BKSE
+        return [nothing_L2BKSE[:, :, 0]] * len(prompts)
+    ids: list[int] = []
+    positions: list[int] = []
+    for prompt, length in zip(prompts, lengths, strict=True):
+        ids += prompt
+        positions += range(length)
+    attention = packed_attention(model, layout)
+    layers: list[torch.Tensor] = []
+
+    def attend(
+        layer: int, q_THE: torch.Tensor, k_TKE: torch.Tensor, v_TKE: torch.Tensor, cos_sin: CosSin
+    ) -> torch.Tensor:
+        q_THE = rotate(q_THE, cos_sin)
+        k_TKE = rotate(k_TKE, cos_sin)
+        layers.append(torch.stack([k_TKE, v_TKE]))
+        return attention.attend(q_THE, k_TKE, v_TKE)
+
+    id_T = torch.tensor(ids, device=model.build.device)
+    position_T = torch.tensor(positions, device=model.build.device)
+    model(id_T, position_T, attend)
+    kv_L2TKE = torch.stack(layers)
+    kv_L2KTE = kv_L2TKE.transpose(2, 3)
+    return list(kv_L2KTE.split(lengths, dim=3))
 
 
 def check_finite(*logps: float) -> None:
