@@ -108,11 +108,13 @@ def test_shape_suffixes_use_the_letters_of_the_legend():
 # algorithm come before what surrounds them: they know neither the loader of configurations nor a run.
 ORDER = """
     grpo.base grpo.algorithm.schema grpo.kernels
-    grpo.engine.device.peers grpo.engine.device.shard grpo.engine.device.distributed
+    grpo.engine.device.peers grpo.engine.parallel.shard grpo.engine.device.distributed
     grpo.data.files grpo.data.count grpo.data.messages grpo.data.benchmarks grpo.data.hub grpo.data.rows
     knowledge rewards
     grpo.config.values grpo.config.options grpo.data.prompts grpo.tools
-    grpo.engine.device grpo.engine.attention grpo.engine.model grpo.engine.sampling
+    grpo.engine.device grpo.engine.attention grpo.engine.model
+    grpo.engine.parallel grpo.engine.model.weights grpo.engine.model.adapter grpo.engine.model.gguf
+    grpo.engine.sampling
     grpo.algorithm
     grpo.policy grpo.config grpo.data.rows grpo.data
     grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table

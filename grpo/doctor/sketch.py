@@ -6,11 +6,12 @@ from dataclasses import replace
 from grpo.base.errors import UserError
 from grpo.config.load import replicas_of
 from grpo.doctor.case import Case, need
-from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.engine.parallel.shard import Shard
+from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.policy import ModelParts, choose_dtype, lora_spec
 
 UNITS = ((1e9, "B"), (1e6, "M"))
@@ -39,7 +40,7 @@ def share_of(case: Case) -> Decoder:
     if num_shards == 1:
         return decoder
     build = replace(decoder.build, shard=Shard(0, num_shards))
-    return Decoder(decoder.config, build)
+    return make_decoder(decoder.config, build)
 
 
 def sketch_reference(case: Case) -> Decoder | None:

@@ -7,7 +7,7 @@ logit if it has that. These four numbers are all that is sent.
 import torch
 from torch import Tensor
 
-from grpo.engine.device.shard import Shard
+from grpo.engine.parallel.shard import Shard
 
 DROPPED = -1e30  # the logit of a token that cannot be drawn; finite, so that 0 · DROPPED is 0
 
