@@ -6,8 +6,6 @@ RUN is the output_dir of a run, which may be under way or may have been killed. 
 are applied to its metrics again, step by step.
 """
 
-import os
-import socket
 import textwrap
 from dataclasses import dataclass
 from math import ceil, isfinite, nan
@@ -16,9 +14,8 @@ from typing import Literal
 
 from grpo.base.errors import escape, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.base.storage import Json
 from grpo.run.diagnosis.health import Diagnosis
-from grpo.run.diagnosis.record import Record, read_record
+from grpo.run.diagnosis.record import Record, read_record, was_killed
 from grpo.run.diagnosis.rules import TREND, History, meaning
 
 WIDTH = 100
@@ -73,7 +70,7 @@ def _ending(record: Record) -> list[Remark]:
     if status in ("failed", "interrupted"):
         what, _, rest = reason.partition("\n")
         remarks.append(Remark(f"The run ended after step {step}: {what.removeprefix('error: ')}.", rest))
-    elif status != "done" and _was_killed(record.state):
+    elif status != "done" and was_killed(record.state):
         what = f"The run was killed after step {step}: process {record.state['pid']} is gone, and recorded no end."
         cause = "By kill -9, by the system for want of memory, or by a power cut."
         remarks.append(Remark(what, cause, "continue it with resume_from_checkpoint=true."))
@@ -95,20 +92,6 @@ def _ending(record: Record) -> list[Remark]:
             )
         )
     return remarks
-
-
-def _was_killed(state: Json) -> bool:
-    """Return whether the process of a run that has not ended ran on this machine, and is gone."""
-    pid = state.get("pid")
-    if not isinstance(pid, int) or not 0 < pid < 2**31 or state.get("host") != socket.gethostname():
-        return False
-    try:
-        os.kill(pid, 0)  # which only asks
-    except ProcessLookupError:
-        return True
-    except OSError:  # it belongs to somebody else
-        return False
-    return False
 
 
 def _spike(record: Record) -> list[Remark]:

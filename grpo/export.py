@@ -25,7 +25,6 @@ from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.weights import DTYPES
 from grpo.evaluation.effect import effects_of_merging
 from grpo.policy import find_parts
-from grpo.run.run_dir import is_of_a_run
 from grpo.run.saved import find_saved, load_saved
 
 CPU = torch.device("cpu")
@@ -80,11 +79,8 @@ def check_folder(path: Path) -> None:
         is_empty = not any(path.iterdir())
         if is_new:
             path.rmdir()
-    if is_of_a_run(path):
-        why = f"a run in {path.parent} writes, or has written, a folder of this name"
-        raise UserError(f"{path} belongs to a run", why, "give a folder elsewhere", CONFIG)
     if not is_empty:
-        raise UserError(f"{path} is not empty", "", "give a new folder", CONFIG)
+        raise UserError(f"{path} is not empty", "an export fills a folder of its own", "give a new folder", CONFIG)
 
 
 def main(argv: list[str]) -> None:

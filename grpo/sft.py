@@ -25,7 +25,6 @@ from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
 from grpo.data.toy import locate, make_world
-from grpo.doctor.start import check_start
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
@@ -134,7 +133,7 @@ class SftTrainer(Trainer):
 
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
-    with Run(config, notices, ranks, check_start) as run:
+    with Run(config, notices, ranks) as run:
         run.config = config = start_of(make_world(config, run.ranks, run.say))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)

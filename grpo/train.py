@@ -6,7 +6,6 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 
 from grpo.algorithm.rollout import Rollout, groups_per_replica
 from grpo.algorithm.schema import Group, Prompt
@@ -27,7 +26,6 @@ from grpo.data.questions import (
     prepare_rewards,
 )
 from grpo.data.toy import make_world
-from grpo.doctor.start import check_start
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler
@@ -145,7 +143,7 @@ def train(
 
     objects: the rows and the rewards that a program passes.
     """
-    with Run(config, notices, check=partial(check_start, objects=objects)) as run, ExitStack() as ending:
+    with Run(config, notices, objects=objects) as run, ExitStack() as ending:
         trainer, evaluation = set_up(config, run, ending, objects)
         before = evaluation.before(trainer.step)
         if run.ranks.is_main:

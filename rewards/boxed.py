@@ -20,19 +20,26 @@ from rewards.mathematics.value import Points, Unreadable
 
 MAX_ANSWER_CHARS = 2000  # longer answers are compared as text
 MAX_JOINED = 8  # boxes that are one list
+MAX_LABEL_CHARS = 20  # of the `x = ` before them
+MAX_WORDS = 6  # of an answer that is no sentence, unless a full stop ends it
 
 Verdict = Literal["correct", "wrong", "no_answer", "unscorable"]
 
+_WORD = re.compile(r"[\u4e00-\u9fff]{2}|(?<![\\\w])[^\W\d_\u4e00-\u9fff]{2,}")
+_NUMBER = re.compile(r"[0-9][0-9.,]*")
+_STOPS = tuple(".!?…。！？")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 # what a box without braces holds: a number, a letter, or a command with its arguments (`\frac12`)
 _UNBRACED = re.compile(
-    rf"[-+−]?(?:[0-9][0-9.,]*|[A-Za-z]|\\[A-Za-z]+(?:\s*(?:\[[^\[\]{{}}]*\]|{_GROUP}|[0-9]|\\[A-Za-z]+))*)"
+    r"[-+−]?(?:[0-9][0-9.,]*|[A-Za-z](?![A-Za-z])"
+    rf"|\\[A-Za-z]+(?:\s*(?:\[[^\[\]{{}}]*\]|{_GROUP}|[0-9]|\\[A-Za-z]+))*)"
 )
-_LABEL = r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?"
-_JOINED = re.compile(rf"[\s$\\()\[\]]*(?:,|,?(?:\\text\{{)?\s*(?:and|or)\s*\}}?)[\s$\\()\[\]]*(?P<label>{_LABEL})")
-_LABELLED = re.compile(rf".*?(?<![A-Za-z\\])(?P<label>{_LABEL})", re.DOTALL)
+_LABEL = r"[A-Za-z](?:_\{?\w\}?)?\s*=\s*"
+_LINK = r"(?:[,;，；、或和]|,?(?:\\text\{)?\s*(?:and|or)\s*\}?)"
+_JOINED = re.compile(rf"[\s$\\()\[\]]*{_LINK}[\s$\\()\[\]]*(?P<label>(?:{_LABEL})?)")
+_LABELLED = re.compile(rf"(?<![A-Za-z\\]){_LABEL}\Z")
 
 
 def last_boxed(text: str) -> str | None:
@@ -45,7 +52,7 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed 7")
     '7'
     >>> last_boxed(r"$x = \boxed{2}$ or $x = \boxed{3}$")
-    '2, 3'
+    'x = 2, x = 3'
     """
     return _find_box(text)[0]
 
@@ -59,7 +66,21 @@ def gold_answer(text: str) -> str:
     '42'
     """
     bare = after_solution(text)
-    return (last_boxed(bare) or "" if _BOX.search(bare) else bare).strip()
+    return (last_boxed(bare) or "" if _outer_boxes(bare) else bare).strip()
+
+
+def is_prose(truth: str) -> bool:
+    r"""Tell whether a ground truth is a sentence, which no answer will equal: a solution that holds no box, for one.
+
+    A sentence that a number answers is none, and neither are a few words.
+
+    >>> [is_prose(text) for text in ("First we add 3 and 4.", "The sum is 7.", r"First we add. It is \boxed{7}.")]
+    [True, False, False]
+    """
+    gold = gold_answer(truth)
+    num_words = len(_WORD.findall(gold))
+    is_sentence = num_words > MAX_WORDS or (num_words > 2 and gold.endswith(_STOPS))
+    return is_sentence and not any(equivalent(number, gold) for number in _NUMBER.findall(gold)[-1:])
 
 
 def equivalent(answer: str, truth: str) -> bool:
@@ -117,7 +138,8 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
         if not equivalent(content, last):  # \boxed{x+1} or \boxed{1+x}
             items[:1] = [content.strip(), link["label"] + items[0]]
     if len(items) > 1:
-        items[0] = _LABELLED.fullmatch(text, max(0, start - 20), start)["label"] + items[0]
+        label = _LABELLED.search(text, max(0, start - MAX_LABEL_CHARS), start)
+        items[0] = (label[0] if label else "") + items[0]
     return ", ".join(items)
 
 
@@ -131,8 +153,7 @@ def _outer_boxes(text: str) -> list[tuple[int, int, str]]:
         if text[box.end() : box.end() + 1] == "{":
             end = closing.get(box.end(), 0)
             boxes.append((box.start(), end, text[box.end() + 1 : end - 1] if end else ""))
-        else:
-            content = _UNBRACED.match(text, box.end())
+        elif (content := _UNBRACED.match(text, box.end())) or box.end() == len(text):  # else the word is mentioned
             boxes.append((box.start(), content.end() if content else 0, content[0].rstrip(".,") if content else ""))
     return boxes
 

@@ -37,7 +37,7 @@ def equals_one(answer: str, accepted: Sequence[str]) -> bool:
 def truths(answer: Any) -> list[str]:
     """Return the acceptable answers of a row, which holds one or a list of them, as texts; [] if it holds none.
 
-    Of a solution as in GSM8K, whose last line is `#### answer`, it is the answer. 1994.0 is 1994: a column of whole
+    Of a solution as in GSM8K, which ends in `#### answer`, it is the answer. 1994.0 is 1994: a column of whole
     numbers that has gaps is one of floats.
     """
     found = answer if isinstance(answer, list) else [answer]
@@ -50,10 +50,14 @@ def _as_text(item: Any) -> str:
 
 
 def after_solution(text: str) -> str:
-    """Return what follows the #### in the last line of a solution; a text without that is the answer itself."""
-    last_line = text.rstrip().rpartition("\n")[2]
-    _, has_answer, answer = last_line.rpartition("####")
-    return answer.strip() if has_answer else text
+    """Return what follows the #### of a solution on its line; a text without that is the answer itself.
+
+    Where other lines follow that hold a box, or there are several ####, these are headings.
+    """
+    before, has_answer, after = text.rstrip().rpartition("####")
+    answer, _, more = after.partition("\n")
+    is_heading = bool(more) and ("####" in before or "\\boxed" in more)
+    return answer.strip() if has_answer and not is_heading else text
 
 
 def grade(completion: str, columns: Columns) -> Score:

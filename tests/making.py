@@ -315,10 +315,9 @@ def build_base(folder: Path, documents: dict, **options) -> Path:
 
 
 def configured(folder: Path, **keys: object) -> TrainConfig:
-    """The configuration of a run in folder/run whose model and data are never read."""
+    """The configuration of a run in folder/run whose model and data are never made."""
     keys = {
-        "model_name_or_path": "m",
-        "dataset_id_or_path": "d",
+        "toy_world": "arithmetic",
         "output_dir": folder / "run",
         "reward_funcs": "exact",
         "report_to": "none",

@@ -119,7 +119,7 @@ ORDER = """
     grpo.policy grpo.config grpo.data.rows grpo.data
     grpo.evaluation.confidence grpo.evaluation.searching grpo.evaluation.measures grpo.evaluation.table
     grpo.run.diagnosis.glossary grpo.run.diagnosis grpo.evaluation.compare grpo.explain grpo.report
-    grpo.run grpo.evaluation grpo.trainer grpo.doctor.case grpo.doctor.sketch grpo.doctor.start grpo.sft
+    grpo.run grpo.evaluation grpo.trainer grpo.sft
     grpo.evaluate
     grpo.train grpo.api grpo.generate grpo.export grpo.replay rewards.score rewards.audit grpo.doctor
 """.split()

@@ -135,7 +135,7 @@ class RunKeys:
     output_dir: str = key(None, "required first local free")
     """Directory that the run writes to. Each run needs its own."""
     overwrite_output_dir: bool = key(False, "once free")
-    """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has a checkpoint."""
+    """Start anew in a directory that holds a run. Its files are in old-run/ until the new run has made a step."""
     resume_from_checkpoint: bool | str = key(False, "first once free")
     """true: resume from the newest valid checkpoint in output_dir. A path: from that checkpoint; from one of another
     run, or from an older one, in an output_dir of its own."""

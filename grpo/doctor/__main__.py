@@ -20,8 +20,8 @@ from grpo.config.entries import split_arguments
 from grpo.config.load import examine_config
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.doctor import estimate, trial
-from grpo.doctor.case import Case, Check, NotChecked
-from grpo.doctor.start import start_checks
+from grpo.run.case import Case, Check, NotChecked
+from grpo.run.start import start_checks
 
 
 @dataclass

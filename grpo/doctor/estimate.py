@@ -14,9 +14,8 @@ from grpo.algorithm.schema import Group, Prompt, Score, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
-from grpo.doctor.case import Case, NotChecked, need
-from grpo.doctor.sketch import rounded
 from grpo.engine.model import memory
+from grpo.run.case import Case, NotChecked, need, rounded
 from grpo.run.guard import Guard
 from grpo.run.run import SilentRun
 from grpo.sft import Examples, SftTrainer

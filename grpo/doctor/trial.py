@@ -10,16 +10,15 @@ from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
-from grpo.doctor.case import Case, Check, NotChecked, need
 from grpo.doctor.estimate import check_room, rehearse
-from grpo.doctor.sketch import share_of, sketch_reference
-from grpo.doctor.start import MAX_SHOWN, conversations, need_written, services_used
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.policy import find_parts
+from grpo.run.case import Case, Check, NotChecked, need, share_of, sketch_reference
+from grpo.run.start import MAX_SHOWN, conversations, need_written, services_used
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
 from rewards.audit.trial import audit

@@ -4,6 +4,8 @@ Read in this order:
 
 - run.py: one invocation, with run_dir.py (its directory), checkpoint.py and signals.py (what may end it), and
   libraries.py (what it sets in torch and elsewhere, and puts back);
+- start.py: what must be right before a run begins, with case.py (what these checks have found, and the model without
+  weights);
 - provenance.py: what a run is made from, and what of it may change when it resumes;
 - cold_starts.py: when a finished cold start is used again;
 - metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;

@@ -3,7 +3,7 @@
 import os
 import socket
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from grpo.base.storage import Json, write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
+from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.gguf import is_gguf
 from grpo.policy import Policy
@@ -33,14 +34,14 @@ from grpo.run.messages import DebugLog, tell
 from grpo.run.provenance import check_changes, check_inputs, check_machine, environment, machine, program
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
-from grpo.run.trackers import check_trackers
+from grpo.run.start import check_start
 
 
 class Run:
     """Holds the output directory, and records at the end how the run ended. Use it as `with Run(config) as run:`.
 
-    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. check: is called with
-    the configuration, and whether torchrun has restarted the run, before anything is written.
+    notices: lines to show at the start. ranks: those of the run that this one is part of, if any. objects: the rows,
+    rewards and tools of a program.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class Run:
         config: AnyConfig,
         notices: Sequence[str] = (),
         ranks: Ranks | None = None,
-        check: Callable[[AnyConfig, bool], object] = lambda config, _: check_trackers(config),
+        objects: Objects = NO_OBJECTS,
     ):
-        self.config, self.notices, self.check = config, notices, check
+        self.config, self.notices, self.objects = config, notices, objects
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
         self.path = Path(config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
@@ -65,12 +66,16 @@ class Run:
         return choose_device(self.config.device)
 
     def __enter__(self) -> "Run":
-        self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
-        if self.ranks.world > 1:
-            self.ranks.agree(environment(self.config))
+        try:
+            self.ranks = self.ranks or Ranks(self.device, self.config.tensor_parallel_size)
+        except BaseException:
+            self.bring_back()
+            raise
         self.signals = Signals(self.ranks)
         self.signals.open()
         try:
+            if self.ranks.world > 1:
+                self.ranks.agree(environment(self.config))
             if self.ranks.is_main:
                 self._take_directory()
             self.ranks.barrier()
@@ -88,11 +93,13 @@ class Run:
 
     def _take_directory(self) -> None:
         """Check the start, and then hold the output directory."""
-        self.check(self.config, self.ranks.is_restart)
+        check_start(self.config, self.ranks.is_restart, self.objects)
         continues = self.ranks.is_restart or continues_a_run(self.config)
         self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
             self.dir.begin()
+        if continues and self.config.overwrite_output_dir:
+            self.say("note: overwrite_output_dir means nothing here: the run in this directory goes on")
 
     def __exit__(self, kind, error, _) -> None:
         self.signals.close()
@@ -110,7 +117,7 @@ class Run:
         if self.dir is not None:
             self.dir.close(code, reason)
             is_in_haste = isinstance(error, KeyboardInterrupt)
-            if self.log is not None and self.dir.is_held and not is_in_haste and code != STORAGE:
+            if self.log is not None and not is_in_haste and code != STORAGE:
                 self._write_report()
         elif error is not None and not self.ranks.is_main:
             self._write_rank_state(code, reason, trace)
@@ -154,12 +161,12 @@ class Run:
         """Log the metrics and completions of a step."""
         if self.log is not None:
             self.dir.update(step=step)
+            self.dir.drop_old_run()
             self.log.write_step(step, metrics, groups)
 
     def report_evaluation(self, step: int, metrics: Metrics) -> None:
         """Log the metrics of an evaluation, if there are any."""
         if self.log is not None and metrics:
-            self.dir.keep_lock()
             self.log.write_evaluation(step, metrics)
 
     def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
@@ -182,7 +189,6 @@ class Run:
         if not self.ranks.is_main:
             self._contribute(policy)
             return
-        self.dir.keep_lock()
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
@@ -215,7 +221,6 @@ class Run:
         has_adapter = policy.model.build.lora is not None
         state = optimizer.state()
         if self.ranks.is_main:
-            self.dir.keep_lock()
             made = {"program": program(), "machine": machine(self.device)}
             about = {"world_size": self.ranks.replicas.world, **made}
             needed_bytes = sum(tensor.nbytes for tensor in state.values())
@@ -226,7 +231,6 @@ class Run:
                     policy.save(folder)
                 else:
                     policy.tokenizer.save_pretrained(folder)
-            self.dir.drop_old_run()
             checkpoint.remove_old(self.path, self.config.save_total_limit, step)
             self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
         elif has_adapter:

@@ -21,7 +21,7 @@ from grpo.data.sums import PLAIN, REMAINDERS, make_sums
 from grpo.data.toy import make_world
 from grpo.doctor.__main__ import checks, make_finding
 from grpo.doctor.__main__ import main as doctor
-from grpo.doctor.case import Case
+from grpo.run.case import Case
 from grpo.run.stage1 import load_stage1
 from grpo.sft import load_examples
 from grpo.train import train

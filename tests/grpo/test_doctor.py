@@ -16,11 +16,11 @@ from grpo.base.errors import CONFIG, PREFLIGHT, STORAGE, UserError
 from grpo.config.load import load_config
 from grpo.doctor import trial
 from grpo.doctor.__main__ import main
-from grpo.doctor.case import Case
-from grpo.doctor.start import model as describe
-from grpo.doctor.start import questions, reward, tokenizer
 from grpo.engine.model.weights import named_tensors
+from grpo.run.case import Case
 from grpo.run.checkpoint import check_disk
+from grpo.run.start import model as describe
+from grpo.run.start import questions, reward, tokenizer
 from grpo.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"

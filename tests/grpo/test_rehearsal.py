@@ -9,8 +9,8 @@ from making import make_group, write_rows
 
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.doctor import estimate
-from grpo.doctor.case import Case
 from grpo.doctor.estimate import GrpoRehearsal, SftRehearsal, StepTime, num_packed
+from grpo.run.case import Case
 from grpo.sft import sft
 from grpo.train import train
 from rewards.services import Checkup

@@ -112,11 +112,9 @@ def test_an_adapter_finds_its_base_beside_it_or_above_it(chat_checkpoint, tmp_pa
     assert config["base_model_name_or_path"] == str(tmp_path / "a/models/base")
 
 
-def test_an_export_goes_into_no_folder_of_a_run(home, tmp_path):
-    """Also into none that the run has not written yet; and a dtype is for a merged checkpoint."""
-    for name in ("final", "best", "checkpoint-99", "world"):
-        words = [str(home / "runs/mine/checkpoint-1"), str(home / "runs/mine" / name), "--merge"]
-        refused(lambda words=words: export.main(words), "belongs to a run", exit_code=2)
+def test_an_export_needs_a_new_folder_and_a_dtype_is_for_a_merged_checkpoint(home, tmp_path):
+    words = [str(home / "runs/mine/checkpoint-1"), str(home / "runs/mine/final"), "--merge"]
+    refused(lambda: export.main(words), "is not empty", exit_code=2)
     words = [str(home / "runs/mine"), str(tmp_path / "out"), "--dtype", "bfloat16"]
     refused(lambda: export.main(words), "without --merge", exit_code=2)
     export.main([str(home / "runs/mine"), str(home / "runs/mine" / "exported"), "--merge"])

@@ -122,6 +122,24 @@ def test_on_leaving_everything_is_as_it_was(tmp_path):
     assert json.loads((tmp_path / "run" / "run_state.json").read_text())["status"] == "done"
 
 
+def test_processes_that_do_not_agree_leave_everything_as_it_was_and_a_record(tmp_path):
+    def agree(facts):
+        raise RuntimeError("a rank is gone")
+
+    before = signal.getsignal(signal.SIGTERM)
+    peers = SimpleNamespace(world=2, rank=0, is_main=True, agree=agree)
+    with pytest.raises(RuntimeError), Run(configured(tmp_path), ranks=peers):
+        raise AssertionError("it began")
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert record(tmp_path)["status"] == "failed" and "a rank is gone" in record(tmp_path)["reason"]
+
+
+def test_overwriting_a_run_that_goes_on_is_told_to_mean_nothing(tmp_path, capsys):
+    for _ in range(2):
+        with Run(configured(tmp_path, "overwrite_output_dir=true")):
+            assert "overwrite_output_dir means nothing here" in capsys.readouterr().err
+
+
 def test_the_alarm_rings_until_it_is_stopped(monkeypatch):
     """What cannot be interrupted just then is interrupted later."""
     monkeypatch.setattr(signals, "AGAIN_S", 0.01)
@@ -171,7 +189,7 @@ CHANGES = [  # what the run was made with, what changes, and what is said: nothi
     ("", "seed=1", "seed: 42 -> 1"),
     ("", "lora_r=3", "lora_r: 16 -> 3"),
     ("", "system_prompt=hello", "system_prompt: None -> hello"),
-    ("", "dataset_id_or_path=e", "dataset_id_or_path: d -> e"),
+    ("", "dataset_id_or_path=e", "dataset_id_or_path: None -> e"),
     ("system_prompt=hello run_name=one", "", "system_prompt: hello -> None"),
     # another number of processes: the batch has to stay
     ("2 processes", "per_device_train_batch_size=16", ""),

@@ -17,11 +17,11 @@ from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.data.toy import of_facts
-from grpo.doctor.case import Case
-from grpo.doctor.start import tools
 from grpo.evaluate import main
 from grpo.evaluation.searching import auroc, auroc_searching, searching
 from grpo.generate import main as chat
+from grpo.run.case import Case
+from grpo.run.start import tools
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import ToolProtocol
 from knowledge.world import LIBRARY, NOTHING_FOUND, make_world

@@ -13,8 +13,8 @@ from making import refused, write_checkpoint, write_rows
 
 from grpo import train
 from grpo.base.errors import Interrupted, UserError, check_all, describe, reason, run_main
-from grpo.doctor.start import DOCTOR
 from grpo.run.run_dir import holds_a_run
+from grpo.run.start import DOCTOR
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 

@@ -295,12 +295,11 @@ TYPOS = [
     {"max_completion_length": 100_000},
     {"cold_start": "none.yaml"},
     {"toy_world": "arithmetic", "reward_funcs": ["none"]},
-    {"reward_funcs": ["reward_functions:raises"]},  # noticed in step 1 alone
 ]
 
 
 def test_a_typo_moves_no_run(tmp_path, chat_checkpoint):
-    """Whatever ends the new run before its first step is done, the old one stays where it is, as it is."""
+    """What a start finds leaves the old run where it is, as it is; what ends step 1 leaves it in old-run/."""
 
     def found():
         files = (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
@@ -313,6 +312,11 @@ def test_a_typo_moves_no_run(tmp_path, chat_checkpoint):
             run(tmp_path, chat_checkpoint, overwrite_output_dir=True, **typo)
         assert found() == before, typo
     assert find_saved(str(tmp_path / "run")).name == str(tmp_path / "run" / "final")
+    with pytest.raises(UserError):
+        run(tmp_path, chat_checkpoint, overwrite_output_dir=True, reward_funcs=["reward_functions:raises"])
+    assert find_saved(str(tmp_path / "run" / "old-run")).name == str(tmp_path / "run" / "old-run" / "final")
+    run(tmp_path, chat_checkpoint, overwrite_output_dir=True, max_steps=1)
+    assert not (tmp_path / "run" / "old-run").exists()
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, chat_checkpoint, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from cells import cells
 
 from rewards import math_reward
-from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
+from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, is_prose, last_boxed, verdict
 
 BOXES = cells(
     r"""
@@ -17,6 +17,7 @@ BOXES = cells(
     \boxed{\frac{\boxed{5}}{7}} → \frac{\boxed{5}}{7} ¦ \boxed{\frac{1}{2}} → \frac{1}{2}
     \boxed{\{1, 2\}} → \{1, 2\} ¦ \boxed{\left\{ x \right.} → \left\{ x \right. ¦ \boxed{a\\} → a\\
     \boxed{\n  5\n} → 5 ¦ \\boxed{5} → 5 ¦ \boxed{5} and prose with a } brace → 5
+    \boxed{5}. It stands in \boxed as asked. → 5 ¦ \boxed{5}, in `\boxed` → 5
     """
 )
 JOINED = cells(  # boxes that are one list
@@ -24,6 +25,8 @@ JOINED = cells(  # boxes that are one list
     $\boxed{2}$ and $\boxed{3}$ → 2, 3 ¦ \boxed{2}, \boxed{3} \text{ or } \boxed{5} → 2, 3, 5
     so $x = \boxed{2}$ or $x=\boxed{3}$ → x = 2, x=3 ¦ $x_1=\boxed{2}, y=\boxed{3}$ → x_1=2, y=3
     \boxed{x+1}$, or $\boxed{1+x} → 1+x ¦ \boxed{2}. Or rather \boxed{3} → 3 ¦ \boxed{2} \boxed{3} → 3
+    \Rightarrow\boxed{2}, \boxed{3} → 2, 3 ¦ \\\boxed{2}, \boxed{3} → 2, 3 ¦ are\boxed{2} or \boxed{3} → 2, 3
+    \boxed{2}; \boxed{3} → 2, 3 ¦ \boxed{2} 或 \boxed{3} → 2, 3 ¦ \boxed{2}、\boxed{3}和\boxed{5} → 2, 3, 5
     \boxed{\frac52} = \boxed{2\frac12} → 2\frac12 ¦ \boxed{0.33} or \boxed{\frac13} → 0.33, \frac13
     """
 )
@@ -51,19 +54,39 @@ TRUTHS = {  # the answer that a truth holds
     "42": cells(
         r"""
     42 ¦ \boxed{42} ¦ Since 6 · 7 = 42, it is \boxed{42}. ¦ 6 * 7 = <<6*7=42>>42\n#### 42 ¦ a\n#### 42\n
+    #### 42\n\nDone. ¦ a\n#### 42\nAs asked.\n
     """,
         "  42\n",
     ),
     "1,234": ["#### 1,234"],
     "5": cells(r"#### Step 1\nSo \boxed{5}. ¦ #### \boxed{5}"),
     "": cells(r"#### ¦ \boxed{} ¦ \boxed{4 ¦ The sum is \boxed{4 ¦ The sum is\n#### \boxed{4", "", "  \n"),
-    "#### wrong place\nthe last line decides": ["#### wrong place\nthe last line decides"],
+    "#### Add\nso\n#### Done\nas asked": ["#### Add\nso\n#### Done\nas asked"],  # headings
 }
 
 
 @pytest.mark.parametrize("answer", TRUTHS)
 def test_gold_answer(answer):
     assert {gold_answer(text) for text in TRUTHS[answer]} == {answer}
+
+
+SENTENCES = cells(
+    r"""
+    First we note … ¦ We add the two numbers. ¦ 3 + 4 = 7, as asked, since these are the two numbers we have
+    因为三加四等于七，所以答案是七。
+    """
+)
+ANSWERS = cells(
+    r"""
+    7 ¦ The answer is 7. ¦ The sum of the two numbers is 7. ¦ \text{does not exist} ¦ Bob and Ann ¦ no real solution
+    We add the two numbers, and get \boxed{7}. ¦ 3 + 4 = 7 is what she has in the end\n#### 7
+    \frac{\sqrt{x}}{\sin\theta}
+    """
+)
+
+
+def test_a_sentence_is_told_from_an_answer():
+    assert [truth for truth in SENTENCES + ANSWERS if is_prose(truth)] == SENTENCES
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ Whatever is missing or cannot be read is empty, so that a report shows what ther
 """
 
 import math
+import os
 import re
+import socket
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +120,20 @@ def read_record(path: str | Path) -> Record:
         _summaries(read_document(path / "evaluation.json")),
         Counter({METRICS_FILE: num_damaged}),
     )
+
+
+def was_killed(state: Json) -> bool:
+    """Return whether the process of a run that has not ended ran on this machine, and is gone."""
+    pid = state.get("pid")
+    if not isinstance(pid, int) or not 0 < pid < 2**31 or state.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(pid, 0)  # which only asks
+    except ProcessLookupError:
+        return True
+    except OSError:  # it belongs to somebody else
+        return False
+    return False
 
 
 def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:

@@ -1,7 +1,7 @@
 """The checks of a start: all that can be known before a service is asked or weights are fetched, in seconds.
 
-`check_start` makes them for grpo.train and grpo.sft, so that a run that cannot start says at once everything that it
-lacks; the doctor makes them first. Of a model on the hub they fetch its config and its tokenizer.
+`check_start` makes them for every run, so that one that cannot start says at once everything that it lacks; the doctor
+makes them first. Of a model on the hub they fetch its config and its tokenizer.
 
 A check takes a `Case` and returns a text, or raises the error that the run would end with.
 """
@@ -29,17 +29,27 @@ from grpo.data.prompts import eos_ids, turn_end
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.registry import find_sources
 from grpo.data.rows import Row
-from grpo.doctor.case import Case, Check, NotChecked, need
-from grpo.doctor.sketch import bytes_needed, kept, lacks_a_gpu, num_weights, rounded, sketch
 from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
 from grpo.engine.model.weights import read_model_config, read_tensors
 from grpo.policy import check_vocabulary, load_encoder, lora_spec
+from grpo.run.case import (
+    Case,
+    Check,
+    NotChecked,
+    bytes_needed,
+    kept,
+    lacks_a_gpu,
+    need,
+    num_weights,
+    rounded,
+    sketch,
+)
 from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find_checkpoint
 from grpo.run.provenance import check_changes
-from grpo.run.run_dir import is_in_use, refuse_a_run
+from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, stage1_overrides
 from grpo.run.trackers import check_trackers
@@ -121,9 +131,9 @@ def machine(case: Case) -> str:
 
 def output(case: Case) -> str:
     path = Path(need(case.config.output_dir, "output_dir"))
-    is_wanted = case.is_restart or continues_a_run(case.config) or case.config.overwrite_output_dir
-    if not (is_wanted or is_in_use(path)):  # the run itself says by whom
-        refuse_a_run(path)
+    goes_on = case.is_restart or continues_a_run(case.config)
+    if not (goes_on or is_in_use(path)):  # the run itself says by whom
+        check_free(path, case.config.overwrite_output_dir)
     existing = _writable(path, f"the output directory {path}", "set output_dir to a folder that can be written")
     if cache := getattr(case.config, "api_cache", None):
         _writable(Path(cache).parent, f"the reply cache {cache}", "set api_cache to a file that can be written")
