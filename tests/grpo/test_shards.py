@@ -10,6 +10,7 @@ import torch
 from making import make_group, refused, whole, write_chat_checkpoint, write_checkpoint, write_rows
 from running import Processes
 from safetensors.torch import load_file
+from test_policy import configured
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_tokens
@@ -24,7 +25,7 @@ from grpo.engine.parallel.softmax import split_log_softmax_rows
 from grpo.engine.parallel.splits import trained_splits
 
 KEYS = {"reward_funcs": ["fakes:mixed"], "save_steps": 3, "max_steps": 5, "max_completion_length": 6}
-NORMS = {**KEYS, "weight_decay": 0.1}
+FULL = {**KEYS, "lora_r": 0, "learning_rate": 1e-3, "weight_decay": 0.1}
 COLD = {**KEYS, "max_steps": 2, "save_steps": 0, "torch_dtype": "float64", "base_weights": "int8"}
 MODELS = {
     "qwen2": {"family": "qwen2"},
@@ -36,9 +37,10 @@ MODELS = {
 RUNS = {
     "lora": ("qwen2", KEYS, 1, 1),
     "lora_2x2": ("qwen2", KEYS, 2, 2),
-    "norms": ("qwen3", NORMS, 1, 1),
-    "norms_1x2": ("qwen3", NORMS, 1, 2),
-    "norms_2x1": ("qwen3", NORMS, 2, 1),
+    "norms": ("qwen3", KEYS, 1, 1),
+    "norms_1x2": ("qwen3", KEYS, 1, 2),
+    "full": ("qwen3", FULL, 1, 1),
+    "full_2x1": ("qwen3", FULL, 2, 1),
     "cold": ("smollm2", COLD, 1, 1),
     "cold_1x3": ("smollm2", COLD, 1, 3),
 }
@@ -133,12 +135,12 @@ def test_any_layout_trains_what_one_process_trains(finished, name):
 
 
 def test_a_run_goes_on_with_another_layout(finished, make_run):
-    """Saved by two replicas, resumed by two shards of one; but not with another batch."""
-    wanted = f"resume_from_checkpoint={finished['norms_2x1'].checkpoint(3)}"
-    run = make_run("resumed", "qwen3", **NORMS)
-    finish(start(run, 1, 2, wanted))
+    """Saved by two shards, resumed by two replicas; but not with another batch."""
+    wanted = f"resume_from_checkpoint={finished['norms_1x2'].checkpoint(3)}"
+    run = make_run("resumed", "qwen3", **KEYS)
+    finish(start(run, 2, 1, wanted))
     assert_same_files(finished["norms"], run)
-    (child,) = start(make_run("other", "qwen3", **NORMS), 1, 1, wanted, "gradient_accumulation_steps=2")
+    (child,) = start(make_run("other", "qwen3", **KEYS), 1, 1, wanted, "gradient_accumulation_steps=2")
     assert "allow_changes=per_device_train_batch_size" in child.ends(2).stderr
 
 
@@ -264,6 +266,7 @@ def test_the_softmax_of_a_shared_vocabulary_is_that_of_one_process(least):
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch, checkpoint):
+    refused(lambda: configured("m", lora_r=0, tensor_parallel_size=2), "tensor_parallel_size", "lora_r", exit_code=2)
     config = read_model_config(checkpoint)  # 4 heads, 2 key-value heads
     error = refused(lambda: own_shape(config, 4), "tensor_parallel_size is 4", "num_kv_heads 2")
     assert error.fix == "set tensor_parallel_size to one of 1, 2"
