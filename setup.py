@@ -11,7 +11,7 @@ setup(
     package_data={
         "grpo.report": ["*.html", "style.css"],
         "rewards": ["examples/*"],
-        "knowledge": ["*.csv"],
+        "grpo.data.worlds": ["*.csv"],
         "grpo.kernels": ["*.c"],
     },
     install_requires=[

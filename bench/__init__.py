@@ -18,11 +18,10 @@ Read first what they share:
     models         checkpoints with random weights
     peers          transformers' model and TRL's trainer, with our settings
     ceilings       what the hardware reaches at best
-    ready          can this machine compile kernels?
     steps          a trainer that is ready for steps, and a judge that takes its time
 
-Then sampler, the simplest comparison. report turns the rows of results/ into the table of README.md, and those of
-gpu_checks.sh into a page that says what they mean.
+Then sampler, the simplest comparison. report turns the rows of results/, or of gpu_checks.sh, into the table of
+README.md.
 
 Run each benchmark as `python -m bench.NAME` with nothing else running. On a GPU, `bash bench/gpu_checks.sh` runs those
 that concern it.

@@ -19,13 +19,14 @@ from bench.workload import NUM_SPECIAL
 from grpo import policy
 from grpo.algorithm.schema import Layout
 from grpo.base.storage import write_json
-from grpo.data.toy import CHAT_TEMPLATE, TURN, TURN_END
+from grpo.data.worlds.model import CHAT_TEMPLATE, TURN, TURN_END
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import REFERENCE
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weights import load_decoder, named_tensors, save_checkpoint
+from grpo.run import run
 
 END, PAD = "<|end|>", "<|endoftext|>"
 END_ID = 0  # of END
@@ -83,12 +84,16 @@ def temporary_model(name: str, options) -> Iterator[Path]:
 
 @contextmanager
 def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
-    """Write a checkpoint without weights to a temporary folder; where it is loaded, they are made on the device."""
+    """Write a checkpoint without weights to a temporary folder; where it is loaded, they are made on the device.
+
+    So the checks of a run's start are left out: they would miss the weights.
+    """
 
     def load(path: Path, build: Build) -> Decoder:
         return random_decoder(name, build, mean_length)
 
-    with temporary_folder(name) as path, mock.patch.object(policy, "load_decoder", load):
+    made, unchecked = mock.patch.object(policy, "load_decoder", load), mock.patch.object(run, "check_start")
+    with temporary_folder(name) as path, made, unchecked:
         yield path
 
 

@@ -95,27 +95,26 @@ def shown(name: str, number: float, sign: str = "") -> str:
     return f"{100 * number:{sign}.1f} %" if name in RATES else f"{number:{sign}.2f}"
 
 
-def table_of(row: Mapping) -> str:
-    """Make the table of a run."""
+def mean_of(rows: Sequence[Mapping]) -> dict:
+    """Return a row of the means over runs, of the measures that all of them have; low, high: of their changes."""
+    measures = {}
+    for name in rows[0]["measures"]:
+        found = [row["measures"][name] for row in rows if name in row["measures"]]
+        if len(found) == len(rows):
+            means = {key: fmean(of_run[key] for of_run in found) for key in ("before", "after", "change")}
+            gains = [of_run["change"] for of_run in found]
+            measures[name] = means | {"low": min(gains), "high": max(gains)}
+    return {"run": f"mean of {len(rows)} runs", "measures": measures}
+
+
+def table(row: Mapping, ends: str) -> str:
+    """Make the table of a row. ends: what its lowest and highest changes are."""
     lines = []
     for name, found in row["measures"].items():
-        line = [name, shown(name, found["before"]), shown(name, found["after"]), shown(name, found["change"], "+")]
-        ends = f"{shown(name, found['low'], '+')} to {shown(name, found['high'], '+')}"
-        lines.append([*line, ends])
-    return markdown_table([row["run"], "before", "after", "change", "95 % interval"], lines)
-
-
-def table_of_all(rows: Sequence[Mapping]) -> str:
-    """Make the table of the means over runs, of the measures that all of them have."""
-    lines = []
-    for name in rows[0]["measures"]:
-        of_runs = [row["measures"][name] for row in rows if name in row["measures"]]
-        if len(of_runs) == len(rows):
-            means = [fmean(found[key] for found in of_runs) for key in ("before", "after")]
-            gains = [found["change"] for found in of_runs]
-            ends = f"{shown(name, min(gains), '+')} to {shown(name, max(gains), '+')}"
-            lines.append([name, *(shown(name, mean) for mean in means), shown(name, fmean(gains), "+"), ends])
-    return markdown_table([f"mean of {len(rows)} runs", "before", "after", "change", "smallest to largest"], lines)
+        low, high = shown(name, found["low"], "+"), shown(name, found["high"], "+")
+        line = [name, shown(name, found["before"]), shown(name, found["after"])]
+        lines.append([*line, shown(name, found["change"], "+"), f"{low} to {high}"])
+    return markdown_table([row["run"], "before", "after", "change", ends], lines)
 
 
 def save(path: Path, rows: Iterable[Mapping]) -> None:
@@ -135,9 +134,9 @@ def main(argv: list[str] | None = None) -> None:
     rows = [study(run) for run in options.runs]
     for row in rows:
         steps = " ".join(f"{mean:+.2f}" for mean in row["curve"])
-        print(table_of(row), f"mean reward of each {TOGETHER} steps: {steps}", sep="\n\n", end="\n\n")
+        print(table(row, "95 % interval"), f"mean reward of each {TOGETHER} steps: {steps}", sep="\n\n", end="\n\n")
     if len(rows) > 1:
-        print(table_of_all(rows), end="\n\n")
+        print(table(mean_of(rows), "smallest to largest"), end="\n\n")
     if options.save:
         save(options.save, rows)
     print(json.dumps(rows))

@@ -22,25 +22,27 @@ from typing import Any
 import torch
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, explained, reason
-from grpo.config.entries import to_text
-from grpo.config.load import load_config
+from grpo.config.load import load_config, to_text
 from grpo.config.values import expand_variables
 from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
 from grpo.tools.functions import as_tool
 from grpo.train import train as run_training
-from rewards.custom import OBJECT, as_function, name_function, short_name
+from rewards.own import OBJECT, as_function, name_function, short_name
 from rewards.registry import BUILT_IN
 
-Rows = str | os.PathLike | Iterable[Mapping[str, Any]] | Mapping[str, Iterable]
+Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
 Reward = str | Callable
 Check = Callable[[str, Any], Callable]
 DEFAULT_OUTPUT = "runs/python"
 ENDINGS = {"dataset_id_or_path": ".rows.jsonl", "eval_dataset_id_or_path": ".held_out.jsonl"}  # of files of rows
 PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "reward_funcs": "rewards"}
 TRL_NAMES = {"train_dataset": "dataset_id_or_path", "eval_dataset": "eval_dataset_id_or_path"}
-HOW_ROWS = 'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file'
+HOW_ROWS = (
+    'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
+    "of a table of Arrow, table.to_pylist()"
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def train(
     """Train `model` on `rows` and return the result; errors are UserError, Ctrl-C is KeyboardInterrupt.
 
     model: a folder, a run, or a hub id. rows: a data file; or records with a question (and what the rewards need), as a
-    list, a data set, a table, or a mapping of columns. rewards: one or several: built-in names,
+    list, a data set, or a table of pandas. rewards: one or several: built-in names,
     `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
     keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
     `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, and `tools=[...]`, functions of one text. output_dir: by
@@ -81,7 +83,7 @@ def train(
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
-    folder = Path(settings["output_dir"])
+    folder = Path(settings["output_dir"]).absolute()  # a user's reward may change the directory
     functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
     tools = _name_functions(settings, ("tools",), as_tool)
     records = _take_rows(settings, folder)
@@ -155,14 +157,7 @@ def _records(rows: Any, path: Path) -> list[Record]:
     """Return rows as a file holds them: records of what JSON knows. UserError (exit 3) names a row that is wrong."""
     if hasattr(rows, "iterrows"):  # a table of pandas
         rows = rows.to_dict("records")
-    elif hasattr(rows, "to_pylist"):  # one of Arrow
-        rows = rows.to_pylist()
-    with explained((TypeError, ValueError), f"the rows are a {type(rows).__name__}", HOW_ROWS):
-        if isinstance(rows, Mapping):
-            columns = {name: list(column) for name, column in rows.items() if not isinstance(column, str | Mapping)}
-            if len(columns) < len(rows) or len({len(column) for column in columns.values()}) != 1:
-                raise TypeError("a mapping must hold columns: lists of one length")
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    with explained(TypeError, f"the rows are a {type(rows).__name__}", HOW_ROWS):
         rows = list(rows)
     records = []
     for number, row in enumerate(rows, 1):

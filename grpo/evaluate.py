@@ -15,11 +15,11 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Prompt, completions_of
+from grpo.algorithm.schema import Completion, Group, completions_of
 from grpo.base.errors import UserError, describe, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import write_json, write_lines, write_log_lines
@@ -34,15 +34,14 @@ from grpo.evaluation.answers import generate_groups, split_into_parts, ungraded_
 from grpo.evaluation.compare import compare, comparison_text, read_answers
 from grpo.evaluation.confidence import risk_coverage, stated_claims
 from grpo.evaluation.measures import Summary, note_on_unscored, summary
-from grpo.evaluation.searching import auroc_searching, decline
+from grpo.evaluation.searching import decline
 from grpo.evaluation.table import summary_table
 from grpo.evaluation.task import Task, make_task
 from grpo.run.log import completion_records
 from grpo.run.messages import tell
 from grpo.run.saved import load_saved
 from grpo.tools.functions import build_tools
-from grpo.tools.tools import Tools, unavailable
-from knowledge.world import NOTHING_FOUND
+from grpo.tools.tools import unavailable
 from rewards.format import parse
 from rewards.registry import built_in
 from rewards.scorer import Scorer
@@ -52,25 +51,7 @@ MAX_SEQUENCES = 256  # decoded together
 UNGRADED = Path("ungraded.jsonl")  # for answers that could not be graded, unless --output names another file
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers to all questions.
-
-    forced: to those with an answer that calls a tool, what is said if no tool finds anything, by the prompt's row.
-    """
-
-    groups: list[Group]
-    forced: dict[int, Group]
-
-    def auroc(self) -> dict[str, float | None]:
-        """Return how well searching tells what the model does not know (see searching.py); {} without a search."""
-        if not self.forced:
-            return {}
-        groups = [self.forced.get(group.prompt.row, group) for group in self.groups]
-        return {"auroc_searching": auroc_searching(self.groups, completions_of(groups))}
-
-
-def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools: bool = False) -> Answers:
+def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools: bool = False) -> list[Group]:
     """Answer the questions n times each, and grade the answers.
 
     Checks first that the reward's services answer. Answers that they fail to grade later are written to `rescue`.
@@ -79,17 +60,17 @@ def evaluate(task: Task, n: int, temperature: float, rescue: Path, without_tools
     scorer = prepare_rewards(task.data, tell, task.questions)
     tell(f"graded by {', '.join(reward.name for reward in scorer.rewards)}")
     try:
-        answers = _generate(task, scorer, n, temperature, without_tools)
-        asked_for_help = decline(answers.groups) if without_tools else []
-        _grade(scorer, [*answers.groups, *answers.forced.values()], rescue, task.config.reward_funcs)
+        groups = _generate(task, scorer, n, temperature, without_tools)
+        asked_for_help = decline(groups) if without_tools else []
+        _grade(scorer, groups, rescue, task.config.reward_funcs)
     finally:
         scorer.close()
     for completion, outcome in asked_for_help:
         completion.scores = {name: replace(score, outcome=outcome) for name, score in completion.scores.items()}
-    return answers
+    return groups
 
 
-def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> Answers:
+def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_tools: bool) -> list[Group]:
     config, device = task.config, choose_device(task.config.device)
     policy = load_saved(task.saved, config, device)
     loaded = load_prompts(task.data, policy, task.questions, scorer.rewards)
@@ -100,17 +81,9 @@ def _generate(task: Task, scorer: Scorer, n: int, temperature: float, without_to
     absent = dict.fromkeys(config.tools, unavailable) if without_tools else {}
     tools = build_tools(config, ChatEncoder(policy.tokenizer), absent)
     sampling = SamplingParams(config.max_completion_length, temperature, top_p=config.top_p, top_k=config.top_k)
-
-    def answer(prompts: Sequence[Prompt], tools: Tools | None) -> list[Group]:
-        sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
-        with closing(tools) if tools else nullcontext():
-            return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
-
-    groups = answer(prompts, tools)
-    calling = [group for group in groups if any(completion.calls for completion in group.completions)]
-    searched = [] if without_tools else [group.prompt for group in calling]
-    forced = answer(searched, tools.instead(lambda query: NOTHING_FOUND)) if searched else []
-    return Answers(groups, {group.prompt.row: group for group in forced})
+    sampler = Sampler(policy.model, policy.eos_ids, num_slots, tools=tools)
+    with closing(tools) if tools else nullcontext():
+        return generate_groups(policy, sampler, prompts, n, sampling, config.seed)
 
 
 def _grade(scorer: Scorer, groups: Sequence[Group], rescue: Path, rewards: Sequence[str]) -> None:
@@ -138,13 +111,11 @@ def _is_unanswered(completion: Completion) -> bool:
     return any(False in score.asked.values() for score in completion.scores.values())
 
 
-def _summarise(config: TrainConfig, answers: Answers) -> dict[str, Any]:
+def _summarise(config: TrainConfig, groups: Sequence[Group]) -> dict[str, Any]:
     """Return the measures over all questions and over each part of them; print them as a table."""
-    groups = answers.groups
     columns = {name for group in groups for name in group.prompt.columns}
     split_by = next((name for name in (config.eval_group_field, "unanswerable") if name in columns), None)
     parts = {name: summary(part) for name, part in split_into_parts(groups, split_by).items()}
-    parts[""] |= answers.auroc()
     tell(summary_table({"": parts}))
     for note in _notes(config, parts[""], groups):
         tell(f"note: {note}")
@@ -178,8 +149,8 @@ def evaluate_model(arguments: argparse.Namespace) -> dict[str, Any]:
     rescue = output.with_suffix(".ungraded.jsonl") if output else UNGRADED
     if arguments.without_tools and not task.config.tools:
         raise UserError("--without-tools", f"{arguments.model} has no tools", "leave it out, or set tools=[search]")
-    answers = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
-    result, groups = _summarise(task.config, answers), answers.groups
+    groups = evaluate(task, arguments.n, arguments.temperature, rescue, arguments.without_tools)
+    result = _summarise(task.config, groups)
     if output:
         write_log_lines(output.with_suffix(".jsonl"), completion_records(groups))
     return {"benchmark": task.benchmark.name, **result} if task.benchmark else result

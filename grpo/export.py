@@ -5,11 +5,12 @@
 Without --merge, OUT gets a PEFT adapter and the tokenizer; if the base is a GGUF file, which PEFT cannot load, also the
 base as a Hugging Face checkpoint. With --merge, OUT gets a complete Hugging Face checkpoint: the adapter is merged in
 float32, and the result is rounded once. If the run trained on weights in 8 bits, or the result is rounded to 16, it
-says what that changes, measured on the first of the run's held-out questions.
+says so.
 """
 
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +24,11 @@ from grpo.data.prompts import load_tokenizer
 from grpo.engine.model.adapter import is_adapter, load_adapter, save_adapter
 from grpo.engine.model.gguf import is_gguf
 from grpo.engine.model.weights import DTYPES
-from grpo.evaluation.effect import effects_of_merging
 from grpo.policy import find_parts
-from grpo.run.saved import find_saved, load_saved
+from grpo.run.saved import SavedModel, find_saved, load_saved
 
 CPU = torch.device("cpu")
+ROUNDED = ("bfloat16", "float16")
 
 
 def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None:
@@ -39,8 +40,8 @@ def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None
         policy = load_saved(saved, TrainConfig(torch_dtype=dtype), CPU)
         with write_folder(target) as folder:
             policy.save_merged(folder, DTYPES.get(dtype))
-        for effect in effects_of_merging(saved, policy, dtype):
-            print(effect, file=sys.stderr)
+        for note in _departures(saved, dtype):
+            print(f"note: {note}; python -m grpo.evaluate answers questions with both", file=sys.stderr)
     elif is_adapter(source):
         export_adapter(source, target)
     elif not source.exists():
@@ -50,6 +51,15 @@ def export(source: Path, target: Path, merge: bool, dtype: str = "auto") -> None
     else:
         why = "the run trained the weights themselves, or this is not the result of a run"
         raise UserError(f"{source} holds no adapter", why, "use --merge to write the complete checkpoint", PREFLIGHT)
+
+
+def _departures(saved: SavedModel, dtype: str) -> Iterator[str]:
+    """Yield how a merged checkpoint differs from the model of the run."""
+    config = saved.config()
+    if is_adapter(Path(saved.name)) and config is not None and config.base_weights == "int8":
+        yield "merged into the file's own weights, while the run trained with them in 8 bits"
+    if dtype in ROUNDED:
+        yield f"rounded to {dtype}"
 
 
 def export_adapter(source: Path, target: Path) -> None:

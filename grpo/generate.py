@@ -25,7 +25,7 @@ from grpo.policy import Policy
 from grpo.run.saved import find_saved, load_saved
 from grpo.tools.functions import build_tools
 from grpo.tools.tools import Tools
-from rewards.custom import OBJECT
+from rewards.own import OBJECT
 
 INCOMPLETE = "\ufffd"  # the bytes of a character may be spread over several tokens
 
@@ -50,26 +50,14 @@ class Chat:
         return {"role": "user", "content": self.template.replace("{question}", question)}
 
     def fit(self, messages: list[Message]) -> list[int]:
-        """Return the tokens of a conversation, without its oldest turns if all would leave no room for an answer.
-
-        UserError (exit 3) if the last message alone is too long.
-        """
+        """Return the tokens of a conversation. UserError (exit 3) if they leave no room for an answer."""
         positions = self.policy.model.config.max_positions
-        room = min(self.sampling.max_new_tokens, positions // 4)
-        first_turn = 1 if messages[0]["role"] == "system" else 0
-        system, turns = messages[:first_turn], messages[first_turn:]
         ids = self.encoder.prompt(messages)[1]
-        while len(ids) + room > positions and len(turns) > 1:
-            turns = turns[2:]  # a question and its answer
-            ids = self.encoder.prompt([*system, *turns])[1]
-        num_dropped = len(messages) - len(system) - len(turns)
-        if num_dropped:
-            print(f"note: the first {num_dropped} messages no longer fit and are left out", file=sys.stderr)
         if len(ids) >= positions:
             raise UserError(
                 "the prompt is too long",
                 f"it has {len(ids)} tokens, and the model has {positions} positions for prompt and answer",
-                "shorten it",
+                "shorten the question, or begin a new conversation",
                 PREFLIGHT,
             )
         return ids

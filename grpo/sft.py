@@ -24,7 +24,7 @@ from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
 from grpo.data.rows import Order, digest
-from grpo.data.toy import locate, make_world
+from grpo.data.worlds.world import locate, make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
@@ -39,7 +39,7 @@ from grpo.run.saved import start_of
 from grpo.run.stage1 import after_stage1, load_stage1, start_from
 from grpo.tools.protocol import ToolProtocol
 from grpo.trainer import Trainer, load_trained
-from rewards.custom import tag_of
+from rewards.own import tag_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SftTrainer(Trainer):
 def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = None) -> None:
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
-        run.config = config = start_of(make_world(config, run.ranks, run.say))
+        run.config = config = start_of(make_world(run.config, run.ranks, run.say))
         origin = origin_of(config)
         trainer = SftTrainer(config, run)
         trainer.restore()

@@ -25,7 +25,7 @@ from grpo.data.questions import (
     num_steps,
     prepare_rewards,
 )
-from grpo.data.toy import make_world
+from grpo.data.worlds.world import make_world
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
 from grpo.engine.sampling.sampler import Sampler
@@ -38,7 +38,6 @@ from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
 from grpo.tools.functions import build_tools
-from grpo.tools.tools import Tools
 from grpo.trainer import Trainer, load_trained
 from rewards.scorer import Scorer
 
@@ -75,12 +74,11 @@ class GrpoTrainer(Trainer):
         scorer: Scorer | None = None,
         data: QuestionData | None = None,
         make_learner: Callable[..., Grpo] = Grpo,
-        make_tools: Callable[..., Tools | None] = build_tools,
     ):
         """Load the policy and the data.
 
-        scorer, data: the rewards and the questions, if they are there already. make_learner, make_tools: called with
-        what `Grpo` and `build_tools` take.
+        scorer, data: the rewards and the questions, if they are there already. make_learner: called with what `Grpo`
+        takes.
         """
         policy, optimizer = load_trained(config, run.device, run.ranks)
         reference = load_reference(config, policy) if config.beta else None
@@ -90,7 +88,7 @@ class GrpoTrainer(Trainer):
         super().__init__(config, run, policy, optimizer, questions, reference)
         stop = run.signals.stop_with_shards
         encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
-        self.tools = make_tools(config, encoder, data.objects.tools, shard)
+        self.tools = build_tools(config, encoder, data.objects.tools, shard)
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
@@ -144,7 +142,7 @@ def train(
     objects: the rows and the rewards that a program passes.
     """
     with Run(config, notices, objects=objects) as run, ExitStack() as ending:
-        trainer, evaluation = set_up(config, run, ending, objects)
+        trainer, evaluation = set_up(run.config, run, ending, objects)
         before = evaluation.before(trainer.step)
         if run.ranks.is_main:
             objects.write()

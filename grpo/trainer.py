@@ -19,7 +19,7 @@ from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.memory import MemoryLimit
 from grpo.engine.parallel.splits import trained_splits
 from grpo.policy import Policy, find_parts, load_policy
 from grpo.run.checkpoint import check_disk
@@ -130,7 +130,8 @@ class Trainer:
     def train_step(self) -> None:
         """Make one step of the learner."""
         self.clock.restart()
-        self.learned = self.learner.train_step()
+        with torch.enable_grad():  # whatever a user's file has left behind at its import
+            self.learned = self.learner.train_step()
         self.position = self.order.position
         failpoint("step-updated")
         self.num_tokens += int(self.replicas.sum([sum(map(num_read, self.learned.generated))])[0])

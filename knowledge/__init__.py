@@ -4,10 +4,8 @@ It imports `grpo.base`, `grpo.data.files` and `grpo.data.hub` from the rest of t
 in this order:
 
     store/       documents under titles, cut into passages, searched by BM25, in one SQLite file
+    source.py    the rows of a source file
     facts/       a text to atomic facts, and a fact with its passages to a verdict; it builds on store/
     build.py  search.py  verify.py      the commands: python -m knowledge.build SOURCE OUT.db, ...
-    errors.py    what can go wrong with a knowledge base
     text.py  words.py      the normal forms of text, and every list of words that the rules know
-    world.py     the fictional encyclopedia of two tiny runs
-    almanac.py   facts about the real world, for a real model
 """

@@ -19,10 +19,10 @@ from tqdm import tqdm
 from grpo.base.errors import PREFLIGHT, UserError, run_main
 from grpo.base.progress import check_output, command_parser, say_next
 from grpo.base.storage import failpoint
-from knowledge.store.atomic_database import atomic_database
+from knowledge.source import Document, Skip, read_source
+from knowledge.store.database import atomic_database
 from knowledge.store.fulltext import IndexWriter
 from knowledge.store.passages import MAX_TOKENS, SEPARATOR, pack
-from knowledge.store.source import Document, Skip, read_source
 
 MAX_SHOWN_PER_REASON = 20
 
@@ -97,8 +97,8 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     if options.skipped:
         check_output(options.skipped, "--skipped")
-        if any(_are_one(options.skipped, other) for other in (options.source, options.out)):
-            parser.error("--skipped names the source or the output")
+        if options.skipped.exists():
+            parser.error("--skipped names a file that exists: name a new one")
     with open(options.skipped or os.devnull, "w", encoding="utf-8") as file:
         report = build(options.source, options.out, options.strict, file, progress=True)
     print(
@@ -108,11 +108,6 @@ def main(argv: list[str]) -> None:
     kinds = ", ".join(f"{number} {kind}" for kind, number in report.skipped.most_common())
     print(f"{report.skipped.total()} rows skipped: {kinds}" if kinds else "0 rows skipped")
     say_next(options.out, ["knowledge.verify", options.out], ["knowledge.search", options.out, "QUERY"])
-
-
-def _are_one(path: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file, under whatever name."""
-    return path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,10 @@
 import re
 import unicodedata
 
+from grpo.base.text import encodable
+
 _RAISED = re.compile("[⁰¹²³⁴-⁹]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
-
-
-def encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can write and UTF-8 cannot, by question marks."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def clean(text: str, max_chars: int | None = None) -> str:

@@ -13,11 +13,8 @@ from pathlib import Path
 
 from grpo.base.errors import run_main
 from grpo.base.progress import command_parser, say_next
-from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.layout import check_pages, index_record
+from knowledge.store.database import ALL_DOCUMENTS, ReadOnlyDatabase, check_file
 from knowledge.store.passages import split_stored
-from knowledge.store.seal import check_seal
-from knowledge.store.tables import ALL_DOCUMENTS
 
 
 @dataclass
@@ -34,15 +31,12 @@ class Content:
 
 
 def verify(path: Path) -> Content:
-    """Check the seal and every page of a file, then read and count the documents.
+    """Check the digests and every page of a file, then read and count the documents.
 
     UserError (exit 3) if it is damaged, or no knowledge base at all; KnowledgeBusy if it is locked.
     """
     with closing(ReadOnlyDatabase(path)) as database:
-        content = Content(bool(index_record(database)))
-        if content.has_index:
-            check_seal(path, max_blocks=None)
-        check_pages(database, "integrity_check", math.inf)
+        content = Content(bool(check_file(database, math.inf)))
         for _, text in database.stream(ALL_DOCUMENTS):
             content.documents += 1
             content.passages += len(split_stored(str(text or "")))

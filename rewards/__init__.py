@@ -1,12 +1,11 @@
 """Rewards say what a completion is worth: a number, or "unscorable" with a reason; never an invented number.
 
 A reward's file is imported only when a run uses that reward. This folder may import `knowledge`, and of `grpo` what
-lies below the trainer: schema, errors, storage, devices, processes; the commands score.py and audit/ also read rows
+lies below the trainer: schema, errors, storage, devices, processes; the commands score.py and audit.py also read rows
 and configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards
-    custom.py       users' own functions: found by name, or passed as objects
-    calls.py        their calls: with TRL's signature, each within its deadline
+    own.py          users' own functions: found by name or passed as objects, called as TRL does, within a deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     own_words.py    what a completion says itself, apart from calls of tools; what these cost
     exact.py        the answer equals the truth after normalisation
@@ -20,5 +19,5 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     services.py     checks judge, knowledge base, decomposer and verifier
     scorer.py       rewards at work while other completions are still being generated
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
-    audit/          the command `python -m rewards.audit`: do dishonest answers earn as much as honest ones?
+    audit.py        the command `python -m rewards.audit`: do dishonest answers earn as much as honest ones?
 """

@@ -13,7 +13,7 @@ from functools import partial
 
 from grpo.algorithm.schema import Score
 from grpo.base.text import is_blank
-from rewards.custom import tag_of
+from rewards.own import tag_of
 from rewards.own_words import CALLS, RESULT, own_words
 from rewards.registry import Columns, Options, Reward
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo.algorithm.schema import Score
 from grpo.base.errors import CONFIG, UserError
-from rewards.custom import UserFunction, as_function, find_function, needed_columns, short_name
+from rewards.own import UserFunction, as_function, find_function, needed_columns, short_name
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE
 
 KNOWRLS = "hf download zjunlp/KnowRL-Knowledge-Base knowledge_base.db --repo-type dataset --local-dir ."

@@ -30,12 +30,12 @@ from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, say_next
 from grpo.base.storage import write_atomically
+from grpo.base.text import encodable
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.messages import read_messages
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
-from knowledge.text import encodable
 from rewards.boxed import last_boxed
 from rewards.format import parse
 from rewards.own_words import calls_in

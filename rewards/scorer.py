@@ -1,41 +1,53 @@
 """Grade completions while others are still being generated.
 
-Each completion is handed over the moment it ends. Rewards that grade one completion start at once: plain functions on a
-small thread pool, coroutines (API calls) on one event loop. A user's function sees a group, as soon as it is
-complete (calls.py).
+Each completion is handed over the moment it ends. Built-in rewards start at once: plain functions on a small thread
+pool, coroutines (API calls) on an event loop. A user's `async def` starts when its group is complete, and a user's
+plain function when the step waits for its rewards (own.py).
 
 Of several processes that hold one model together, the first one asks the rewards, and all get the grades.
 """
 
-import asyncio
 import inspect
 import logging
-import time
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Score
 from grpo.base.errors import PREFLIGHT, UserError, check_all
+from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
-from rewards.calls import MAX_NUMBER, FunctionCalls, TrainerState, start_loop
+from rewards.own import MAX_NUMBER, Call, OwnCalls, TrainerState, describe_failure, is_async
 from rewards.own_words import CALLS, own_words
 from rewards.registry import Counts, Reward, Say
 
 NUM_THREADS = 4
-POLL_SECONDS = 0.002
-CLOSE_SECONDS = 1.0  # that closing waits for grades to be given up
 NOT_A_REWARD = f"a reward is a number between -{MAX_NUMBER:g} and {MAX_NUMBER:g}, or None"
 START = TrainerState()
-Futures = dict[str, Future]  # reward name -> its grade, under way
 _log = logging.getLogger("rewards")
 
 
+@dataclass
+class Work:
+    """A group that is being graded.
+
+    grades: of each completion, reward name -> its grade, under way; None: it was not submitted yet. calls: of users'
+    functions, once the group is complete.
+    """
+
+    grades: list[dict[str, Future] | None]
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in self.grades
+
+
 class Scorer:
-    """The rewards of a run at work: `submit` each completion as it ends, then `collect` each group.
+    """The rewards of a run at work: `submit` each completion as it ends, then `collect` the groups.
 
     All peers make the same calls in the same order.
     """
@@ -46,16 +58,16 @@ class Scorer:
         self.resources = [resource for reward in rewards for resource in reward.resources]
         self.weights = list(weights) if weights else [1.0] * len(self.rewards)
         self.pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reward")
-        self.calls = FunctionCalls()
-        self.under_way: dict[Group, list[Futures | None]] = {}  # one for each completion; None: not submitted yet
-        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
+        self.loop = EventLoop("rewards")
+        self.own = OwnCalls()
+        self.under_way: dict[Group, Work] = {}
+        self.failed: set[str] = set()  # built-in rewards that have failed on a completion
         self.not_numbers: dict[str, float] = {}  # reward -> the first value that is NaN, infinite or far too large
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        """Start grading completion `index` of `group`; with its last one, start the functions that see a group."""
-        nothing = [None] * len(group.completions)
-        futures = self.under_way.setdefault(group, nothing)
-        of_completion = futures[index] = {}
+        """Start grading completion `index` of `group`; with its last one, start the coroutines that see a group."""
+        work = self._work_on(group)
+        of_completion = work.grades[index] = {}
         if self.peers.rank:  # the first one grades
             return
         completion = group.completions[index]
@@ -65,24 +77,25 @@ class Scorer:
         for reward in self.rewards:
             if reward.grade is not None and not completion.failure:
                 of_completion[reward.name] = self._start(reward, text, row)
-        if None not in futures:
-            self._start_group_functions(group, futures, state)
+        if work.is_complete:
+            self._start_own(group, state)
 
-    def collect(self, group: Group) -> None:
-        """Wait for a group's grades; set each completion's scores, its facts, and its reward: their weighted sum.
+    def collect(self, *groups: Group) -> None:
+        """Wait for the grades of groups; set each completion's scores, its facts, and its reward: their weighted sum.
 
-        A group that was not submitted, or was collected before, stays as it is.
+        Users' plain functions are called here, while the other rewards go on. So name all groups at once. A group that
+        was not submitted, or was collected before, stays as it is.
         """
-        if group not in self.under_way:
-            return
-        scores_of_each = self.peers.of_first(lambda: self._scores(group))
-        for completion, scores in zip(group.completions, scores_of_each, strict=True):
-            completion.scores = scores
-            completion.facts = self._facts(scores)
-        group.weights = self.weights_of(group)
-        for completion in group.completions:
-            completion.reward = combine(completion.scores, group.weights)
-        del self.under_way[group]
+        waiting = [group for group in groups if group in self.under_way]
+        graded = self.peers.of_first(lambda: self._grade(waiting)) if waiting else []
+        for group, scores_of_each in zip(waiting, graded, strict=True):
+            for completion, scores in zip(group.completions, scores_of_each, strict=True):
+                completion.scores = scores
+                completion.facts = self._facts(scores)
+            group.weights = self.weights_of(group)
+            for completion in group.completions:
+                completion.reward = combine(completion.scores, group.weights)
+            del self.under_way[group]
 
     def _facts(self, scores: Mapping[str, Score]) -> list[dict[str, Any]]:
         """Return the facts that the first reward has found which checks every answer; [] if none does."""
@@ -102,8 +115,7 @@ class Scorer:
         for group in groups:
             for index in range(len(group.completions)):
                 self.submit(group, index)
-        for group in groups:
-            self.collect(group)
+        self.collect(*groups)
 
     def prepare(self, rows: Sequence[dict[str, Any]], say: Say) -> None:
         """Check before the first step whatever could fail later."""
@@ -129,42 +141,68 @@ class Scorer:
         for resource in self.resources:
             resource.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
-        if self.loop:  # it ends first, since it starts calls
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            latest = time.monotonic() + CLOSE_SECONDS
-            while not self.loop.is_closed() and time.monotonic() < latest:
-                time.sleep(POLL_SECONDS)
-        self.calls.close()
+        self.loop.close()
+        self.own.loop.close()
 
     def _metrics(self) -> dict[str, float]:
         of_functions = [reward.name for reward in self.rewards if reward.function is not None]
-        return self.calls.metrics(of_functions) | together(resource.counts() for resource in self.resources)
+        return self.own.metrics(of_functions) | together(resource.counts() for resource in self.resources)
 
-    def _scores(self, group: Group) -> list[dict[str, Score]]:
-        """Wait for a group's grades. Return for each completion: reward name -> score."""
-        scores: list[dict[str, Score]] = [{} for _ in group.completions]
-        for reward in self.rewards:
-            futures = [of_one.get(reward.name) for of_one in self.under_way[group]]
-            grades = [None if future is None else _wait_for(future) for future in futures]
-            if reward.function is not None:  # it grades the complete group
-                grades = grades[0]
-            for completion, of_completion, grade in zip(group.completions, scores, grades, strict=True):
-                score = grade and self._usable(reward.name, grade)
-                of_completion[reward.name] = after_calls(completion, score)
-        return scores
+    def _work_on(self, group: Group) -> Work:
+        return self.under_way.setdefault(group, Work([None] * len(group.completions)))
 
     def _start(self, reward: Reward, text: str, row: dict[str, Any]) -> Future:
         if inspect.iscoroutinefunction(reward.grade):
-            return self._on_loop(reward.grade(text, row))
+            return self.loop.run(reward.grade(text, row))
         return self.pool.submit(reward.grade, text, row)
 
-    def _start_group_functions(self, group: Group, futures: list[Futures], state: TrainerState) -> None:
+    def _start_own(self, group: Group, state: TrainerState) -> None:
+        """Start users' `async def` on a complete group; their plain functions wait for `collect`."""
+        calls = self.under_way[group].calls
         for reward in self.rewards:
             if reward.function is not None:
-                call = self.calls.grade(reward.name, reward.function, reward.timeout_s, group, state)
-                task = self._on_loop(call)
-                for of_completion in futures:
-                    of_completion[reward.name] = task
+                call = Call(reward.name, reward.function, reward.timeout_s, group, state)
+                calls.append(call)
+                if is_async(reward.function):
+                    self.own.make(call)
+
+    def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
+        """Call users' plain functions on all groups, one after the other; then wait for all grades of each group."""
+        for group in groups:
+            for call in self.under_way[group].calls:
+                if call.future is None:
+                    self.own.make(call)
+        return [self._scores(group) for group in groups]
+
+    def _scores(self, group: Group) -> list[dict[str, Score]]:
+        """Wait for a group's grades. Return for each completion: reward name -> score."""
+        work = self.under_way[group]
+        own = {call.name: self.own.scores(call) for call in work.calls}
+        scores: list[dict[str, Score]] = [{} for _ in group.completions]
+        for reward in self.rewards:
+            for index, completion in enumerate(group.completions):
+                if reward.function is not None:
+                    score = own[reward.name][index]
+                else:
+                    future = work.grades[index].get(reward.name)
+                    score = future and self._grade_of(reward.name, future)
+                scores[index][reward.name] = after_calls(completion, score and self._usable(reward.name, score))
+        return scores
+
+    def _grade_of(self, name: str, future: Future) -> Score:
+        """Wait for a built-in reward. One that fails on a completion cannot score it, and that never ends a run."""
+        wait_for(future)
+        try:
+            return future.result()
+        except UserError:
+            raise
+        except Exception as error:
+            why = describe_failure(error)
+        if name not in self.failed:
+            self.failed.add(name)
+            what = f"the reward {name} failed on a completion, which trains nothing: {why}"
+            _log.warning(f"warning: {what}. rewards/{name}/unscored_frac counts such completions; please report this")
+        return Score(None, f"the reward failed: {why}")
 
     def _usable(self, name: str, score: Score) -> Score:
         """Make a score unscorable whose value is no usable number. Warn of the first one of each reward."""
@@ -175,11 +213,6 @@ class Scorer:
             what = f"the reward {name} returned {score.value}; {NOT_A_REWARD}"
             _log.warning(f"warning: {what}. Such completions train nothing; rewards/{name}/unscored_frac counts them")
         return replace(score, value=None, reason=f"the reward returned {score.value}: {NOT_A_REWARD}")
-
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Future:
-        """Run a coroutine on the event loop of this scorer, which has a thread of its own."""
-        self.loop = self.loop or start_loop("rewards")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 def after_calls(completion: Completion, score: Score | None) -> Score:
@@ -202,13 +235,6 @@ def together(counts: Iterable[Counts]) -> dict[str, float]:
             numbers[name] += number
             divisors[name] += divisor
     return {name: number / divisors[name] if divisors[name] else number for name, number in numbers.items()}
-
-
-def _wait_for(future: Future) -> Any:
-    """Wait for a grade. A signal interrupts this wait on every system, which a lock's would not."""
-    while not future.done():
-        time.sleep(POLL_SECONDS)
-    return future.result()
 
 
 def combine(scores: Mapping[str, Score], weights: Mapping[str, float]) -> float | None:

@@ -7,7 +7,6 @@ SERVICES checks each service by itself, so that no fault hides another. The doct
 question at most. It raises UserError as the run would: exit 2 or 3, with what to correct.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,10 +37,9 @@ def services_of(rewards: Sequence[str]) -> list[str]:
 
 def knowledge_base_path(options: Options) -> Path:
     """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
-    path = options["knowledge_base"] or os.environ.get("FACTSCORE_DB_PATH")
+    path = options["knowledge_base"]
     if not path:
-        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
-        raise UserError("factuality without a knowledge base", unset, NO_KNOWLEDGE_BASE, CONFIG)
+        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
     if not Path(path).exists():
         raise UserError(
             f"the knowledge base {path} does not exist",

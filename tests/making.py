@@ -51,6 +51,13 @@ def real_data(name: str) -> Path:
     return SHARED / name
 
 
+def cases(test: str, section: str) -> list[list[str]]:
+    """The lines of a section in the cases of a test file, cut at ` => `. `\\n` in them stands for a line break."""
+    text = Path(test.replace("test_", "").replace(".py", "_cases.txt")).read_text(encoding="utf-8")
+    lines = text.partition(f"\n== {section}\n")[2].partition("\n== ")[0].splitlines()
+    return [[part.strip().replace("\\n", "\n") for part in f"{line} ".split(" => ")] for line in lines if line]
+
+
 def write_checkpoint(
     folder: Path, family: str = "qwen2", seed: int = 0, spread: float = 0.1, dtype=torch.float32, **changes
 ) -> Path:
@@ -304,7 +311,7 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 def read_lines(path: Path) -> list[dict]:
     """The rows of a file of JSON lines."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]  # U+2028 ends none
 
 
 def build_base(folder: Path, documents: dict, **options) -> Path:

@@ -5,8 +5,9 @@ import os
 
 import pytest
 from commands import run_command
+from making import read_lines
 
-ROW = {"completion": r"\boxed{4}", "answer": "4"}
+ROW = {"completion": "\\boxed{4}\u2028", "answer": "4"}  # what follows the box ends no line of a file
 OLD = '{"completion": "of an earlier day"}\n'
 FAILURES = {  # what ends `score` before, or while, it writes
     "a row without a completion": ([ROW, {"answer": "4"}], "math", None),
@@ -39,7 +40,9 @@ def test_score_replaces_its_output_whole_or_not_at_all(tmp_path, case):
     done = run_command("rewards.score", "--reward", reward, source, "--output", out, before=before)
     if case is None:
         assert done.returncode == 0, done.stderr
-        assert [json.loads(line)["rewards"] for line in out.read_text().splitlines()] == [{"math": 1.0}] * 2
+        assert [(row["completion"], row["rewards"]) for row in read_lines(out)] == [
+            (ROW["completion"], {"math": 1.0})
+        ] * 2
     else:
         assert done.returncode == (-9 if "kill" in case else 6 if "disk" in case else done.returncode or 1), done.stderr
         assert done.returncode != 0

@@ -131,3 +131,15 @@ def test_our_kernels_and_the_library_of_that_name_live_together(installed, check
     else:
         assert where == str(ROOT / "kernels" / "reference.py")
     assert whose in (["the library"] if has_library else ["a bare folder", "absent"])
+
+
+@pytest.mark.parametrize("alone", [
+    "grpo/test_minimal.py::test_the_difference_that_is_left_is_adams",  # in float64, its kernels not yet compiled
+    "knowledge/test_matcher.py",
+])  # fmt: skip
+def test_a_file_of_tests_passes_alone_and_with_an_empty_cache(tmp_path, alone):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-p", "no:cacheprovider", f"tests/{alone}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -16,7 +16,7 @@ from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler
-from rewards.calls import TrainerState
+from rewards.own import TrainerState
 from rewards.scorer import Scorer
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
@@ -112,8 +112,7 @@ class Rollout:
     def wait(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups. A reward is None if it could not be given."""
         with self.phase("time/reward"):
-            for group in groups:
-                self.scorer.collect(group)
+            self.scorer.collect(*groups)
 
 
 def groups_per_replica(config: TrainConfig) -> int:

@@ -10,7 +10,8 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
     B  sequences that decode together       S  positions of a sequence, or of the KV cache
     D  model width                          F  width of the MLP
     H  query heads                          J  query heads that share a key-value head
-    K  key-value heads                      E  width of a head
+    K  key-value heads                      Q  queries that share a key-value head: J · S
+    E  width of a head
     I  inputs of a linear layer             O  its outputs
     R  LoRA rank                            V  vocabulary
     L  layers                               W  processes that hold one model together

@@ -28,7 +28,7 @@ from grpo.engine.device.draw import hash_seed
 from grpo.engine.device.peers import Peers
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, REFERENCE
-from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.memory import MemoryLimit
 
 
 @dataclass
@@ -172,6 +172,7 @@ class Grpo(Learner):
         self.step += 1
         return learned
 
+    @torch.enable_grad()  # whatever a user's reward has left behind
     def add_gradient(
         self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
     ) -> torch.Tensor:

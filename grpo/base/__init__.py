@@ -5,5 +5,7 @@ storage.py   files that are complete or absent
 folders.py   folders that are complete or absent, with a manifest
 progress.py  messages of a command
 text.py      what counts as text
+alarms.py    signals by which a process interrupts itself
+event_loop.py  a thread on which coroutines wait
 time_limit.py  limits on foreign code
 """

@@ -234,15 +234,15 @@ def run_main(main: Callable[[list[str]], int | None]) -> None:
         if code == STORAGE:  # stdout itself may have failed, and Python would flush it again at the end
             sys.stdout = open(os.devnull, "w")
         if code > 128:  # a signal: do not wait for threads, since a user's reward may hang in one
-            _exit_now(code)
+            exit_now(code)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # Everything is closed. Python's own end would let a thread of gloo that still holds a tensor abort the process
         # (github.com/pytorch/pytorch/pull/179291), and torchrun would take the run for failed.
-        _exit_now(code)
+        exit_now(code)
     sys.exit(code)
 
 
-def _exit_now(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End the process without Python's clean-up."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

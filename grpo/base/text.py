@@ -16,6 +16,11 @@ def is_blank(text: str) -> bool:
     return all(char in _FILLERS or unicodedata.category(char)[0] in "ZCM" for char in text)
 
 
+def encodable(text: str) -> str:
+    """Replace lone surrogates, which JSON can write and UTF-8 cannot, by question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def closest(name: str, candidates: list[str]) -> str:
     """Return the first candidate that goes on after `name`, or the one that it resembles most; "" if there is none."""
     longer = [candidate for candidate in candidates if candidate.startswith(f"{name}_")]

@@ -1,6 +1,5 @@
 """Combinations of configuration keys that cannot work."""
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,13 +9,18 @@ from grpo.config.options import FORM, INPUTS, SEARCH, WITH_KNOWLEDGE, AnyConfig,
 from rewards.registry import BUILT_IN, NO_KNOWLEDGE_BASE, built_in, expand
 
 
-def find_problems(config: AnyConfig) -> Iterator[str]:
-    """Yield a message for each combination of keys that cannot work."""
+def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
+    """Yield a message for each combination of keys that cannot work. is_run: also for what only training needs."""
     if isinstance(config, TrainConfig):
-        yield from _training_problems(config)
         yield from _reward_problems(config)
-        yield from _call_problems(config)
-    yield from _tool_problems(config)
+    if isinstance(config, TrainConfig) and is_run:
+        yield from _training_problems(config)
+        yield from _unmet_needs(config)
+    for name in config.tools:  # in stage 1, results after a misspelt one would be trained
+        if name.endswith((".py", ":")):
+            yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
+        elif name != SEARCH and ":" not in name:
+            yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
     if config.base_weights == "int8" and not config.lora_r:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.tensor_parallel_size > 1 and not config.lora_r:
@@ -29,8 +33,34 @@ def find_problems(config: AnyConfig) -> Iterator[str]:
         yield f"allow_changes: neither a key nor one of {', '.join(INPUTS)}: {', '.join(unknown)}"
 
 
+def _reward_problems(config: TrainConfig) -> Iterator[str]:
+    """Yield what is wrong with the prompt, and with the names and weights of rewards."""
+    if "{question}" not in config.prompt_template:
+        yield "prompt_template does not contain {question}"
+    rewards, weights = expand(config.reward_funcs or ()), config.reward_weights
+    all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
+    for name in dict.fromkeys(all_rewards):
+        if name.endswith(".py"):
+            yield f"reward_funcs: {name} is a file; name the function in it, too: {name}:FUNCTION"
+        elif name not in BUILT_IN and ":" not in name:
+            close = did_you_mean(name, list(BUILT_IN)) or f"; built in are {', '.join(BUILT_IN)}"
+            yield f"reward_funcs: unknown reward {name}{close}"
+    if weights and len(weights) != len(rewards):
+        yield f"reward_weights has {len(weights)} entries, reward_funcs stands for {len(rewards)}: {', '.join(rewards)}"
+    if config.reward_funcs == () or (weights and not any(weights)):
+        yield "nothing is paid: reward_funcs is empty, or reward_weights are all 0"
+    if len(set(rewards)) != len(rewards):
+        yield "reward_funcs names a reward twice"
+    for key in ("judge_base_url", "decomposer_base_url"):
+        if set("@?#") & set(getattr(config, key) or ""):
+            yield f"{key} holds a user or a query, and with it a key, which files would show; see {key[:-8]}api_key_env"
+    fits = 0 < config.soft_punish_cache <= config.max_completion_length
+    if "soft_overlong_punishment" in all_rewards and not fits:
+        yield "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length"
+
+
 def _training_problems(config: TrainConfig) -> Iterator[str]:
-    """Yield what is wrong with batch sizes, sampling, held-out questions and the prompt."""
+    """Yield what is wrong with batch sizes, sampling and held-out questions."""
     num_completions = config.per_device_train_batch_size * config.gradient_accumulation_steps
     if num_completions % config.num_generations:
         yield (
@@ -47,55 +77,24 @@ def _training_problems(config: TrainConfig) -> Iterator[str]:
         yield "keep_best needs held-out questions: set eval_dataset_id_or_path or eval_size"
     if config.cold_start == FORM and config.toy_world:
         yield "cold_start: form is for a model of yours; a toy world writes its own cold start: name its config"
-    if "{question}" not in config.prompt_template:
-        yield "prompt_template does not contain {question}"
 
 
-def _tool_problems(config: AnyConfig) -> Iterator[str]:
-    """Yield what is wrong with the names of tools. In stage 1, results after a misspelt one would be trained."""
-    for name in config.tools:
-        if name.endswith((".py", ":")):
-            yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
-        elif name != SEARCH and ":" not in name:
-            yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
-
-
-def _call_problems(config: TrainConfig) -> Iterator[str]:
-    """Yield what calls of tools need and have not, and what needs calls."""
-    if SEARCH in config.tools and not _has_knowledge(config):
-        yield "the tool search needs a knowledge base, and neither knowledge_base nor FACTSCORE_DB_PATH is set"
+def _unmet_needs(config: TrainConfig) -> Iterator[str]:
+    """Yield what rewards, tools and variants of the step need and have not."""
+    rewards = [built_in(name) for name in expand(config.reward_funcs or ())]
+    held_out = [built_in(name) for name in expand(config.eval_reward_funcs or ())]
+    if not config.knowledge_base and config.toy_world not in WITH_KNOWLEDGE:
+        if any(reward.checks_facts for reward in (*rewards, *held_out)):
+            yield f"factuality needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
+        if SEARCH in config.tools:
+            yield f"the tool search needs a knowledge base, and knowledge_base is not set; {NO_KNOWLEDGE_BASE}"
     if "tool_cost" in (config.reward_funcs or ()) and not config.tools:
         yield "tool_cost is the price of calls, and there are no tools to call; set tools, such as [search]"
-
-
-def _has_knowledge(config: TrainConfig) -> bool:
-    return bool(config.knowledge_base or os.environ.get("FACTSCORE_DB_PATH") or config.toy_world in WITH_KNOWLEDGE)
-
-
-def _reward_problems(config: TrainConfig) -> Iterator[str]:
-    """Yield what is wrong with the rewards and with what they need."""
-    rewards, weights = expand(config.reward_funcs or ()), config.reward_weights
-    all_rewards = [*rewards, *expand(config.eval_reward_funcs or ())]
-    for name in dict.fromkeys(all_rewards):
-        if name.endswith(".py"):
-            yield f"reward_funcs: {name} is a file; name the function in it, too: {name}:FUNCTION"
-        elif name not in BUILT_IN and ":" not in name:
-            close = did_you_mean(name, list(BUILT_IN)) or f"; built in are {', '.join(BUILT_IN)}"
-            yield f"reward_funcs: unknown reward {name}{close}"
-    if weights and len(weights) != len(rewards):
-        yield f"reward_weights has {len(weights)} entries, reward_funcs stands for {len(rewards)}: {', '.join(rewards)}"
-    if config.reward_funcs == () or (weights and not any(weights)):
-        yield "nothing is paid: reward_funcs is empty, or reward_weights are all 0"
-    if len(set(rewards)) != len(rewards):
-        yield "reward_funcs names a reward twice"
-    if not _has_knowledge(config) and any(built_in(name).checks_facts for name in all_rewards):
-        unset = "neither knowledge_base nor FACTSCORE_DB_PATH is set"
-        yield f"factuality needs a knowledge base, and {unset}; {NO_KNOWLEDGE_BASE}"
-    if config.refusal_target is not None and not any(built_in(name).asks_judge for name in rewards):
+    if config.refusal_target is not None and not any(reward.asks_judge for reward in rewards):
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"
     if config.refusal_target is not None and config.multi_objective_aggregation != "sum_then_normalize":
         yield "refusal_target moves one sum of rewards; set multi_objective_aggregation: sum_then_normalize"
-    if config.credit == "sentence" and not any(built_in(name).checks_every_answer for name in rewards):
+    if config.credit == "sentence" and not any(reward.checks_every_answer for reward in rewards):
         yield (
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "
             "to reward_weights if it is not to be paid"
@@ -105,6 +104,3 @@ def _reward_problems(config: TrainConfig) -> Iterator[str]:
             "credit: sentence needs importance_sampling_level: token, since with one ratio per sequence every token is "
             "trained by the mean of the sequence's advantages"
         )
-    fits = 0 < config.soft_punish_cache <= config.max_completion_length
-    if "soft_overlong_punishment" in all_rewards and not fits:
-        yield "soft_overlong_punishment needs 0 < soft_punish_cache <= max_completion_length"

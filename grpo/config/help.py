@@ -1,10 +1,10 @@
 """What -h shows of the keys: their defaults, meanings and bounds."""
 
-import argparse
 import ast
 import inspect
+import textwrap
 from dataclasses import Field, fields
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -29,29 +29,34 @@ def meanings(kind: type) -> dict[str, str]:
 
 def describe_keys(kind: type) -> str:
     """Return a text with every key, its default, meaning and bounds: those to know first, then the groups above."""
-    docs, first = meanings(kind), keys_that("first", kind)
+    first = keys_that("first", kind)
     groups = {"the keys to know first": first}
     for group in kind.__mro__[1:-1]:
-        groups[group.__name__.removesuffix("Keys").lower()] = [
-            key.name for key in fields(group) if key.name not in first
-        ]
-    layout = partial(argparse.HelpFormatter, max_help_position=COLUMN, width=WIDTH)
-    parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False, formatter_class=layout)
+        title = group.__name__.removesuffix("Keys").lower()
+        groups[title] = [key.name for key in fields(group) if key.name not in first]
+    texts = []
     for title, names in groups.items():
-        section = parser.add_argument_group(title)
-        for name in names:
-            declared = kind.__dataclass_fields__[name]
-            about = f"{docs[name]}{_describe_bounds(declared)}".replace("%", "%%")
-            facts = declared.metadata["facts"]
-            default = as_yaml(None if "supplied" in facts else declared.default)
-            default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
-            section.add_argument(name, metavar=f"{name}: {default}", help=about)
-    return parser.format_help()
+        lines = [_describe(kind.__dataclass_fields__[name], meanings(kind)[name]) for name in names]
+        texts.append("\n".join([f"{title}:", *lines]))
+    return "\n\n".join(texts) + "\n"
 
 
-def _describe_bounds(declared: Field) -> str:
+def _describe(declared: Field, meaning: str) -> str:
+    """Return the lines of a key."""
+    facts = declared.metadata["facts"]
+    default = as_yaml(None if "supplied" in facts else declared.default)
+    default = "required" if "required" in facts else default.replace(".0e-0", "e-")  # YAML's form is 1.0e-08
     choices, limits = declared.metadata["choices"], describe_limits(declared.metadata)
-    return f" One of: {', '.join(map(as_yaml, choices))}." if choices else f" {limits.capitalize()}." * bool(limits)
+    bounds = f"one of: {', '.join(map(as_yaml, choices))}" if choices else limits
+    about = f"{meaning} {bounds.capitalize()}." if bounds else meaning
+    name = f"  {declared.name}: {default} ".ljust(COLUMN)
+    return textwrap.fill(
+        about,
+        WIDTH,
+        initial_indent=name,
+        subsequent_indent=" " * COLUMN,
+        break_on_hyphens=False,
+    )
 
 
 def as_yaml(value: Any) -> str:

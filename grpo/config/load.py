@@ -4,7 +4,7 @@ Reading is strict. It reports all mistakes together (exit code 2): unknown keys,
 types, values out of bounds, and combinations that cannot work, unless one of their keys is a mistake already.
 
 - `base: other.yaml` takes all keys from another file first. Its path is relative to the file that names it.
-- Keys may be grouped in sections, and have the names that other tools use (foreign.py).
+- Keys may be grouped in sections, and have the names that other tools use (other_words.py).
 - `${VAR}` and `${VAR:-default}` stand for environment variables. Their values are secrets, which no output holds,
   unless they are paths that exist. `~/` at the beginning is the home directory.
 - Nothing in a configuration is ever run.
@@ -13,43 +13,38 @@ types, values out of bounds, and combinations that cannot work, unless one of th
 import os
 import re
 import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from grpo.base.errors import CONFIG, UserError, keep_secret, refer
+from grpo.base.errors import CONFIG, UserError, explained, keep_secret, refer
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
-from grpo.config.entries import (
-    CALL,
-    COMMAND_LINE,
-    Entry,
-    find_beside,
-    read_call,
-    read_files,
-    read_overrides,
-    split_arguments,
-)
-from grpo.config.foreign import (
+from grpo.config.help import describe_keys
+from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, keys_that
+from grpo.config.other_words import (
     ALIASES,
     HARMLESS,
     IGNORED,
     NEUTRAL,
+    NO_REWARD,
     REFUSED,
     SECTIONS,
+    SWITCH_NAMES,
     SWITCHES,
     find_match,
+    is_section,
     readings,
+    supply,
 )
-from grpo.config.help import describe_keys
-from grpo.config.options import FORM, OF_FACTS, AnyConfig, SftConfig, TrainConfig, keys_that
-from grpo.config.supplied import NO_REWARD, supply
-from grpo.config.values import BOOLEANS, Values, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import BOOLEANS, NULLS, Values, as_written, check_bounds, coerce, expand_variables, types_of
 
+COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
+Source = str | Path | Mapping[str, Any] | None  # a file; or the keys that a program passes, with their values
 HELP = """
 CONFIG is a YAML file with the keys below. A key on the command line overrides the one in the file; `--key value` and
 `--key=value` mean the same as `key=value`, and `--config FILE` the same as FILE.
@@ -59,6 +54,15 @@ WITHOUT_CONFIG = """
 Give it a CONFIG, such as one of configs/*.yaml, or these keys: {required}.
 -h lists all keys with their defaults and meanings.
 """
+NO_FILE = (
+    "give the path of a YAML file, such as configs/tiny_math.yaml; "
+    "a model and data are keys: model_name_or_path=MODEL dataset_id_or_path=FILE"
+)
+UNSAID = (None, "auto")  # values that leave the choice to another name of the same key
+DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
+_NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
+
+# --- from a command or a program to a configuration -----------------------------------------------------------------
 
 
 def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, list[str]]:
@@ -71,22 +75,21 @@ def parse_arguments(argv: list[str], kind: type, doc: str) -> tuple[AnyConfig, l
 
 
 def load_config(
-    path: str | Path | Mapping[str, Any] | None,
+    source: Source,
     overrides: Sequence[str] = (),
     kind: type = TrainConfig,
     is_run: bool = True,
 ) -> tuple[AnyConfig, list[str]]:
     """Return the configuration, and notices about keys that have no effect or another name here.
 
-    path: of a file; or the keys that a program passes, with their values. overrides: `key=value`, or flags as on a
-    command line. Without a path, everything comes from them and the defaults.
-    is_run: the keys that a run needs must be set. UserError (exit 2) lists all mistakes.
+    overrides: `key=value`, or flags as on a command line. Without a source, everything comes from them and the
+    defaults. is_run: what training needs must be there, too. UserError (exit 2) lists all mistakes.
     """
-    config, notices, problems = examine_config(path, overrides, kind, is_run)
+    config, notices, problems = examine_config(source, overrides, kind, is_run)
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise UserError(
-            f"{CALL if isinstance(path, Mapping) else path or COMMAND_LINE}: {count} in the configuration",
+            f"{CALL if isinstance(source, Mapping) else source or COMMAND_LINE}: {count} in the configuration",
             "\n     ".join(problems),
             "correct or remove the keys named above; `python -m grpo.train -h` (or grpo.sft) lists every key",
             CONFIG,
@@ -95,54 +98,50 @@ def load_config(
 
 
 def examine_config(
-    path: str | Path | Mapping[str, Any] | None, overrides: Sequence[str], kind: type, is_run: bool = True
+    source: Source,
+    overrides: Sequence[str],
+    kind: type,
+    is_run: bool = True,
 ) -> tuple[AnyConfig, list[str], list[str]]:
     """Return configuration, notices and mistakes. Keys with mistakes get their defaults; missing ones are None."""
-    problems: list[str] = []
-    entries = read_call(path, problems) if isinstance(path, Mapping) else []
-    entries += read_files([Path(path)], problems) if isinstance(path, str | Path) and path else []
-    is_complete = not problems  # a file that could not be read may hold the missing keys
-    entries += read_overrides(overrides, problems)
-    reader = _Reader(kind, problems)
-    for entry in entries:
-        reader.read(entry)
-    values, notices = reader.values, []
-    for instead, unused in reader.unused.items():
-        verb = "is" if len(unused) == 1 else "are"
-        notices.append(f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}")
+    reader = Reader(kind)
+    if isinstance(source, Mapping):
+        reader.read_text(to_text(source), (Path(CALL),))
+    elif source:
+        reader.read_file(Path(source), ())
+    reader.read_overrides(overrides)
+    values, notices = reader.values, list(reader.notices())
     notices += supply(values, reader.names, kind)
     for name, value in values.items():
         if name.endswith("_api_key_env"):
             keep_secret(value)
-    config = _settle(kind(**values))
-    for name in reader.set_by.keys() - values.keys():
-        if value := getattr(config, name):  # 0 and false mean "none" themselves
-            notices.append(f"{reader.set_by[name].where}: {name} is null: its default {value} is used")
-    if not is_complete:
-        return config, notices, problems
-    doubtful, missing = reader.doubtful, []  # a consequence of a mistake is not reported as a second one
+    config = kind(**values)
+    if getattr(config, "questions_per_step", None):
+        config = _as_batch(config)
+    if reader.is_torn:  # what could not be read may hold the missing keys
+        return config, notices, reader.problems
+    problems, doubtful = reader.problems, reader.doubtful
     for name in _missing_keys(values, kind) if is_run else ():
         if name not in doubtful:
-            missing.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
+            problems.append(NO_REWARD if name == "reward_funcs" else f"{name} is not set")
             doubtful.add(name)
-    impossible = [text for text in find_problems(config) if not doubtful & set(re.findall(r"\w+", text))]
-    return config, notices, [*problems, *missing, *impossible]
+    for problem in find_problems(config, is_run):  # a consequence of a mistake is not reported as a second one
+        if not doubtful & set(re.findall(r"\w+", problem)):
+            problems.append(problem)
+    return config, notices, problems
 
 
-def _settle(config: AnyConfig) -> AnyConfig:
-    """Set the keys that another key decides: with GDPO scale_rewards, with questions_per_step the batch of a replica.
-
-    questions_per_step is kept if replicas cannot share it equally.
-    """
-    if getattr(config, "multi_objective_aggregation", "") == "normalize_then_sum":
-        config = replace(config, scale_rewards="batch")
-    num_replicas = replicas_of(config)
-    questions = getattr(config, "questions_per_step", None)
-    if not questions or questions % num_replicas:
+def _as_batch(config: TrainConfig) -> TrainConfig:
+    """Replace questions_per_step by the batch of a replica; keep it if the replicas cannot share it equally."""
+    share, rest = divmod(config.questions_per_step, replicas_of(config))
+    if rest:
         return config
-    completions = questions // num_replicas * config.num_generations
+    completions = share * config.num_generations
     return replace(
-        config, per_device_train_batch_size=completions, gradient_accumulation_steps=1, questions_per_step=None
+        config,
+        per_device_train_batch_size=completions,
+        gradient_accumulation_steps=1,
+        questions_per_step=None,
     )
 
 
@@ -151,81 +150,224 @@ def replicas_of(config: AnyConfig) -> int:
     return max(int(os.environ.get("WORLD_SIZE", 1)) // config.tensor_parallel_size, 1)
 
 
+def _missing_keys(values: Values, kind: type) -> list[str]:
+    """Return the keys that must be set and are not."""
+    toy_world = values.get("toy_world")
+    made = set(keys_that("toy", kind)) if toy_world else set()
+    if toy_world in OF_FACTS:  # it makes data, no model
+        made.remove("model_name_or_path")
+    elif values.get("cold_start") not in (None, FORM):
+        made.add("model_name_or_path")
+    return [name for name in keys_that("required", kind) if values.get(name) is None and name not in made]
+
+
 def keys_of(overrides: Sequence[str]) -> set[str]:
     """Return the keys of stage 2 that `key=value` arguments set, under whatever names."""
-    reader = _Reader(TrainConfig, [])
-    for entry in read_overrides(overrides, []):
-        reader.read(entry)
+    reader = Reader(TrainConfig)
+    reader.read_overrides(overrides)
     return set(reader.values)
 
 
-def to_yaml(config: AnyConfig) -> str:
-    """Return the configuration as YAML, from which `load_config` makes an equal one. Secrets stay ${VARIABLE}."""
-    values = {}
-    for name, value in asdict(config).items():
-        if value is not None and name not in keys_that("once"):
-            values[name] = _with_references(value)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+# --- what a command line holds --------------------------------------------------------------------------------------
 
 
-def _with_references(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_with_references(item) for item in value]
-    written = refer(str(value))
-    return value if written == str(value) else written
+def join_flags(arguments: Sequence[str]) -> list[str]:
+    """Rewrite flags as `key=value`: `--key value`, `--key=value`, and `--key`, which means true.
+
+    >>> join_flags(["run.yaml", "--max-samples", "10", "--bf16", "beta=0.1"])
+    ['run.yaml', 'max_samples=10', 'bf16=true', 'beta=0.1']
+    """
+    joined, waiting = [], list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("--"):
+            joined.append(argument)
+            continue
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not equals:
+            has_value = waiting and not _NEXT_OPTION.match(waiting[0])
+            value = waiting.pop(0) if has_value else "true"
+        joined.append(f"{name.replace('-', '_')}={value}")
+    return joined
 
 
-class _Reader:
-    """Turns entries into values of the keys of one stage. Later sources win; a file may set a key only once.
+def split_arguments(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the path of the config, `FILE` or `--config FILE`, and the other arguments as `key=value`."""
+    joined = join_flags(argv)
+    named = next((argument for argument in joined if "=" not in argument or argument.startswith("config=")), None)
+    overrides = [argument for argument in joined if argument is not named]
+    return named and named.removeprefix("config="), overrides
 
-    values: key -> value, without the keys that are null where null is no value. doubtful: keys whose intended value is
-    not known. names: as the files have them. unused: what happens instead -> keys that are not used.
+
+# --- what a file holds ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key and its value, as they were written.
+
+    name: with the names of its sections, such as `model.path`. value: see values.py. source: a file's path or the
+    command line. line: of a file.
     """
 
-    def __init__(self, kind: type, problems: list[str]):
-        self.kind, self.problems = kind, problems
+    name: str
+    value: Any
+    source: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.line}" if self.line and self.source != CALL else self.source
+
+
+def _entries(node: yaml.MappingNode, source: str, section: str = "") -> Iterator[Entry]:
+    """Yield the keys of a mapping and of the sections inside it. `section` ends with a dot, or is ""."""
+    for key_node, value_node in node.value:
+        name = f"{section}{as_written(key_node)}"
+        if isinstance(value_node, yaml.MappingNode) and is_section(name):
+            yield from _entries(value_node, source, f"{name}.")
+        else:
+            yield Entry(name, as_written(value_node), source, key_node.start_mark.line + 1)
+
+
+def _find_base(bases: list[Entry], chain: tuple[Path, ...]) -> Path:
+    """Return the file that a file names as its base. ValueError says why it cannot be used.
+
+    chain: the files that are based on each other, the naming one last.
+    """
+    if len(bases) > 1:
+        raise ValueError(f"it was set at {bases[0].where} already")
+    path = chain[-1].parent / coerce(expand_variables(bases[0].value), str)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if path.resolve() in [file.resolve() for file in chain]:
+        raise ValueError(f"a file cannot be based on itself: {' -> '.join(map(str, [*chain, path]))}")
+    return path
+
+
+def _find_beside(name: str, entry: Entry) -> str:
+    """Return the path of a file that a config names: from the current folder, or else from its own and those above.
+
+    A name that is nowhere stays as it is.
+    """
+    if entry.source == COMMAND_LINE or Path(name).is_file():
+        return name
+    folder = Path(entry.source).parent
+    found = [place / name for place in (folder, *folder.resolve().parents) if (place / name).is_file()]
+    return str(found[0]) if found else name
+
+
+class Reader:
+    """Reads sources into the keys of one stage. Later sources win; a file may set a key only once.
+
+    values: key -> value, without the keys that are null where null is no value. problems: messages about all mistakes.
+    doubtful: keys whose intended value is not known. is_torn: whether a file could not be read.
+    names: as the files have them. unused: what happens instead -> keys that are not used.
+    """
+
+    def __init__(self, kind: type):
         self.keys = {field.name: field for field in fields(kind)}
         self.hints = typing.get_type_hints(kind)
         self.values: Values = {}
+        self.problems: list[str] = []
         self.set_by: dict[str, Entry] = {}
         self.doubtful: set[str] = set()
+        self.is_torn = False
         self.names: set[str] = set()
         self.unused: dict[str, dict[str, Entry]] = {}
+
+    def notices(self) -> Iterator[str]:
+        """Yield what happens instead of what unused keys ask for."""
+        for instead, unused in self.unused.items():
+            verb = "is" if len(unused) == 1 else "are"
+            yield f"{next(iter(unused.values())).where}: {', '.join(unused)} {verb} not used: {instead}"
+
+    def read_overrides(self, overrides: Sequence[str]) -> None:
+        """Read `key=value` arguments, or flags."""
+        for argument in join_flags(overrides):
+            name, equals, text = argument.partition("=")
+            if not equals:
+                self.problems.append(f"{COMMAND_LINE}: {argument!r} is not key=value")
+            elif name == "base":
+                self.problems.append(f"{COMMAND_LINE}: base can be set only in a file")
+            else:
+                self.read(Entry(name, None if text in NULLS else text, COMMAND_LINE))
+
+    def read_file(self, path: Path, chain: tuple[Path, ...]) -> None:
+        """Read a file after its base, whose keys it may set again. chain: the files that are based on it."""
+        if path.suffix in DATA_SUFFIXES:
+            raise UserError(f"{path} is not a config", "its name is that of a file of data", NO_FILE, CONFIG)
+        with explained((OSError, UnicodeDecodeError), f"cannot read the config {path}", NO_FILE, CONFIG):
+            text = path.read_text(encoding="utf-8-sig")
+        self.read_text(text, (*chain, path))
+
+    def read_text(self, text: str, chain: tuple[Path, ...]) -> None:
+        """Read a text of YAML. chain: the files that are based on each other, its own last."""
+        source = str(chain[-1])
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            if root is not None and not isinstance(root, yaml.MappingNode):
+                raise yaml.YAMLError("the file must hold `key: value` lines")
+            entries = list(_entries(root, source)) if root else []
+        except Exception as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{source}:{mark.line + 1}" if mark else source
+            self._tear(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
+        else:
+            self._read_all(entries, chain)
+
+    def _read_all(self, entries: Sequence[Entry], chain: tuple[Path, ...]) -> None:
+        """Read the entries of a file, those of its base first."""
+        bases = [entry for entry in entries if entry.name == "base"]
+        try:
+            if bases:
+                self.read_file(_find_base(bases, chain), chain)
+        except ValueError as error:
+            self._tear(f"{bases[-1].where}: base: {error}")
+        for entry in entries:
+            if entry.name != "base":
+                self.read(entry)
+
+    def _tear(self, problem: str) -> None:
+        self.problems.append(problem)
+        self.is_torn = True
 
     def read(self, entry: Entry) -> None:
         """Read one entry into `values`, `unused` or `problems`."""
         name = entry.name.rstrip(": ")  # KnowRL's grpo.yaml has `swanlab_experiment_name::`
-        known = [*self.keys, *ALIASES, *SWITCHES, *REFUSED, *IGNORED]
+        known = [*self.keys, *ALIASES, *SWITCH_NAMES, *REFUSED, *IGNORED]
         name = next((reading for reading in readings(name) if find_match(known, reading)), name)
         self.names.add(name)
         word = str(entry.value).lower()
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
+        ours, value = SWITCHES.get(f"{name}={word}", (name, entry.value))
+        if ours not in self.keys:
+            ours = ALIASES.get(name)
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
-        if name in self.keys or ALIASES.get(name) in self.keys:
-            self._set(entry, name if name in self.keys else ALIASES[name], entry.value)
-        elif word in SWITCHES.get(name, {}):
-            self._set(entry, *SWITCHES[name][word])
+        if ours in self.keys:
+            self._set(entry, ours, value)
         elif refused:
-            if word not in HARMLESS.get(refused, NEUTRAL):
+            if word and word not in HARMLESS.get(refused, NEUTRAL).split():
                 problem = f"{name}: {entry.value} is not available here: {REFUSED[refused]}"
                 self.problems.append(f"{entry.where}: {problem}")
         elif ignored:
-            self.unused.setdefault(IGNORED[ignored], {}).setdefault(name, entry)
-        elif name not in SWITCHES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
+            self._note_unused(IGNORED[ignored], name, entry)
+        elif name not in SWITCH_NAMES and not (name in SECTIONS and entry.value is None):  # `bf16: false` says nothing
             self.problems.append(f"{entry.where}: unknown key {entry.name}{self._hint(name)}")
+
+    def _note_unused(self, instead: str, name: str, entry: Entry) -> None:
+        self.unused.setdefault(instead, {}).setdefault(name, entry)
 
     def _set(self, entry: Entry, name: str, value: Any) -> None:
         """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
         try:
             value = expand_variables(value)
-            if name == "scale_rewards":  # a switch in older files of TRL
-                value = {"true": "group", "false": "none"}.get(str(value).lower(), value)
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
             if name == "cold_start" and value not in (None, FORM):
-                value = find_beside(value, entry)
+                value = _find_beside(value, entry)
         except (ValueError, OverflowError) as error:
             self.problems.append(f"{entry.where}: {entry.name}: {error}")
             self.doubtful.add(name)
@@ -243,13 +385,18 @@ class _Reader:
         """Return the value of a key that one file sets twice: under two names it may, if these agree."""
         earlier = self.values.get(name)
         if before.name != entry.name:
-            for unsaid in (None, "auto"):  # it leaves the choice to the other name
-                if unsaid in (earlier, value):
-                    return value if earlier == unsaid else earlier
+            if value in UNSAID:
+                return earlier
+            if earlier in UNSAID:
+                return value
             if name == "report_to":
                 return tuple(item for item in dict.fromkeys((*earlier, *value)) if item != "none")
             if name == "lora_r" and 0 in (earlier, value):  # use_peft: false
                 return 0
+            labels = [one for one in (before, entry) if one.name.endswith("name")]
+            if name.endswith("_name_or_path") and len(labels) == 1:  # model: {name: Qwen, path: models/qwen}
+                self._note_unused("the path beside it is", labels[0].name, labels[0])
+                return earlier if labels[0] is entry else value
         if before.name == entry.name or earlier != value:
             self.problems.append(f"{entry.where}: {entry.name} was set at {before.where} already, as {before.name}")
         return value
@@ -265,13 +412,23 @@ class _Reader:
         return f"; did you mean {close}?" if close else "; remove it"
 
 
-def _missing_keys(values: Values, kind: type) -> list[str]:
-    """Return the keys that must be set and are not."""
-    needed = [name for name in keys_that("required", kind) if values.get(name) is None]
-    toy_world = values.get("toy_world")
-    made = set(keys_that("toy", kind)) if toy_world else set()
-    if toy_world in OF_FACTS:  # it makes data, no model
-        made.remove("model_name_or_path")
-    elif values.get("cold_start") not in (None, FORM):
-        made.add("model_name_or_path")
-    return [name for name in needed if name not in made]
+# --- as text again --------------------------------------------------------------------------------------------------
+
+
+def to_yaml(config: AnyConfig) -> str:
+    """Return the configuration as YAML, from which `load_config` makes an equal one. Secrets stay ${VARIABLE}."""
+    once = keys_that("once")
+    values = {name: value for name, value in asdict(config).items() if value is not None and name not in once}
+    return to_text({name: _with_references(value) for name, value in values.items()})
+
+
+def _with_references(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_with_references(item) for item in value]
+    written = refer(str(value))
+    return value if written == str(value) else written
+
+
+def to_text(keys: Mapping[str, Any]) -> str:
+    """Return keys and their values as YAML."""
+    return yaml.safe_dump(keys, allow_unicode=True, sort_keys=False)

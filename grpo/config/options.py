@@ -1,7 +1,7 @@
 """Every configuration key: its name, type, default, meaning and bounds.
 
 `load.py` turns a YAML file and a command line into a `TrainConfig` or an `SftConfig`. The names are those of TRL,
-which KnowRL uses too; foreign.py lists the names that other tools use. A key means the same in both stages.
+which KnowRL uses too; other_words.py lists the names that other tools use. A key means the same in both stages.
 """
 
 from dataclasses import dataclass, field, fields
@@ -19,10 +19,17 @@ MAX_WAIT_S = 1799  # for a reward or a service; other processes wait 30 minutes 
 HIGHER_IS_BETTER = ("eval/accuracy", "eval/reward", "eval/supported_frac")
 LOWER_IS_BETTER = ("eval/incorrect", "eval/incorrect_given_attempted", "eval/not_attempted")
 INPUTS = ("dataset", "base_weights", "tokenizer", "chat_template")  # a checkpoint holds fingerprints of their contents
+ENVIRONMENT = {  # KnowRL's variables: a key that a run needs and that is unset takes the first one that is set
+    "knowledge_base": ("FACTSCORE_DB_PATH",),
+    "judge_base_url": ("OPENAI_API_BASE_JUDGE",),
+    "judge_model": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
+    "decomposer_base_url": ("OPENAI_BASE_URL_FACTSCORE",),
+    "decomposer_model": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
+}
 FACTS = {  # what else is known of keys
     "required": "it has no default",
     "toy": "a toy world sets it",
-    "supplied": "its default follows from other keys (supplied.py), so -h shows none",
+    "supplied": "its default follows from other keys (other_words.py), so -h shows none",
     "first": "-h shows it before the others",
     "once": "it concerns one invocation, not the run, and is not written to config.resolved.yaml",
     "model": "it says which model a run starts from",
@@ -172,7 +179,7 @@ class DataKeys:
     dataset_split: str = key("train", "local")
     """File of a hub data set to use: the one whose name contains this word."""
     max_samples: int = key(0, low=0)
-    """Use only this many rows of a data set, from the first. 0: all."""
+    """Use only this many rows of a data set, from the first. 0 (or -1): all."""
 
 
 @dataclass(frozen=True)
@@ -295,8 +302,9 @@ class RewardKeys:
     soft_punish_cache: int = key(0, low=0)
     """For the reward soft_overlong_punishment: tokens before the length limit at which the penalty starts."""
     reward_timeout_s: float = key(120.0, "free", above=0, high=MAX_WAIT_S)
-    """Seconds that a call of your own reward may take. After that its completions are unscorable. An endless regular
-    expression cannot be interrupted."""
+    """Seconds that a call of your own reward may take. After that its completions are unscorable. The call is ended,
+    unless it is one long operation in C, or on Windows, or in another thread than the main one: then it is waited for.
+    """
     eval_reward_funcs: tuple[str, ...] | None = key(None)
     """Rewards that grade the held-out questions. Unset: reward_funcs."""
 
@@ -430,6 +438,6 @@ AnyConfig = TrainConfig | SftConfig
 
 def keys_that(fact: str, kind: type | None = None) -> list[str]:
     """Return the keys of a stage (None: of both) of which a fact is known, in the order of their declaration."""
-    groups = [group for stage in ([kind] if kind else [TrainConfig, SftConfig]) for group in stage.__mro__[1:-1]]
-    entries = [entry for group in groups for entry in fields(group)]
+    stages = [kind] if kind else [TrainConfig, SftConfig]
+    entries = [entry for stage in stages for group in stage.__mro__[1:-1] for entry in fields(group)]
     return list(dict.fromkeys(entry.name for entry in entries if fact in entry.metadata["facts"]))

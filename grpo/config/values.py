@@ -5,6 +5,7 @@ A value is what was written, before YAML gives it a type: a text, a list of valu
 """
 
 import math
+import operator
 import os
 import re
 import types
@@ -17,8 +18,8 @@ import numpy as np
 import yaml
 
 from grpo.base.errors import is_secret_name, keep_secret
-from grpo.base.storage import PlainLoader
 from grpo.base.text import did_you_mean
+from grpo.config.options import ENVIRONMENT
 
 Values = dict[str, Any]  # key -> value
 NULLS = ("~", "null", "Null", "NULL", "None")
@@ -35,6 +36,12 @@ KINDS = {  # the types of keys, as messages name them
     tuple[int, ...]: "a list of whole numbers",
     tuple[float, ...]: "a list of numbers",
 }
+LIMITS = {  # the bounds of a number -> their words, and what holds of a number within them
+    "low": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "high": ("at most", operator.le),
+}
+PUBLIC = {variable for variables in ENVIRONMENT.values() for variable in variables}  # they hold no secrets
 MAX_SHOWN = 200  # characters of a wrong value in a message
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -73,7 +80,8 @@ def _read_variable(match: re.Match) -> str:
         return default
     if found is None:
         raise ValueError(f"the environment variable {name} is not set (write ${{{name}:-default}} to allow that)")
-    if name in os.environ and not os.path.exists(found):  # a path that exists is no secret
+    is_secret = name not in PUBLIC and not os.path.exists(found)  # a path that exists is none
+    if is_secret and name in os.environ:
         keep_secret(name)
     return found
 
@@ -95,7 +103,7 @@ def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
     is_list = typing.get_origin(kind) is tuple
     if isinstance(value, str) and (kind is dict or (is_list and value.startswith("["))):
-        value = as_written(yaml.compose(value, Loader=PlainLoader))  # YAML on the command line
+        value = as_written(yaml.compose(value, Loader=yaml.SafeLoader))  # YAML on the command line
     if is_list:
         items = value.split(",") if isinstance(value, str) else value
         return tuple(_convert(item.strip(), typing.get_args(kind)[0]) for item in items)
@@ -118,30 +126,25 @@ def check_bounds(value: Any, bounds: Mapping[str, Any]) -> None:
         if choices and item not in choices:
             close = did_you_mean(str(item), [choice for choice in choices if isinstance(choice, str)])
             raise ValueError(f"must be one of {', '.join(map(str, choices))}; got {shown(item)}{close}")
-        if isinstance(item, (int, float)) and not isinstance(item, bool):
+        if isinstance(item, int | float) and not isinstance(item, bool):
             _check_number(item, bounds)
 
 
 def _check_number(number: float, bounds: Mapping[str, Any]) -> None:
-    low, high, above = bounds["low"], bounds["high"], bounds["above"]
-    is_below = (low is not None and number < low) or (above is not None and number <= above)
-    if is_below or (high is not None and number > high):
-        raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
-    if isinstance(number, int) and abs(number) >= 2**63:
-        raise ValueError(f"a whole number must lie below 2**63; got {shown(number)}")
-    if isinstance(number, float) and number and not TINY <= abs(number) <= HUGE:
-        becomes = "0" if abs(number) < 1 else "infinite"
-        raise ValueError(f"{number} is {becomes} in float32, in which it is used")
+    for name, (_, is_within) in LIMITS.items():
+        if bounds[name] is not None and not is_within(number, bounds[name]):
+            raise ValueError(f"{describe_limits(bounds)}; got {shown(number)}")
+    smallest, largest = (TINY, HUGE) if isinstance(number, float) else (1, 2**63 - 1)
+    if number and not smallest <= abs(number) <= largest:
+        raise ValueError(f"{shown(number)} is too large or too small to compute with")
 
 
 def describe_limits(bounds: Mapping[str, Any]) -> str:
     """Return the bounds of a number in words; "" if there are none."""
-    words = {"low": "at least", "above": "above", "high": "at most"}
-    texts = [f"{word} {bounds[name]}" for name, word in words.items() if bounds[name] is not None]
+    texts = [f"{words} {bounds[name]}" for name, (words, _) in LIMITS.items() if bounds[name] is not None]
     return f"must be {' and '.join(texts)}" if texts else ""
 
 
 def shown(value: Any) -> str:
     """Return a value as it appears in a message."""
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+    return f"{value!r:.{MAX_SHOWN}}"

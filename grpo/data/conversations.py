@@ -3,12 +3,22 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.count import WITH_MEDIA, RowCount, has_media
 from grpo.data.files import Record, row_error, shown
-from grpo.data.messages import Message, is_text, read_message, read_messages, with_system
+from grpo.data.messages import (
+    Message,
+    is_answer,
+    is_text,
+    parts,
+    read_message,
+    read_messages,
+    read_tools,
+    with_system,
+)
 from grpo.data.prompts import ChatEncoder
 from grpo.tools.protocol import ToolProtocol
 
@@ -39,13 +49,13 @@ def read_conversation(record: Record) -> tuple[list[Message], list[Message]]:
         raise ValueError(f"it has no {wanted}; its columns are {', '.join(record)}")
     if record.get("system") and given[0]["role"] != "system":  # as in LLaMA-Factory, its own one goes before the column
         given = [*_read_part(record, "system", "system"), *given]
-    if not any(is_answer(message) and message["content"].strip() for message in trained):
+    if not any(map(is_answer, trained)):
         raise ValueError("there is no answer in it")
     return given, trained
 
 
-def is_answer(message: Message) -> bool:
-    return message["role"] == "assistant"
+def is_trained(message: Message) -> bool:
+    return is_answer(message) and "weight" not in message
 
 
 def _read_part(record: Record, name: str, role: str) -> list[Message]:
@@ -73,13 +83,15 @@ def _read_alpaca(record: Record) -> list[Message]:
     ]
 
 
-Conversation = tuple[int, list[Message], list[Message]]  # number of the row, from 0; see read_conversation
+# the number of the row, from 0; its messages, see read_conversation; descriptions of tools
+Conversation = tuple[int, list[Message], list[Message], list[dict[str, Any]]]
 
 
 def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -> Iterator[Conversation]:
     """Yield the conversation of each row to train on. UserError (exit 3) names a row that has none.
 
-    Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images.
+    Rows that are marked as bad, as KTO's are by `label: false`, are counted and left out; so are rows with images, and
+    those whose answers all have the weight 0.
     """
     for index, record in enumerate(records):
         count.rows += 1
@@ -92,7 +104,10 @@ def read_conversations(records: Iterable[Record], path: Path, count: RowCount) -
                 given, trained = read_conversation(record)
             except ValueError as error:
                 raise row_error(path, index + 1, "is not a conversation", str(error)) from None
-            yield index, given, trained
+            if any(map(is_trained, trained)):
+                yield index, given, trained, read_tools(record.get("tools"))
+            else:
+                count.left_out["with no answer of another weight than 0"] += 1
 
 
 def make_examples(
@@ -113,20 +128,30 @@ def make_examples(
     """
     examples = []
     too_long = f"answers left out, with prompts of more than {max_length} tokens"
-    for index, given, trained in read_conversations(records, path, count):
+    for index, given, trained, tools in read_conversations(records, path, count):
+        if reason := encoder.cannot_write([*given, *trained], tools):
+            count.left_out[reason] += 1
+            continue
         for number, message in enumerate(trained):
-            if not is_answer(message):
+            if not is_trained(message):
                 continue
             before = with_system([*given, *trained[:number]], system_prompt)
             room = 0
             if encoder.may_fit(before, max_length):
-                text, prompt_ids = encoder.prompt(before)
+                text, prompt_ids = encoder.prompt(before, tools)
                 room = max_length - len(prompt_ids)
             if room <= 0:
                 count.notes[too_long] += 1
                 continue
-            answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
-            answer_ids, calls = protocol.written(answer) if protocol else (encoder.answer(answer), [])
+            calls = []
+            if parts(message):
+                answer_ids = encoder.turn(before, message, tools)
+            else:
+                answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
+                answer_ids, calls = protocol.written(answer) if protocol else (encoder.answer(answer), [])
+            if not answer_ids:
+                count.notes["answers left out, which the chat template does not write after its own header"] += 1
+                continue
             is_cut = room < len(answer_ids)
             count.notes[f"answers cut at {max_length} tokens"] += is_cut
             ids = answer_ids[:room]  # of what the template, the tools and the length leave of the answer

@@ -46,19 +46,16 @@ def has_media(columns: Mapping[str, Any]) -> bool:
 
     It may be a column, or a part of a message: {"content": [{"type": "image", …}, {"type": "text", …}]}.
     """
-    if any(columns.get(name) for name in MEDIA):
+    if any(map(columns.get, MEDIA)):
         return True
-    lists = [value for value in columns.values() if isinstance(value, list)]
-    turns = [turn for value in lists for turn in value if isinstance(turn, dict)]
-    return any(_has_media(turn.get("content")) for turn in turns)
+    messages = [message for value in columns.values() for message in _objects(value)]
+    parts = [part for message in messages for part in _objects(message.get("content"))]
+    return any(str(part.get("type")).startswith(MEDIA_PARTS) for part in parts)
 
 
-def _has_media(content: Any) -> bool:
-    """Return whether the content of a message has parts, and one of them is an image, a video or audio."""
-    if not isinstance(content, list):
-        return False
-    kinds = [str(part.get("type")) for part in content if isinstance(part, dict)]
-    return any(kind.startswith(MEDIA_PARTS) for kind in kinds)
+def _objects(value: Any) -> list[dict]:
+    """Return the objects in a list; [] of any other value."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def is_empty(value: Any) -> bool:

@@ -26,11 +26,11 @@ from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
+from grpo.data.worlds.kinds import DECLINED, SHARE_DECLINED
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference
-from knowledge.almanac import REFUSAL, REFUSALS
 from knowledge.store.passages import sentences
 from rewards.format import TAGS
 from rewards.prompts import BOXED, with_tools
@@ -73,9 +73,9 @@ def write_examples(config: TrainConfig) -> None:
     policy = load_for_inference(config, choose_device(config.device))
     encoder = ChatEncoder(policy.tokenizer)
     limit = min(config.max_prompt_length, policy.model.config.max_positions - config.max_completion_length)
-    rows, _ = QuestionData(config).load(Questions.to_train(config))
+    rows, count = QuestionData(config).load(Questions.to_train(config))
     rows = random.Random(config.seed).sample(rows, min(len(rows), NUM_EXAMPLES))
-    prompts, _ = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit)
+    prompts = make_prompts(rows, encoder, own_system_prompt(config), config.prompt_template, limit, count)
     prompts *= ceil(NUM_EXAMPLES / len(prompts))
     sampler = Sampler(policy.model, policy.eos_ids, MAX_SEQUENCES)
 
@@ -127,8 +127,8 @@ def make_examples(
     for prompt, thought, answer in zip(prompts, thoughts, answers, strict=True):
         is_repetition = len(answer.split()) > MAX_WORDS and 2 * len(answer) > len(thought)
         if thought and answer and not is_repetition:
-            declines = can_decline and rng.random() < REFUSALS
-            completion = in_form(config.reward_funcs, thought, REFUSAL if declines else answer, rng)
+            declines = can_decline and rng.random() < SHARE_DECLINED
+            completion = in_form(config.reward_funcs, thought, DECLINED if declines else answer, rng)
             messages = given(by_index[prompt.row], config.prompt_template)
             examples.append({"prompt": messages, "completion": completion})
     return examples

@@ -20,6 +20,7 @@ LOCAL = {  # kind -> how to name a local one instead
 DATA_FILES = ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.json.gz", "*.jsonl.gz", "*.csv.gz", "*.parquet"]
 NOT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", STATE_FILE)
 _LATER_PART = re.compile(r"-(?!0{5})\d{5}-of-\d{5}\.")  # of a file in several parts, all but the first
+_FIRST_PART = re.compile(r"-0{5}-of-\d{5}(?=\.)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -73,9 +74,11 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
     found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
     names = [str(path.relative_to(folder)) for path in found if not _LATER_PART.search(path.name)]
     chosen = [name for name in names if config in ("", *Path(name).parts[:-1]) or Path(name).stem.startswith(config)]
-    chosen = [name for name in chosen if not name.endswith(".parquet")] or chosen  # both hold the same
-    if len(chosen) > 1:
-        chosen = [name for name in chosen if split in name]
+    word = re.compile(rf"(?<![a-z]){re.escape(split)}(?![a-z])", re.IGNORECASE)  # latest.jsonl is no test
+    chosen = list(filter(word.search, chosen)) or chosen
+    others = [name for name in chosen if not name.endswith(".parquet")]
+    same_rows = set(map(_stem, others))
+    chosen = others + [name for name in chosen if name not in others and _stem(name) not in same_rows]
     if len(chosen) != 1:
         raise UserError(
             f"the data set {name} has no single {split} file",
@@ -85,6 +88,11 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
             PREFLIGHT,
         )
     return folder / chosen[0]
+
+
+def _stem(name: str) -> str:
+    """Return a file's name without its kind, and without the number of a part."""
+    return _FIRST_PART.sub("", Path(name).name).partition(".")[0]
 
 
 def _download(name: str, revision: str, kind: str, patterns: list[str], hint: str = "") -> Path:

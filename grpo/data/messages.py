@@ -1,14 +1,21 @@
 """Messages of a conversation, in the one form that chat templates take."""
 
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from grpo.data.files import shown
 
 ROLES = ("system", "user", "assistant", "tool")  # any other text might spell a chat template's markup
-ALIASES = {"human": "user", "gpt": "assistant"}  # in ShareGPT
-Message = dict[str, str]  # {"role": one of ROLES, "content": text}
+ALIASES = {"human": "user", "gpt": "assistant", "observation": "tool", "function": "tool"}  # in ShareGPT, older calls
+PARTS = {"reasoning_content", "tool_calls", "tool"}  # columns of a message, and a role: see `parts`
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # what data call the first of these
+LABELS = ("name", "tool_call_id")  # of a message; nothing is lost if a template does not write them
+SWITCHES = ("weight", "train", "loss")  # of a message; 0 or false: it is not trained
+# {"role": one of ROLES, "content": text}; where the data has them also PARTS, LABELS, and "weight": 0
+Message = dict[str, Any]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold half of a character, which no tokenizer accepts
 
 
@@ -37,14 +44,86 @@ def read_message(turn: Any) -> Message:
         raise ValueError(f"a message is {shown(turn)}, and not an object with role and content")
     role = turn.get("from") or turn.get("role")
     role = ALIASES.get(str(role), role)
-    content = turn.get("value", turn.get("content"))
+    content = turn.get("value")
+    if content is None:
+        content = turn.get("content")
+    calls = turn.get("tool_calls") or turn.get("function_call")
+    if role == "function_call":  # in LLaMA-Factory
+        role, calls, content = "assistant", content, ""
     if role not in ROLES:
         raise ValueError(f"the role of a message is {shown(role)}, not one of {', '.join(ROLES)}")
     if isinstance(content, list):
         content = _joined(content)
+    more: Message = {}
+    if thoughts := next(filter(None, map(turn.get, THOUGHTS)), None):
+        if not is_text(thoughts):
+            raise ValueError(f"the thoughts of a message are no text: {shown(thoughts)}")
+        more = {"reasoning_content": thoughts}
+    if calls:
+        more["tool_calls"] = read_calls(calls)
+    if more and content is None:
+        content = ""
     if not is_text(content):
         raise ValueError(f"a message of the {role} holds no text: {shown(content)}")
-    return {"role": role, "content": content}
+    more |= {name: turn[name] for name in LABELS if is_text(turn.get(name))}
+    if turn.get("weight") not in (None, 0, 1):
+        raise ValueError(f"the weight of a message is {shown(turn['weight'])}, and neither 0 nor 1")
+    if 0 in map(turn.get, SWITCHES):
+        more["weight"] = 0
+    return {"role": role, "content": content, **more}
+
+
+def read_calls(calls: Any) -> list[dict[str, Any]]:
+    """Return the calls of tools in a message, in the form of chat templates. ValueError: what is wrong.
+
+    They are [{"type": "function", "function": {"name", "arguments": {…}}}, …]; data may hold the functions alone, one
+    instead of a list, and JSON instead of objects.
+    """
+    read = []
+    for call in _listed(calls):
+        function = None
+        if isinstance(call, dict):
+            function = call.get("function") or call
+        if not isinstance(function, dict) or not is_text(function.get("name")):
+            raise ValueError(f"its tool_calls are {shown(calls)}, and not calls with name and arguments")
+        function = {"name": function["name"], "arguments": _from_json(function.get("arguments")) or {}}
+        known = {"id": call["id"]} if is_text(call.get("id")) else {}
+        read.append({**known, "type": "function", "function": function})
+    if not is_text(json.dumps(read, ensure_ascii=False)):
+        raise ValueError(f"its tool_calls hold no text: {shown(calls)}")
+    return read
+
+
+def read_tools(column: Any) -> list[dict[str, Any]]:
+    """Return the descriptions of tools in the column `tools` of a row, objects or JSON; [] if it holds none."""
+    tools = list(map(_from_json, _listed(column)))
+    are_described = all(isinstance(tool, dict) and {"function", "name"} & tool.keys() for tool in tools)
+    return tools if are_described else []
+
+
+def is_answer(message: Message) -> bool:
+    """Return whether a message is the assistant's and says something."""
+    return message["role"] == "assistant" and bool(message["content"].strip() or parts(message))
+
+
+def parts(message: Message) -> set[str]:
+    """Return what a message holds that not every chat template writes; `tool`: all that it holds."""
+    return PARTS & {*message, message["role"]}
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return the list that a value is, or spells in JSON; any other value as the only one of a list."""
+    value = _from_json(value)
+    return value if isinstance(value, list) else [value]
+
+
+def _from_json(value: Any) -> Any:
+    """Return the object or list that a text spells in JSON; any other value as it is."""
+    found = None
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(value)
+    return found if isinstance(found, dict | list) else value
 
 
 def _joined(parts: list[Any]) -> Any:

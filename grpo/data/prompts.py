@@ -4,6 +4,7 @@ A prompt ends with the assistant's header. Text from a data set cannot pretend t
 contains `<|im_end|>` stays a question.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,14 +14,15 @@ from typing import Any
 from grpo.algorithm.schema import Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, reason
 from grpo.base.storage import read_json
-from grpo.base.time_limit import memory_limit, time_limit
-from grpo.data.messages import Message, with_system
+from grpo.base.text import encodable
+from grpo.base.time_limit import time_limit
+from grpo.data.count import RowCount
+from grpo.data.messages import Message, parts, read_tools, with_system
 from grpo.data.rows import Row
-from knowledge.text import encodable
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
-TEMPLATE_BYTES, COPIES_BYTES = 10**9, 64  # of memory, for one prompt, and for each character of its messages
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
+Tool = dict[str, Any]  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -56,12 +58,17 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
     return tokenizer
 
 
-def render(tokenizer, messages: Sequence[Message], header: bool = True) -> str:
-    """Render messages with the chat template. header: end with the assistant's header, as a prompt does."""
+def render(tokenizer, messages: Sequence[Message], header: bool = True, tools: Sequence[Tool] = ()) -> str:
+    """Render messages with the chat template.
+
+    header: end with the assistant's header, as a prompt does. tools: descriptions of those that can be called.
+    """
     try:
         num_chars = sum(len(message["content"]) for message in messages)
-        with time_limit(TEMPLATE_SECONDS), memory_limit(TEMPLATE_BYTES + COPIES_BYTES * num_chars):
-            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=header)
+        with time_limit(TEMPLATE_SECONDS):
+            text = tokenizer.apply_chat_template(
+                list(messages), list(tools) or None, tokenize=False, add_generation_prompt=header
+            )
         if len(text) > MAX_TEMPLATE_CHARS + num_chars:
             raise ValueError(f"it writes more than {MAX_TEMPLATE_CHARS} characters around the messages")
     except Exception as error:  # Jinja's own errors and a template's raise_exception()
@@ -160,23 +167,62 @@ class ChatEncoder:
         can_hide = any(token.normalized for token in added.values())
         self.suspicious = re.compile("" if can_hide else "|".join(map(re.escape, texts)))
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
+    def cannot_write(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+        """Return why the chat template does not write messages and tools whole; "" if it does."""
+        if not tools and not any(map(parts, messages)):
+            return ""
+        lost = set()
+        try:
+            for number, message in enumerate(messages):
+                lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
+            if tools and render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
+                lost.add("tools")
+        except UserError as error:
+            return f"that the chat template cannot write: {error.why}"
+        if lost:
+            return f"with {' and '.join(sorted(lost))}, which the chat template does not write"
+        texts = json.dumps([*filter(parts, messages), *tools], ensure_ascii=False)
+        return "with special tokens in calls, thoughts or tools" if self._hides(texts) else ""
+
+    def _leaves_out(self, messages: Sequence[Message], part: str, tools: Sequence[Tool]) -> bool:
+        """Return whether the template writes the same without a part of the last message: all of it for `tool`."""
+        *before, last = messages
+        less = {name: value for name, value in last.items() if name != part}
+        without = before if part == "tool" else [*before, less]
+        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
+
+    def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.
+
+        before: the messages that it answers. It is [] if the template does not write it after the prompt of these.
+        """
+        prompt = render(self.tokenizer, before, tools=tools)
+        text = render(self.tokenizer, [*before, message], False, tools)
+        if not text.startswith(prompt):
+            return []
+        ids = self._encode(text.removeprefix(prompt))
+        special = [place for place, token in enumerate(ids, 1) if token in self.forbidden]
+        if special and not self.decode(ids[special[-1] :]).strip():
+            return ids[: special[-1]]  # without a line break after it
+        return [*ids, self.answer_end()]
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[str, list[int]]:
         """Render messages up to the assistant's header; return the text and its tokens.
 
         The text is encoded in one piece, as in the model's training. Only messages that spell a special token are
         encoded separately from the template around them.
         """
         messages = [{**message, "content": encodable(message["content"])} for message in messages]
-        text = render(self.tokenizer, messages)
+        text = render(self.tokenizer, messages, tools=tools)
         markers = {}  # index of such a message -> its placeholder in the template
         for index, message in enumerate(messages):
             content = message["content"]
-            if self.suspicious.search(content) and self._encode(content) != self.plain(content):
+            if self._hides(content):
                 markers[index] = f"\ue000{index}\ue001"
         if not markers:
             return text, self._encode(text)
         marked = [{**message, "content": markers.get(i, message["content"])} for i, message in enumerate(messages)]
-        rest = render(self.tokenizer, marked)
+        rest = render(self.tokenizer, marked, tools=tools)
         ids: list[int] = []
         for index, marker in markers.items():
             before, found, rest = rest.partition(marker)
@@ -232,6 +278,10 @@ class ChatEncoder:
         encode = partial(self.tokenizer.encode, add_special_tokens=False, split_special_tokens=True)
         return [token for piece in pieces for token in encode(piece)]
 
+    def _hides(self, text: str) -> bool:
+        """Return whether a text spells a special token."""
+        return bool(self.suspicious.search(text)) and self._encode(text) != self.plain(text)
+
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
@@ -242,24 +292,36 @@ def _unsafe(what: str) -> UserError:
 
 
 def make_prompts(
-    rows: Sequence[Row], encoder: ChatEncoder, system_prompt: str | None, template: str, max_prompt_length: int
-) -> tuple[list[Prompt], int]:
-    """Return the prompts of at most `max_prompt_length` tokens, and the number of longer ones, which are left out."""
+    rows: Sequence[Row],
+    encoder: ChatEncoder,
+    system_prompt: str | None,
+    template: str,
+    max_prompt_length: int,
+    count: RowCount,
+) -> list[Prompt]:
+    """Return the prompts of at most `max_prompt_length` tokens. count: gets the other rows, which are left out."""
     prompts = []
+    too_long = f"longer than {max_prompt_length} tokens"
     for row in rows:
         question = {"role": "user", "content": template.replace("{question}", row.question)}
         messages = with_system([*(row.before or ()), question], system_prompt)
-        if encoder.may_fit(messages, max_prompt_length):
-            text, ids = encoder.prompt(messages)
+        tools = read_tools(row.columns.get("tools"))
+        if reason := encoder.cannot_write(messages, tools):
+            count.left_out[reason] += 1
+        elif encoder.may_fit(messages, max_prompt_length):
+            text, ids = encoder.prompt(messages, tools)
             passed = () if row.before is None else tuple(messages)
             prompts.append(Prompt(row.index, text, tuple(ids), row.columns, passed))
+        else:
+            count.left_out[too_long] += 1
     kept = [prompt for prompt in prompts if len(prompt.ids) <= max_prompt_length]
+    count.left_out[too_long] += len(prompts) - len(kept)
     if not kept:
         shortest = min((len(prompt.ids) for prompt in prompts), default=f"more than {max_prompt_length}")
         raise UserError(
-            "every prompt is longer than max_prompt_length",
-            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}",
-            "raise max_prompt_length",
+            "every prompt is longer than max_prompt_length, or left out",
+            f"the shortest has {shortest} tokens, allowed are {max_prompt_length}; {count}",
+            "raise max_prompt_length; or set chat_template to a Jinja file that writes all of the messages",
             PREFLIGHT,
         )
-    return kept, len(rows) - len(kept)
+    return kept

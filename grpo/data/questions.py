@@ -17,6 +17,8 @@ from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
+from rewards.boxed import is_prose
+from rewards.exact import truths
 from rewards.outcome.correctness import is_unanswerable
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -88,6 +90,8 @@ class QuestionData:
                 kept.append(row)
         for row in kept if needing else ():
             check_answer(needing[0], row, questions.name)
+        if "math" in needing:
+            count_prose(kept, count)
         if not kept:
             fix = "use other data" if count.left_out else "lower eval_size"
             why = str(count) if count.left_out else f"eval_size holds out {self.config.eval_size}, and it has no more"
@@ -136,6 +140,18 @@ def check_answer(reward: str, row: Row, data: str) -> None:
         what, why = f"has an answer that the reward {reward} cannot compare with", f"it is {shown(answer)}"
         fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
         raise row_error(Path(data), row.index + 1, what, why, fix)
+
+
+def count_prose(rows: Sequence[Row], count: RowCount) -> None:
+    """Note in `count` how many rows have sentences as their answers, which the reward `math` finds in no completion."""
+    found = []
+    for row in rows:
+        answers = truths(row.columns.get("answer"))
+        if answers and all(map(is_prose, answers)):
+            found.append(f"row {row.index + 1}: {shown(answers[0])}")
+    if found:
+        note = f"answers that are sentences, to which math finds nothing equal, the first in {found[0]}"
+        count.notes[note] = len(found)
 
 
 def prepare_rewards(
@@ -198,8 +214,7 @@ def load_prompts(
             PREFLIGHT,
         )
     encoder = ChatEncoder(policy.tokenizer)
-    prompts, num_too_long = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit)
-    count.left_out[f"longer than {limit} tokens"] += num_too_long
+    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count)
     return PromptSet(prompts, fingerprint(rows), count)
 
 

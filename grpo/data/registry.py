@@ -15,7 +15,7 @@ from grpo.data.hub import fetch_data
 REGISTRY_FILE = "dataset_info.json"
 DEFAULT_FOLDER = Path("data")  # of LLaMA-Factory
 COLUMNS = {"prompt": "instruction", "query": "input", "response": "output", "history": "history", "system": "system"}
-READ = {"file_name", "formatting", "columns", "tags"}  # keys of an entry
+READ = {"file_name", "file_sha1", "formatting", "columns", "tags"}  # keys of an entry
 TAGS = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt", "system_tag": "system"}
 
 
@@ -37,6 +37,7 @@ class Source:
         """Give the columns of a row the names that `read_conversation` knows."""
         columns = self.layout.get("columns", {})
         tags = TAGS | self.layout.get("tags", {})
+        record = record | {"tools": record.get(columns.get("tools", "tools"))}
         if self.layout.get("formatting", "alpaca") == "alpaca":
             return record | {ours: record.get(columns.get(theirs, ours)) for theirs, ours in COLUMNS.items()}
         roles = {tags[f"{role}_tag"]: role for role in ("user", "assistant", "system")}
@@ -48,7 +49,7 @@ class Source:
             messages = []
             for turn in turns:
                 role, content = turn[tags["role_tag"]], turn[tags["content_tag"]]
-                messages.append({"role": roles.get(role, role), "content": content})
+                messages.append(turn | {"from": roles.get(role, role), "value": content})
         return record | {"conversations": messages, "system": record.get(columns.get("system"))}
 
 

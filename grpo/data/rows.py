@@ -15,7 +15,7 @@ from grpo.data.files import Record, read_records, row_error, shown
 from grpo.data.messages import Message, is_text, read_messages
 
 QUESTION_FIELDS = ("question", "problem", "prompt")
-ANSWER_FIELDS = ("answer", "answers", "ground_truth", "best_answer", "solution")
+ANSWER_FIELDS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "best_answer", "solution")
 TITLE_FIELDS = ("title",)
 
 

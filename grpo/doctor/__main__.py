@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 
 from grpo.base.errors import CONFIG, describe, escape, redact, run_main
 from grpo.base.progress import command_parser, say_next
-from grpo.config.entries import split_arguments
-from grpo.config.load import examine_config
+from grpo.config.load import examine_config, split_arguments
 from grpo.config.options import AnyConfig, SftConfig, TrainConfig
 from grpo.doctor import estimate, trial
 from grpo.run.case import Case, Check, NotChecked

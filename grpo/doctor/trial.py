@@ -21,7 +21,7 @@ from grpo.run.case import Case, Check, NotChecked, need, share_of, sketch_refere
 from grpo.run.start import MAX_SHOWN, conversations, need_written, services_used
 from grpo.sft import load_examples
 from knowledge.store.base import KnowledgeBase
-from rewards.audit.trial import audit
+from rewards.audit import audit
 from rewards.knowrl.fact_checker import LOWEST_COVERAGE, joined_titles
 from rewards.scorer import Scorer
 from rewards.services import SERVICES, knowledge_base_path
@@ -124,7 +124,7 @@ def short_audit(case: Case) -> str:
     except UserError as error:
         raise NotChecked(f"not checked: {error.what}") from None
     asked = f"; services were asked {found.num_asked} of at most {AUDIT_CALLS} questions" if found.num_asked else ""
-    warning = "warning: " if any(one.is_paid for one in found.findings) else ""
+    warning = "warning: " if found.findings else ""
     return f"{warning}{found}{asked}; `python -m rewards.audit CONFIG` tries more, and shows the texts"
 
 

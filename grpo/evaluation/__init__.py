@@ -4,9 +4,8 @@ task.py        the questions, their prompts, and the reward that grades; data/be
 answers.py     prompts to answers, and the records of answers that could not be graded
 measures.py    graded answers to numbers: accuracy with its interval, the measures of papers, pass@k
 confidence.py  stated confidences compared with outcomes: ECE, Brier score, risk-coverage curve
-searching.py   when a model calls its tools, and whether it calls where it has to
+searching.py   how often a model calls its tools, and how well it answers with and without
 table.py       these numbers as text
-held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy,
-               effect.py finds what merging changes
+held_out.py    the held-out questions of a training run, before and after it; best.py keeps the best policy
 compare.py     two models on the same questions: exchange test, bootstrap interval
 """

@@ -24,8 +24,7 @@ from grpo.run.diagnosis.reader import clean, is_number
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap
 NUM_EXCHANGES = 10_000  # of the test
-COMMON = 100  # changes of the same size
-CHUNK = 1 << 18  # signs at a time, which fit into a processor's cache
+NUM_BLOCKS = 100  # in which the signs are drawn
 Question = tuple[int | str, str]  # its row and its text
 Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
 
@@ -87,30 +86,15 @@ def difference(a: Iterable[list[float]], b: Iterable[list[float]]) -> Difference
 
 
 def exchange_test(changes: np.ndarray) -> float:
-    """Return the two-sided p-value of a mean change, one value per question.
-
-    An exchange gives a change a random sign. Of many changes of the same size, one binomial number says how many are
-    positive; every other one gets a sign of its own, a bit.
-    """
+    """Return the two-sided p-value of a mean change, one value per question: an exchange gives it a random sign."""
     generator = np.random.default_rng(0)
     least = abs(changes.sum()) * (1 - 1e-12)
     changed = changes[changes != 0]
-    sizes, counts = np.unique(abs(changed), return_counts=True)
-    is_common = counts >= COMMON
-    sums = np.zeros(NUM_EXCHANGES)
-    for size, count in zip(sizes[is_common], counts[is_common], strict=True):
-        num_positive = generator.binomial(count, 0.5, NUM_EXCHANGES)
-        sums += size * (2.0 * num_positive - count)
-    others = np.repeat(sizes[~is_common], counts[~is_common])
-    num_bytes = -(-len(others) // 8)
-    at_a_time = max(1, CHUNK // max(1, len(others)))
-    for start in range(0, NUM_EXCHANGES if len(others) else 0, at_a_time):
-        number = min(at_a_time, NUM_EXCHANGES - start)
-        drawn = np.frombuffer(generator.bytes(number * num_bytes), dtype=np.uint8)
-        bits = np.unpackbits(drawn.reshape(number, num_bytes), axis=1, count=len(others))
-        signs = bits * 2.0 - 1
-        sums[start : start + number] += signs @ others
-    num_as_large = int((abs(sums) >= least).sum())
+    shape = NUM_EXCHANGES // NUM_BLOCKS, len(changed)
+    num_as_large = 0
+    for _ in range(NUM_BLOCKS):
+        signs = 2 * generator.integers(0, 2, shape, dtype=np.int8) - 1
+        num_as_large += int((abs(signs @ changed) >= least).sum())
     return (num_as_large + 1) / (NUM_EXCHANGES + 1)
 
 

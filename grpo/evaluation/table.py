@@ -8,7 +8,7 @@ from grpo.evaluation.measures import Summary
 ABSTENTION = ("incorrect", "not_attempted", "correct_given_attempted")  # shown if some answers decline
 SHOWN = (
     *("accuracy", *ABSTENTION, "truthfulness"),
-    *("calls_per_question", "searched_frac", "accuracy_searched", "accuracy_unsearched", "auroc_searching"),
+    *("calls_per_question", "searched_frac", "accuracy_searched", "accuracy_unsearched"),
     *("supported_frac", "supported_facts", "refuted_facts", "ece", "brier", "aurc", "reward", "mean_length"),
 )
 SHOWN_OF_PART = (
@@ -21,7 +21,6 @@ DECIMALS = {
     "calls_per_question": 2,
     "supported_facts": 2,
     "refuted_facts": 2,
-    "auroc_searching": 3,
     "mean_length": 1,
     "reward": 2,
     "ece": 3,

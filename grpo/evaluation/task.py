@@ -8,7 +8,7 @@ from pathlib import Path
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.load import keys_of
 from grpo.config.options import TrainConfig
-from grpo.config.supplied import NO_BOX
+from grpo.config.other_words import NO_BOX
 from grpo.data.benchmarks import Benchmark, find_benchmark
 from grpo.data.files import Record, read_records
 from grpo.data.hub import fetch_data
@@ -52,7 +52,8 @@ def make_task(model: str, arguments: Namespace, say: Callable[[str], None]) -> T
     benchmark = None if typed & set(FIELDS[:2]) else find_benchmark(records, name)
     reward = _choose_reward(arguments, benchmark, has_config)
     keys = {"model_name_or_path": saved.name, "output_dir": ".", "dataset_id_or_path": arguments.data}
-    keys |= {"reward_funcs": reward, "reward_weights": reward and "null"}  # a run's weights are of its own rewards
+    if reward:  # a run's weights are of its own rewards
+        keys |= {"reward_funcs": reward, "reward_weights": "null", "eval_reward_funcs": "null"}
     overrides = [*(f"{name}={value}" for name, value in keys.items() if value), *arguments.overrides]
     config = read_config(saved, overrides)
     if not reward and config.eval_reward_funcs:

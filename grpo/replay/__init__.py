@@ -3,9 +3,6 @@
 It makes the step with the trainer's own code, from the nearest checkpoint. Read in this order:
 
     again.py      makes the step again, with the grades that it got, and compares it with the run's record
-    told.py       lets tools say what they said
     parts.py      looks at its gradient: the part of each answer and of each token
-    terminal.py   lays it out for a terminal
-    page.py       and as a page of the report
-    __main__.py   the command
+    __main__.py   the command: prints a table, or JSON
 """

@@ -3,32 +3,29 @@
 It begins at the newest checkpoint before the step, or where the run began, and makes the steps in between, too.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 from grpo.algorithm.credit import TokenPlaces
 from grpo.algorithm.schema import Completion, Group, Score
-from grpo.base.errors import CONFIG, UserError
+from grpo.base.errors import CONFIG, UserError, explained, redact
 from grpo.base.folders import MANIFEST_FILE
-from grpo.base.storage import read_json
+from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, replicas_of
 from grpo.config.options import TrainConfig
-from grpo.data.objects import Objects
 from grpo.data.questions import QuestionData, prepare_rewards
 from grpo.policy import Policy
 from grpo.replay.parts import Look, Observer, Seen
-from grpo.replay.told import Later, Told
 from grpo.run.checkpoint import COUNTERS_FILE, checkpoints, problem_with, step_of
-from grpo.run.diagnosis.record import CONFIG_FILE, Answer, Record, read_record
+from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record, read_record
+from grpo.run.log import completion_record
 from grpo.run.run import SilentRun
-from grpo.tools.functions import build_tools
 from grpo.train import GrpoTrainer
-from rewards.calls import TrainerState
-from rewards.custom import short_name
+from rewards.own import TrainerState, short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
@@ -36,7 +33,8 @@ MEASURED = (
     *("reward", "loss", "grad_norm", "kl", "entropy"),
     *("sampler/entropy", "sampler/logp_diff_mean", "sampler/logp_diff_max"),
 )
-ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs whose replies are recorded
+ANSWERED = ("reward_funcs", "eval_reward_funcs", "tools", "knowledge_base")  # inputs that may have changed since
+COMPARED = ("prompt", "completion", "ids", "outcome", "reward", "advantage")  # of an answer in completions/
 SAMPLER = "sampler/"  # with tools, who is sampled beside whom depends on the clock, and so do the last bits of these
 MAX_NOTES = 3  # answers that differ, which are told
 
@@ -45,8 +43,9 @@ MAX_NOTES = 3  # answers that differ, which are told
 class Replay:
     """A step made again. start: the step of the checkpoint that it began with.
 
-    num_recorded: answers of the step that completions/ holds; num_same: those made again, token by token. num_equal:
-    metrics of the step with the same bits, out of num_compared. notes: what differs, also in the program.
+    num_recorded: answers of the step that completions/ holds; num_same: those made again, token by token, with the same
+    reward and advantage. num_equal: metrics of the step with the same bits, out of num_compared. missing: what the run
+    should have recorded of the step, and has not. notes: what differs, also in the program.
     pieces: the text of each token of the row that was looked at, by the completion's place among look.answers.
     """
 
@@ -58,8 +57,14 @@ class Replay:
     num_same: int
     num_equal: int
     num_compared: int
+    missing: list[str]
     notes: list[str]
     pieces: dict[int, list[str]]
+
+    @property
+    def differs(self) -> bool:
+        """Return whether something is not what the run has recorded, or is not recorded."""
+        return bool(self.missing) or self.num_same < self.num_recorded or self.num_equal < self.num_compared
 
     @property
     def shown(self) -> list[tuple[int, Seen]]:
@@ -80,10 +85,9 @@ class Remembered(Scorer):
         self.known: dict[Group, list[dict[str, Score]]] = {}
 
     def submit(self, group: Group, index: int, state: TrainerState = START) -> None:
-        nothing = [None] * len(group.completions)
-        futures = self.under_way.setdefault(group, nothing)
-        futures[index] = {}
-        if None in futures:
+        work = self._work_on(group)
+        work.grades[index] = {}
+        if not work.is_complete:
             return
         answers = find_group(self.answers(state.global_step + 1), group)
         names = {reward.name for reward in self.rewards}
@@ -95,13 +99,13 @@ class Remembered(Scorer):
         for place in range(len(group.completions)):
             self.grader.submit(group, place, state)
 
-    def collect(self, group: Group) -> None:
-        super().collect(group)
+    def collect(self, *groups: Group) -> None:
+        super().collect(*groups)
         if self.grader:
-            self.grader.collect(group)
+            self.grader.collect(*groups)
 
-    def _scores(self, group: Group) -> list[dict[str, Score]]:
-        return self.known.pop(group)
+    def _grade(self, groups: Sequence[Group]) -> list[list[dict[str, Score]]]:
+        return [self.known.pop(group) for group in groups]
 
     def close(self) -> None:
         super().close()
@@ -153,20 +157,14 @@ def replay(path: str | Path, step: int, row: int | None = None, overrides: Seque
     folder = next(earlier, None)
     config = _config_of(record, step, folder, overrides)
     run = SilentRun(config)
-    tools = {name: Later(name, config) for name in config.tools}
-    data = QuestionData(config, objects=Objects(tools=tools))
+    data = QuestionData(config)
     answers = lru_cache(maxsize=1)(record.answers)
     scorer = Remembered(config, answers, lambda: prepare_rewards(data, run.say))
     with ExitStack() as ending:
         ending.callback(run.bring_back)
         ending.callback(scorer.close)
-
-        def make_tools(*given: Any) -> Told | None:
-            tools = build_tools(*given)
-            return Told(tools, lambda: answers(trainer.step + 1)) if tools else None
-
         make_learner = partial(Observer, number=step, row=row)
-        trainer = GrpoTrainer(config, run, scorer, data, make_learner, make_tools)
+        trainer = GrpoTrainer(config, run, scorer, data, make_learner)
         if trainer.tools:
             ending.callback(trainer.tools.close)
         if folder:
@@ -192,7 +190,7 @@ def _config_of(record: Record, step: int, folder: Path | None, overrides: Sequen
         raise UserError(f"the run has no step {step}", f"it has made {last}", "name one of them", CONFIG)
     later = [one for one in saved if step_of(one) >= step and (one / CONFIG_FILE).exists()]
     nearest = later[-1] if later else record.path  # a resumed run may have other keys than it began with
-    config, _ = load_config(nearest / CONFIG_FILE, overrides)
+    config, _ = load_config(nearest / CONFIG_FILE, overrides, is_run=False)
     manifests = [one / MANIFEST_FILE for one in (folder, *later) if one]
     manifest = next((one for one in manifests if one.exists()), None)
     world = read_json(manifest).get("world_size", 1) if manifest else 1
@@ -219,12 +217,14 @@ def _compared(
         raise UserError(f"step {step} trains nothing", "every completion is masked", "choose another step", CONFIG)
     told = [text for text in said if text.startswith(("note: ", "warning: ", "some "))]
     notes = [text.removeprefix("note: ") for text in told]
-    recorded = record.answers(step)
+    recorded = _recorded(record, step)
     same, differences = 0, []
-    for answer, group, place in _pairs(recorded, groups):
-        found = list(_difference(answer, group, place, trainer))
-        same += not found
-        differences += found
+    for old, group, place in _pairs(recorded, groups):
+        new = json.loads(redact(json.dumps(completion_record(group.prompt, group.completions[place]))))
+        unequal = [name for name in COMPARED if old.get(name) != new[name]]
+        same += not unequal
+        where = f"row {group.prompt.row}, answer {place + 1}"
+        differences += [f"{where}: {_difference(name, old.get(name), new[name], trainer.policy)}" for name in unequal]
     notes += differences[:MAX_NOTES]
     logged = (line for line in record.steps if line["step"] == step)
     was = next(logged, {})
@@ -232,6 +232,9 @@ def _compared(
     compared = [name for name in exact if name in was and name in metrics]
     unequal = [name for name in compared if was[name] != metrics[name]]
     notes += [f"{name} was {was[name]!r}, is now {metrics[name]!r}" for name in unequal]
+    is_due = trainer.config.log_completions and (step == 1 or step % trainer.config.logging_steps == 0)
+    missing = [] if was else [METRICS_FILE]
+    missing += ["completions/"] if is_due and len(recorded) < sum(len(group.completions) for group in groups) else []
     pieces = {
         place: list(texts_of(seen.completion, trainer.policy))
         for place, seen in enumerate(look.answers)
@@ -246,39 +249,40 @@ def _compared(
         num_same=same,
         num_equal=len(compared) - len(unequal),
         num_compared=len(compared),
+        missing=missing,
         notes=notes,
         pieces=pieces,
     )
 
 
-def _pairs(recorded: Sequence[Answer], groups: Sequence[Group]) -> Iterator[tuple[Answer, Group, int]]:
+def _recorded(record: Record, step: int) -> list[Json]:
+    """Return the lines of completions/ about a step, as they are; [] if there are none."""
+    path = record.path / "completions" / f"step-{step:06d}.jsonl"
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    with explained(ValueError, f"{path} is damaged", "remove it, or choose another step", CONFIG):
+        return [json.loads(line) for line in lines if line]
+
+
+def _pairs(recorded: Sequence[Json], groups: Sequence[Group]) -> Iterator[tuple[Json, Group, int]]:
     """Yield each recorded answer with the group that was made again, and its place in it."""
     waiting = list(recorded)
     for group in groups:
         for place in range(len(group.completions)):
-            of_row = (answer for answer in waiting if answer.row == group.prompt.row)
+            of_row = (answer for answer in waiting if answer["row"] == group.prompt.row)
             answer = next(of_row, None)
             if answer is not None:
                 waiting.remove(answer)
                 yield answer, group, place
 
 
-def _difference(answer: Answer, group: Group, place: int, trainer: GrpoTrainer) -> Iterator[str]:
-    """Yield how a completion differs from the recorded one, if it does."""
-    completion = group.completions[place]
-    if answer.completion == completion.text and (not answer.ids or answer.ids == completion.ids):
-        return
-    where = f"row {group.prompt.row}, answer {place + 1}"
-    if not answer.ids:
-        yield f"{where} was {answer.completion!r}, is now {completion.text!r}"
-        return
-    pairs = zip(answer.ids, completion.ids, strict=False)
-    unequal = (number for number, (old, new) in enumerate(pairs) if old != new)
-    same = next(unequal, len(completion.ids))
-    shown = slice(same, same + 8)
-    old = trainer.policy.decode(answer.ids[shown])
-    new = trainer.policy.decode(completion.ids[shown])
-    yield f"{where}: from token {same + 1} on it was {old!r}, and is now {new!r}"
+def _difference(name: str, old: object, new: object, policy: Policy) -> str:
+    """Say how a value of an answer differs from the recorded one; of tokens, from which one on."""
+    if name != "ids":
+        return f"{name} was {old!r}, is now {new!r}"
+    pairs = enumerate(zip(old or [], new, strict=False))
+    same = next((number for number, (was, now) in pairs if was != now), min(len(old or []), len(new)))
+    texts = [policy.decode(ids[same : same + 8]) for ids in (old or [], new)]
+    return f"from token {same + 1} on it was {texts[0]!r}, and is now {texts[1]!r}"
 
 
 def texts_of(completion: Completion, policy: Policy) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """Answers worth reading, some of the last step; and how training has changed those to held-out questions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from grpo.base.errors import UserError
 from grpo.evaluation.compare import RATES, Comparison, compare, measure_answers
+from grpo.evaluation.measures import Summary
 from grpo.run.diagnosis.record import Answer, Record
 
 NUM_CHANGES = 6  # in each direction
@@ -72,6 +73,16 @@ def headline(compared: Comparison) -> str:
             chance = "p < 0.001" if of.p < 0.001 else f"p = {of.p:.2g}"
             texts.append(f"{words} {of.a:{form}} → {of.b:{form}} ({chance})")
     return f"On {compared.num_questions} held-out questions, before and after training: {', '.join(texts)}."
+
+
+def draw_bars(summaries: Mapping[str, Mapping[str, Summary]]) -> dict[str, dict[str, float]]:
+    """Return the shares right, wrong and declined of each moment; {} if no reward knows them."""
+    bars = {}
+    for moment, parts in summaries.items():
+        known = {HEADLINE[measure]: parts.get("", {}).get(measure) for measure in RATES}
+        if None not in known.values():
+            bars[moment] = known
+    return bars
 
 
 def most_changed(changes: Sequence[Change]) -> tuple[list[Change], list[tuple[str, int]]]:

@@ -1,8 +1,8 @@
-"""The curves of a run and their meanings, in the coordinates of the plots that page.html draws."""
+"""The curves of a run and their meanings, as the lines that page.html draws."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -44,38 +44,30 @@ SHOWN_AT_0 = (*CHARTS["Reward"], *CHARTS["Each reward"])  # that a reward is 0 i
 OF_SHARES = ("Answers", "Calls of tools", "Held-out questions", "What teaches nothing", "Facts")  # from 0 to 100 %
 NUM_COLOURS = 6
 MAX_CURVES = 24  # of one title
-LEFT, RIGHT, TOP, BOTTOM = 52, 394, 24, 196  # edges of the curves in a plot of 400 x 220
-MARGIN = 0.04  # of an axis, at either end
-NUM_TICKS = 6  # distances between ticks, at most
+WIDTH, HEIGHT = 400, 180  # of a plot, in its own coordinates
 MAX_POINTS = 80  # of a curve; the mean of neighbours takes their place, which also shows the trend of a noisy metric
 
 
 @dataclass(frozen=True)
-class Axis:
-    """An axis: the values at its ends, the coordinates of its ends, and round values for ticks."""
+class Curve:
+    """A metric: the points of its line as SVG takes them, its first and last value, and what it means."""
 
-    low: float
-    high: float
-    start: float
-    end: float
-    ticks: list[float]
-
-    def place(self, value: float) -> float:
-        """Return the coordinate of a value."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
+    name: str
+    line: str
+    change: str
+    meaning: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot: the x, y and value of each point of its curves, and the curves' names and meanings, in the same order."""
+    """A plot: its curves, and the values and steps at the ends of its axes."""
 
     title: str
-    x: Axis
-    y: Axis
-    curves: list[list[tuple[float, float, str]]]
-    is_percent: bool
-    meanings: list[tuple[str, str]]
+    curves: list[Curve]
+    lowest: str
+    highest: str
+    first_step: str
+    last_step: str
 
 
 def draw_charts(record: Record) -> list[Chart]:
@@ -115,33 +107,22 @@ def _curves(record: Record) -> dict[str, Points]:
 
 
 def _draw(title: str, curves: dict[str, Points]) -> Chart:
-    xs, ys = zip(*chain(*curves.values()), strict=True)
-    is_percent = title in OF_SHARES
-    low, high = (0, 1) if is_percent else (min(ys), max(ys))
-    form = ".1%" if is_percent else ".4g"
-    x = make_axis(min(xs), max(xs), LEFT, RIGHT, distance=1)
-    y = make_axis(low, high, BOTTOM, TOP)
-    placed = []
-    for points in curves.values():
-        labelled = [(x.place(step), y.place(value), f"step {step:.0f}: {value:{form}}") for step, value in points]
-        placed.append(labelled)
-    meanings = [(name, meaning(name)) for name in curves]
-    return Chart(title, x, y, placed, is_percent, meanings)
+    steps, values = zip(*chain(*curves.values()), strict=True)
+    form = ".0%" if title in OF_SHARES else ".4g"
+    lowest, highest = (0, 1) if title in OF_SHARES else (min(values), max(values))
+    across, up = _scale(min(steps), max(steps)), _scale(lowest, highest)
+    drawn = []
+    for name, points in curves.items():
+        places = [(WIDTH * across(step), HEIGHT * (1 - up(value))) for step, value in points]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        change = f"{points[0][1]:{form}} → {points[-1][1]:{form}}"
+        drawn.append(Curve(name, line, change, meaning(name)))
+    return Chart(title, drawn, f"{lowest:{form}}", f"{highest:{form}}", f"{min(steps):.0f}", f"{max(steps):.0f}")
 
 
-def make_axis(low: float, high: float, start: float, end: float, distance: float = 0.0) -> Axis:
-    """Make an axis for values from low to high. distance: the least between two ticks."""
-    margin = MARGIN * (high - low)
-    if margin <= 1e-9 * abs(high) or margin < 1e-300:  # all values are equal
-        margin = abs(high) / 2 or 0.5
-    low, high = low - margin, high + margin
-    wanted = max((high - low) / NUM_TICKS, distance)
-    power = 10.0 ** math.floor(math.log10(wanted))
-    steps = [factor * power for factor in (1, 2, 5, 10)]
-    step = next((step for step in steps if step >= wanted), steps[-1])
-    first, last = math.ceil(low / step), math.floor(high / step)
-    ticks = [number * step for number in range(first, last + 1)]
-    return Axis(low, high, start, end, ticks)
+def _scale(low: float, high: float) -> Callable[[float], float]:
+    """Return what places values between 0 (low) and 1 (high); in the middle if these are equal."""
+    return lambda value: (value - low) / (high - low) if high > low else 0.5
 
 
 def thin(points: Points) -> Points:
@@ -152,7 +133,3 @@ def thin(points: Points) -> Points:
         xs, ys = zip(*points[start : start + size], strict=True)
         found.append((fmean(xs), fmean(ys)))
     return found
-
-
-def show_tick(value: float, is_percent: bool = False) -> str:
-    return f"{value:.0%}" if is_percent else f"{value:g}"

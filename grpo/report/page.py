@@ -15,10 +15,11 @@ from grpo.base.storage import Json, write_atomically
 from grpo.base.text import show_duration
 from grpo.config.help import as_yaml
 from grpo.config.options import SftConfig, TrainConfig, keys_that
+from grpo.evaluation.compare import comparison_text
+from grpo.evaluation.table import summary_table
 from grpo.explain import explain
-from grpo.report.answers import answered_twice, before_and_after, examples, headline, most_changed
-from grpo.report.before_after import draw_bars, make_table, summaries_of
-from grpo.report.charts import draw_charts, show_tick
+from grpo.report.answers import answered_twice, before_and_after, draw_bars, examples, headline, most_changed
+from grpo.report.charts import draw_charts
 from grpo.run.diagnosis.reader import is_number
 from grpo.run.diagnosis.record import Record, read_record
 
@@ -37,19 +38,18 @@ def render(record: Record) -> str:
     step = max(record.answer_steps(), default=0)
     shown, answered = examples(record, step), answered_twice(record)
     compared, (changed, outcomes) = before_and_after(answered), most_changed(answered)
-    summaries = record.summaries or summaries_of(compared)
-    page = template("page.html").render(
+    page = template().render(
         name=record.name,
         headline=headline(compared) if compared else "",
         overview=_overview(record),
         config={name: str(value) for name, value in record.config.items()},
         changed_keys=list(changed_keys(record.config)),
-        bars=draw_bars(summaries),
-        table=make_table(summaries, compared),
+        bars=draw_bars(record.summaries),
+        measures=summary_table(record.summaries, "all held-out questions") if record.summaries else "",
+        changes_of_measures=comparison_text(compared, "before training", "after training") if compared else "",
         charts=draw_charts(record),
         examples_step=step,
         path=str(record.path),
-        replays=[f"{page.parent.name}/{page.name}" for page in record.replays()],
         examples=shown,
         changes=changed,
         outcomes=outcomes,
@@ -59,8 +59,8 @@ def render(record: Record) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """Return a template of this folder, which escapes whatever it inserts."""
+def template() -> Template:
+    """Return the template of the page, which escapes whatever it inserts."""
     environment = Environment(
         loader=PackageLoader("grpo.report", "."),
         autoescape=True,
@@ -69,9 +69,8 @@ def template(name: str) -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    filters = {"number": show_number, "tick": show_tick, "percent": "{:+z.1%}".format}
-    environment.filters |= filters
-    return environment.get_template(name)
+    environment.filters["number"] = show_number
+    return environment.get_template("page.html")
 
 
 def _overview(record: Record) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from grpo.config.options import AnyConfig, TrainConfig
 from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
-from grpo.data.toy import is_made, locate
+from grpo.data.worlds.world import is_made, locate
 from grpo.engine.device.distributed import choose_device
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build

@@ -13,7 +13,7 @@ from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.storage import Json, failpoint, write_atomically, write_log_lines
 from grpo.config.options import AnyConfig
 from grpo.run.diagnosis.glossary import Metrics, check_names
-from grpo.run.diagnosis.record import METRICS_FILE, REPLAYS
+from grpo.run.diagnosis.record import METRICS_FILE
 from grpo.run.messages import USUAL_COLUMNS, tell, tolerated
 from grpo.run.metrics import Window
 from grpo.run.trackers import Tracker, open_tracker
@@ -242,13 +242,9 @@ def _append(path: Path, line: str) -> None:
 
 
 def _drop_answers(run_dir: Path, first_step: int) -> None:
-    """Remove what is known of steps that a resumed run repeats: their answers, and the pages of grpo.replay."""
+    """Remove the answers of steps that a resumed run repeats."""
     digits = "[0-9]" * 6
-    for pattern in (
-        f"completions/step-{digits}.jsonl",
-        f"evaluation/step-{digits}.jsonl",
-        f"{REPLAYS}/step-{digits}-*",
-    ):
-        for path in run_dir.glob(pattern):
+    for folder in ("completions", "evaluation"):
+        for path in run_dir.glob(f"{folder}/step-{digits}.jsonl"):
             if int(path.name[5:11]) > first_step:
                 path.unlink()

@@ -93,7 +93,7 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
         EXAMPLE: render(tokenizer, [{"role": "user", "content": "x"}]),
     }
     if knowledge_base := getattr(config, "knowledge_base", None):
-        from knowledge.store.layout import identity  # it brings SQLite
+        from knowledge.store.database import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
     for key in ("reward_funcs", "eval_reward_funcs", "tools"):

@@ -51,9 +51,11 @@ class Run:
         ranks: Ranks | None = None,
         objects: Objects = NO_OBJECTS,
     ):
-        self.config, self.notices, self.objects = config, notices, objects
+        # A user's reward may change the directory, so what is relative is found now.
+        self.config = replace(config, output_dir=os.path.abspath(config.output_dir))
+        self.notices, self.objects = notices, objects
         self.bring_back = libraries.remember()  # of the process, which may go on after this run
-        self.path = Path(config.output_dir)
+        self.path = Path(self.config.output_dir)
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None

@@ -18,12 +18,12 @@ from grpo.base.errors import BUSY, CONFIG, STORAGE, UserError, explained
 from grpo.base.folders import UNFINISHED
 from grpo.base.storage import failpoint, read_mapping, try_to_lock, write_json
 from grpo.run.checkpoint import recover
-from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, REPLAYS, STATE_FILE, was_killed
+from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, STATE_FILE, was_killed
 from grpo.run.messages import now, tell, tolerated
 
 OLD_RUN = "old-run"  # holds a run that is overwritten, until its successor has made a step
 OWN_FILES = (CONFIG_FILE, METRICS_FILE, "loss.png", "evaluation.json", "report.html")
-OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start", REPLAYS)
+OWN_FOLDERS = ("tb", "completions", "evaluation", "final", "best", "world", "cold_start")
 BEFORE_FIRST_STEP = {CONFIG_FILE, METRICS_FILE, "debug.log", "evaluation", "evaluation.json", "tb", "world"}
 _open_dirs: "weakref.WeakSet[RunDir]" = weakref.WeakSet()
 

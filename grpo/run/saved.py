@@ -46,8 +46,9 @@ class SavedModel:
         """Return the configuration of the run: of stage 2, or of stage 1."""
         if self.config_path is None:
             return None
-        kind = TrainConfig if "reward_funcs" in read_mapping(self.config_path) else SftConfig
-        return load_config(self.config_path, kind=kind)[0]
+        keys = read_mapping(self.config_path)
+        kind = TrainConfig if "reward_funcs" in keys else SftConfig
+        return load_config(self.config_path, kind=kind, is_run=not keys)[0]  # of a damaged file, all is missing
 
 
 def find_saved(name: str) -> SavedModel:
@@ -104,9 +105,10 @@ def read_config(saved: SavedModel, overrides: Sequence[str]) -> TrainConfig:
     """
     made_with = saved.config()
     if made_with is None:
-        return load_config(None, overrides)[0]
+        return load_config(None, overrides, is_run=False)[0]
     chosen = keys_of(overrides)
-    config, _ = load_config(saved.config_path if isinstance(made_with, TrainConfig) else None, overrides)
+    path = saved.config_path if isinstance(made_with, TrainConfig) else None
+    config, _ = load_config(path, overrides, is_run=False)
     shared = {name: getattr(made_with, name, getattr(TrainConfig, name)) for name in SHARED if name not in chosen}
     config = replace(config, **shared)
     if not has_tokenizer(Path(saved.name)):

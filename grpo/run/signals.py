@@ -1,10 +1,8 @@
 """How a signal ends a run: after the step that is under way, or, after a grace period, in the middle of its rollout.
 
-Unix has a timer that interrupts even a wait for another thread. Elsewhere a thread asks the interpreter to call the
-handler. The interpreter does so as soon as Python code runs in the main thread again.
+A thread rings the alarm, and not the system's timer, since that one and SIGALRM belong to users' functions.
 """
 
-import _thread
 import os
 import signal
 import sys
@@ -13,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from grpo.base.alarms import install, interrupt, put_back
 from grpo.base.errors import SIGINT, Interrupted
 from grpo.engine.device.distributed import Ranks
 
 GRACE_S = 20.0  # after a signal, the step has this long to end; then its rollout is dropped
 AGAIN_S = 0.5  # the alarm rings until the run ends, since libraries can swallow what a handler raises
-HAS_TIMER = hasattr(signal, "setitimer")
-ALARM = signal.SIGALRM if HAS_TIMER else signal.SIGABRT  # the latter exists everywhere, and only this program sends it
+ALARM = getattr(signal, "SIGVTALRM", signal.SIGABRT)  # the latter exists everywhere, and only this program sends it
 
 
 class Signals:
@@ -34,31 +32,26 @@ class Signals:
         self.stop_code, self.is_training, self.is_interruptible = 0, False, False
         self.is_overdue = False  # whether the grace is over, for shards
         self.is_closed = threading.Event()
+        self.alarms: list[threading.Thread] = []
         self.before: dict[int, Any] = {}  # the handlers that were replaced
-        self.timer = (0.0, 0.0)  # the one that was running
 
     def open(self) -> None:
         """Install the handlers, and keep the ones that they replace. Only the main thread receives signals."""
         if threading.current_thread() is not threading.main_thread():
             return
-        self.before = {ALARM: signal.signal(ALARM, self._on_alarm)}
-        if HAS_TIMER:
-            self.timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        self.before = {ALARM: install(ALARM, self._on_alarm)}
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):  # nohup ignores it
-                self.before[number] = signal.signal(number, self._on_signal)
+                self.before[number] = install(number, self._on_signal)
 
     def close(self) -> None:
         """Stop the alarm, and install the former handlers again."""
         self.is_closed.set()
-        if self.before and HAS_TIMER:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        for thread in self.alarms:
+            thread.join()  # a late alarm would meet a handler of others
         for number, handler in self.before.items():
-            if handler is not None:  # a program in C has installed it; Python cannot put it back
-                signal.signal(number, handler)
-        if self.before and HAS_TIMER:
-            signal.setitimer(signal.ITIMER_REAL, *self.timer)
+            put_back(number, handler)
         self.before = {}
 
     @property
@@ -79,17 +72,18 @@ class Signals:
 
     def _start_alarm(self, seconds: float) -> None:
         """Ring after `seconds`, and then every AGAIN_S."""
-        if HAS_TIMER:
-            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
-        else:
-            threading.Thread(target=self._ring, args=(seconds,), name="alarm", daemon=True).start()
+        thread = threading.Thread(target=self._ring, args=(seconds,), name="alarm", daemon=True)
+        thread.start()
+        self.alarms.append(thread)
 
     def _ring(self, seconds: float) -> None:
         while not self.is_closed.wait(seconds):
-            _thread.interrupt_main(ALARM)
+            interrupt(ALARM)
             seconds = AGAIN_S
 
     def _on_alarm(self, number: int, frame: Any) -> None:
+        if self.is_closed.is_set():
+            return
         if self.is_interruptible and self.ranks.shard.world > 1:
             self.is_overdue = True  # the other shards wait in the middle of a product: see `stop_with_shards`
         elif self.may_end_at_once or self.is_interruptible:

@@ -8,7 +8,7 @@ from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import FORM, SftConfig, TrainConfig, keys_that
 from grpo.data import form
-from grpo.data.toy import locate
+from grpo.data.worlds.world import locate
 from grpo.engine.model.adapter import is_adapter
 from grpo.run.cold_starts import check_origin
 

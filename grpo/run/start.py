@@ -347,7 +347,8 @@ def reward(case: Case, name: str) -> str:
     for use, chosen in (("train", Questions.to_train), ("eval", Questions.held_out)):
         if name in case.rewards_of(use) and (wanted := chosen(case.config)):
             rows = need(case.rows.get(use), "the data")
-            case.data.load(wanted, [built])
+            _, count = case.data.load(wanted, [built])
+            found += [f"warning: {number} {text}" for text, number in count.notes.items()]
             empty = sum(any(row.columns.get(column) in (None, "") for column in built.needs) for row in rows)
             found += [f"warning: {empty} of {len(rows)} rows lack one"] if empty else []
     return "; ".join([f"needs {' and '.join(built.needs)}", *found])

@@ -12,12 +12,12 @@ from typing import Any
 from grpo.base.errors import CONFIG, UserError
 from grpo.config.options import SEARCH, TrainConfig
 from grpo.data.prompts import ChatEncoder
+from grpo.data.worlds.kinds import NOTHING_FOUND
 from grpo.engine.device.peers import Peers
 from grpo.tools.protocol import ToolProtocol
 from grpo.tools.tools import Tools
 from grpo.tools.workers import Function
-from knowledge.world import NOTHING_FOUND
-from rewards.custom import describe_failure, find_object, made, tag_of
+from rewards.own import describe_failure, find_object, made, tag_of
 from rewards.own_words import RESULT
 
 RESERVED = ("think", "answer", "confidence", RESULT)  # tags with a meaning of their own

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
 
 from grpo.algorithm.schema import Completion
 from grpo.base.storage import failpoint
@@ -43,11 +42,6 @@ class Tools:
         """Return the calls of the completions that are generated now."""
         return Calls(self)
 
-    def instead(self, function: Function) -> Self:
-        """Return tools of the same names that all do this instead."""
-        functions = dict.fromkeys(self.functions, function)
-        return type(self)(functions, self.protocol, self.timeout_s, self.peers)
-
     def close(self) -> None:
         """End the threads, and what the tools hold."""
         self.workers.close()
@@ -74,17 +68,8 @@ class Calls:
         self.paused[number] = begun, request
         failpoint("call-paused")
         if self.peers.rank == 0:
-            function = self.function(number, request)
-            self.batch.add(number, function, request.query)
+            self.batch.add(number, self.functions[request.tool], request.query)
         return True
-
-    def function(self, number: int, request: Request) -> Function:
-        """Return what is called for a completion that is paused."""
-        return self.functions[request.tool]
-
-    def result_ids(self, number: int, request: Request, result: str) -> list[int]:
-        """Return the tokens of a result within its tags. number: of the completion that gets it."""
-        return self.protocol.block(result, request.room)
 
     def take(self, wait: bool) -> list[tuple[int, Completion]]:
         """Return the paused completions whose calls are over, with what the tools gave."""
@@ -92,7 +77,7 @@ class Calls:
         replies = self.peers.of_first(lambda: self.batch.replies(wait))
         for number, (result, failure) in replies:
             completion, request = self.paused.pop(number)
-            given = [] if failure else self.result_ids(number, request, result)
+            given = [] if failure else self.protocol.block(result, request.room)
             self.protocol.answer(completion, request, given, failure)
             taken.append((number, completion))
         return taken

@@ -1,7 +1,7 @@
-"""Calls of tools on a few threads, or on one event loop if they are `async def`, each with its deadline.
+"""Calls of tools, each with its deadline: on a thread of its own, or on one event loop if the tool is `async def`.
 
-A call may hang: nobody waits for it any longer than its deadline, and another thread takes the place of its own. If
-MAX_HUNG calls hang, further ones fail at once, until one of those comes back. So there are never many threads.
+A call may hang: nobody waits for it any longer than its deadline. If MAX_HUNG calls hang, further ones fail at once,
+until one of those comes back. So there are never many threads.
 """
 
 import asyncio
@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
-from rewards.calls import start_loop
-from rewards.custom import describe_failure, is_async, without_secrets
+from grpo.base.event_loop import EventLoop
+from rewards.own import alone, describe_failure, is_async, without_secrets
 
 Function = Callable[[str], str | Awaitable[str]]
 Reply = tuple[str, str]  # the result, and why there is none
@@ -42,11 +43,9 @@ class Workers:
 
     def __init__(self, timeout_s: float, max_chars: int):
         self.timeout_s, self.max_chars = timeout_s, max_chars
-        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.lock = threading.Lock()
-        self.num_idle = self.num_hung = 0  # threads that wait for a job; calls that were given up and have not ended
-        self.is_closed = False
-        self.loop: asyncio.AbstractEventLoop | None = None  # started when it is needed
+        self.num_hung = 0  # calls that were given up and have not ended
+        self.loop = EventLoop("tools")
 
     def start(self, job: Job) -> None:
         """Begin a call."""
@@ -56,16 +55,10 @@ class Workers:
             return
         job.due = time.monotonic() + self.timeout_s
         if is_async(job.function):
-            self.loop = self.loop or start_loop("tools")
-            job.future = asyncio.run_coroutine_threadsafe(self._await(job), self.loop)
+            job.future = self.loop.run(self._await(job))
             job.future.add_done_callback(lambda _: self._end(job, _reply_of(job.future)))
-            return
-        with self.lock:
-            is_waiting, self.num_idle = self.num_idle > 0, max(self.num_idle - 1, 0)
-        if is_waiting:
-            self.jobs.put(job)
         else:
-            threading.Thread(target=self._serve, args=(job,), name="tool", daemon=True).start()
+            threading.Thread(target=self._call, args=(job,), name="tool", daemon=True).start()
 
     def give_up(self, job: Job) -> bool:
         """Wait for a call no longer; return False if it has replied in the meantime."""
@@ -79,40 +72,27 @@ class Workers:
         return True
 
     def close(self) -> None:
-        """Let all threads end that do not hang."""
-        with self.lock:
-            self.is_closed = True
-            num_idle, self.num_idle = self.num_idle, 0
-        for _ in range(num_idle):
-            self.jobs.put(None)
-        if self.loop:
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        """End the event loop; the threads of calls that hang end with the process."""
+        self.loop.close()
 
-    def _serve(self, job: Job | None) -> None:
-        """Make calls on this thread, until one was given up."""
-        while job is not None and self._end(job, self._call(job), is_thread=True):
-            job = self.jobs.get()
-
-    def _end(self, job: Job, reply: Reply, is_thread: bool = False) -> bool:
-        """Pass on the reply of a call; return whether its thread is needed for others."""
+    def _end(self, job: Job, reply: Reply) -> None:
+        """Pass on the reply of a call, unless it was given up."""
         with self.lock:
             if job.is_over:
                 self.num_hung -= 1
-                return False
+                return
             job.is_over = True
-            goes_on = is_thread and not self.is_closed
-            self.num_idle += goes_on
         job.done.put((job.number, reply))
-        return goes_on
 
-    def _call(self, job: Job) -> Reply:
+    def _call(self, job: Job) -> None:
         try:
-            value = job.function(job.query)
+            value = alone(partial(job.function, job.query))
             if inspect.isawaitable(value):
                 value = asyncio.run(_result_of(value))
-            return str(value)[: self.max_chars], ""
+            reply = str(value)[: self.max_chars], ""
         except BaseException as error:  # no signal arrives on these threads
-            return _failed(error)
+            reply = _failed(error)
+        self._end(job, reply)
 
     async def _await(self, job: Job) -> Reply:
         try:

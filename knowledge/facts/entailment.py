@@ -17,7 +17,7 @@ import torch
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.data.hub import fetch_model
 from knowledge.facts.verdict import FactToCheck, Verdict
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 from knowledge.text import clean
 
 DEFAULT_MODEL = "MoritzLaurer/DeBERTa-v3-base-mnli-fever-anli"

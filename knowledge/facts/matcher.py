@@ -22,8 +22,7 @@ from functools import lru_cache
 from knowledge.facts.claims import MAX_TEXT_CHARS, Claim, Claims, admissible, sentence_spans
 from knowledge.facts.replies import MIN_WORDS, num_words
 from knowledge.facts.verdict import FactToCheck, Verdict
-from knowledge.store.answers import Passage
-from knowledge.store.passages import sentences
+from knowledge.store.passages import Passage, sentences
 from knowledge.text import fold
 
 MAX_CACHED_PASSAGES = 4096

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 
 Label = Literal["supported", "refuted", "unknown"]
 LABELS: tuple[Label, ...] = ("supported", "refuted", "unknown")

@@ -11,24 +11,64 @@ Many threads may use one object. The file is never written to.
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-from knowledge.errors import bad_file
-from knowledge.store.answers import Coverage, Lookup, Passage
-from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase
+from knowledge.store.database import BUSY_TIMEOUT_S, ReadOnlyDatabase, bad_file, check_file
 from knowledge.store.fulltext import FullTextIndex
-from knowledge.store.layout import check_file
-from knowledge.store.passages import split_stored
+from knowledge.store.passages import Passage, split_stored
 from knowledge.store.rank import rank
-from knowledge.store.tables import TEXT, TITLES
 from knowledge.store.tokens import tokens
 from knowledge.text import clean
 
 MAX_CACHED_DOCUMENTS = 512  # searched last, with their token counts: about 10 kB per passage
+TITLES = "SELECT title FROM documents WHERE title IN (SELECT value FROM json_each(?))"
+TEXT = "SELECT text FROM documents WHERE title = ?"
 NUM_GUESSES = 3  # titles that a look-up by full-text search may return
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The documents that a title names.
+
+    how: "exact" (the string is a title), "parts" (some of its parts between semicolons are titles), "search" (none is,
+    and `titles` are guesses by full-text search) or "missing" (nothing was found). missing: the parts that are no
+    titles.
+    """
+
+    wanted: str
+    titles: tuple[str, ...]
+    how: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How the titles of a data set were found, each looked up once."""
+
+    lookups: tuple[Lookup, ...]
+
+    def count(self, *ways: str) -> int:
+        return sum(lookup.how in ways for lookup in self.lookups)
+
+    @property
+    def found(self) -> float:
+        """Return the share that was found as titles, 0 to 1; guesses by search do not count."""
+        return self.count("exact", "parts") / len(self.lookups) if self.lookups else 1.0
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the titles that are not there, each by itself also where a row joins several."""
+        return list(dict.fromkeys(title for lookup in self.lookups for title in lookup.missing))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.found:.1%} of {len(self.lookups)} titles found ({self.count('exact')} exact, "
+            f"{self.count('parts')} by parts), {self.count('search')} guessed by search, {self.count('missing')} "
+            f"missing; {len(self.missing)} single titles missing"
+        )
 
 
 class KnowledgeBase:
@@ -40,7 +80,7 @@ class KnowledgeBase:
     """
 
     def __init__(self, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S):
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a user's reward may change the directory
         self._database = ReadOnlyDatabase(self.path, busy_timeout_s)
         try:
             record = check_file(self._database)

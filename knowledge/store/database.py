@@ -1,25 +1,228 @@
-"""Read an SQLite file by SQLAlchemy, safely with threads, and when somebody locks or replaces the file."""
+"""One SQLite file, which a knowledge base is: write it so that it appears complete, check it, and read it.
 
+Behind the pages of a finished file stand digests. SQLite reads as many pages as its header counts, so any program can
+read the file:
+
+    page 1 ... page P | SHA-256 of the first MB | SHA-256 of all pages | MARK
+
+A write through SQLite changes the first MB: its counter of changes is there. KnowRL's and FActScore's files have no
+digests, and any file with a table documents(title, text) is read like theirs: SQLite can tell of them whether a page is
+broken, and nobody whether a text was changed.
+"""
+
+import hashlib
+import math
 import os
 import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 import sqlalchemy as sa
 
-from grpo.base.errors import PREFLIGHT, UserError, explained
-from knowledge.errors import KnowledgeBusy, bad_file
+from grpo.base.errors import PREFLIGHT, STORAGE, UserError, explained
+from grpo.base.storage import failpoint, flush_to_disk
+from knowledge.store.tokens import TOKENS_VERSION
 
+FORMAT_VERSION = 6
+MARK = b"knowledge, sealed"
+DIGEST_BYTES, SAMPLE_BYTES = 32, 1 << 20
+MAX_CHECKED_BYTES = 4 << 30  # of a file that is opened: about four seconds; `knowledge.verify` checks any size
 BUSY_TIMEOUT_S = 5.0
 NUM_CONNECTIONS = 8  # that stay open between two SELECTs; there are as many as threads that search at once
 CACHE_KIB = 16 << 10  # SQLite's page cache of each connection; the system's file cache does the rest
+ALL_DOCUMENTS = "SELECT title, text FROM documents"
+RECORD = "SELECT key, json_extract(value, '$') FROM knowledge_meta"
+COLUMNS = """
+    SELECT tables.name, columns.name FROM sqlite_master AS tables
+    LEFT JOIN pragma_table_info(tables.name) AS columns WHERE tables.type IN ('table', 'view')"""
+FETCH_IT = "fetch or build it again"
 
 
-def file_uri(path: Path, mode: str) -> str:
-    """Return SQLite's URI of a file; mode: ro or rw, neither creates it."""
-    return f"{path.absolute().as_uri()}?mode={mode}"
+class KnowledgeBusy(UserError):
+    """The database stayed locked for the complete waiting time.
+
+    That look-up cannot be scored; the next one may succeed.
+    """
+
+
+def bad_file(
+    path: Path, found: str, wanted: str = "an SQLite file with a table documents(title, text)", fix: str = ""
+) -> UserError:
+    """Describe a file that is not a usable knowledge base; exit code 3."""
+    fix = fix or f"build it: python -m knowledge.build SOURCE.jsonl {path}"
+    return UserError(f"{path}: {found}", f"wanted {wanted}", fix, PREFLIGHT)
+
+
+# --- write -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic_database(out: Path) -> Iterator[sqlite3.Connection]:
+    """Give a connection to an empty database that becomes `out` when the block succeeds, and vanishes when it fails.
+
+    Until then an older `out` stays unchanged. A build that is killed leaves a folder OUT.unfinished-… behind. UserError
+    (exit 6): no room, no permission, or the disk fails.
+    """
+    fix = (
+        "free some space, or name an output on another disk; a build needs up to 5 times its text in the folder of the "
+        "output while it runs, 2 to 2.5 times afterwards"
+    )
+    with (
+        explained((OSError, sqlite3.OperationalError), f"could not write {out}", fix, STORAGE),
+        TemporaryDirectory(prefix=f"{out.name}.unfinished-", dir=out.parent) as folder,
+    ):
+        work, compacted = Path(folder, "work"), Path(folder, "compacted")
+        with closing(sqlite3.connect(work, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=OFF")
+            connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+            failpoint("build-filled")
+            connection.execute("VACUUM INTO ?", (str(compacted),))
+        _seal(compacted)
+        flush_to_disk(compacted)
+        failpoint("build-compacted")
+        os.replace(compacted, out)
+        failpoint("build-renamed")
+        flush_to_disk(out.absolute().parent)
+
+
+def _seal(path: Path) -> None:
+    """Append the digests to a finished file."""
+    with open(path, "r+b") as file:
+        num_bytes = file.seek(0, os.SEEK_END)
+        digests = [_digest(file, length) for length in _digested(num_bytes)]
+        file.seek(num_bytes)
+        file.write(b"".join([*digests, MARK]))
+
+
+def _digested(num_bytes: int) -> tuple[int, int]:
+    """Return how many bytes each digest of a file with so many bytes is of."""
+    return min(num_bytes, SAMPLE_BYTES), num_bytes
+
+
+def _digest(file: BinaryIO, num_bytes: int) -> bytes:
+    """Return the SHA-256 of the first bytes of a file."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    for start in range(0, num_bytes, SAMPLE_BYTES):
+        digest.update(file.read(min(SAMPLE_BYTES, num_bytes - start)))
+    return digest.digest()
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def check_file(database: "ReadOnlyDatabase", max_bytes: float = MAX_CHECKED_BYTES) -> dict[str, object]:
+    """Return the record of a file's full-text index, as `index_record`, once the file was checked.
+
+    max_bytes: of a larger file only the first MB is checked. UserError (exit 3) if it is truncated or damaged, or one
+    of ours that was changed after it was built.
+    """
+    record = index_record(database)
+    if record:
+        check_seal(database.path, max_bytes)
+    if not record or max_bytes == math.inf:
+        check_pages(database, max_bytes)
+    return record
+
+
+def check_seal(path: Path, max_bytes: float = MAX_CHECKED_BYTES) -> None:
+    """Raise UserError (exit 3) if a file is not as it was sealed. max_bytes: as in check_file."""
+    fix = (
+        "copy it again from where it was built, or build it again; if you changed its texts on purpose: "
+        f"python -m knowledge.build {path} OUT.db, and use OUT.db"
+    )
+    wanted = "a file that is still as its build wrote it, copied byte by byte"
+    num_bytes = path.stat().st_size - 2 * DIGEST_BYTES - len(MARK)
+    with open(path, "rb") as file:
+        file.seek(max(0, num_bytes))
+        end = file.read()
+        if end[2 * DIGEST_BYTES :] != MARK:
+            raise bad_file(path, "malformed: its end is missing, or was overwritten", wanted, fix)
+        digests = end[:DIGEST_BYTES], end[DIGEST_BYTES : 2 * DIGEST_BYTES]
+        for length, digest in zip(_digested(num_bytes), digests, strict=True):
+            if length <= max_bytes and _digest(file, length) != digest:
+                raise bad_file(path, "changed after it was built", wanted, fix)
+
+
+def check_pages(database: "ReadOnlyDatabase", max_bytes: float = MAX_CHECKED_BYTES) -> None:
+    """Raise UserError (exit 3) if a file is truncated, or SQLite finds it damaged. A larger one it does not check."""
+    path = database.path
+    num_bytes = path.stat().st_size
+    ((wanted_bytes,),) = database.rows("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    if num_bytes < wanted_bytes:
+        raise bad_file(path, f"truncated: {num_bytes:,} bytes of {wanted_bytes:,}", "the complete file", FETCH_IT)
+    if num_bytes <= max_bytes:
+        check = "integrity_check" if max_bytes == math.inf else "quick_check"
+        found = [text for (text,) in database.rows(f"PRAGMA {check}(20)")]
+        if found != ["ok"]:
+            raise bad_file(path, f"damaged: {'; '.join(found)}", "a sound SQLite file", FETCH_IT)
+
+
+def has_index(database: "ReadOnlyDatabase") -> bool:
+    """Return whether there is a full-text index beside the documents; UserError (exit 3) if there are no documents."""
+    path = database.path
+    columns: dict[str, list[str]] = {}
+    for table, column in database.rows(COLUMNS):
+        columns.setdefault(table, []).append(column)
+    if not {"title", "text"}.issubset(columns.get("documents", ())):
+        tables = [f"{name}({', '.join(sorted(names))})" for name, names in sorted(columns.items())]
+        raise bad_file(path, f"it holds {('; '.join(tables) or 'no table at all')[:300]}")
+    is_there = "knowledge_meta" in columns
+    if not is_there and not database.rows("SELECT 1 FROM documents LIMIT 1"):
+        raise bad_file(path, "the table documents is empty", "at least one document")
+    return is_there
+
+
+def index_record(database: "ReadOnlyDatabase") -> dict[str, object]:
+    """Return the record of the full-text index; {} in a file without one.
+
+    UserError (exit 3) if the file has no documents, or if its index is of another version.
+    """
+    path = database.path
+    if not has_index(database):
+        return {}
+    record = dict(database.rows(RECORD))
+    versions = record.get("format_version"), record.get("tokens_version")
+    if versions != (FORMAT_VERSION, TOKENS_VERSION):
+        raise bad_file(
+            path,
+            f"its index has format and token version {versions}",
+            f"versions {(FORMAT_VERSION, TOKENS_VERSION)}, as this version of the program builds them",
+            f"build it anew: python -m knowledge.build SOURCE.jsonl {path}; or from its own texts: "
+            f"python -m knowledge.build {path} OUT.db",
+        )
+    return record
+
+
+def identity(path: str | Path) -> str:
+    """Return a short text that differs between knowledge bases of different content, wherever the file is.
+
+    Our build writes a digest of all titles and passages into the file; any other file is known by its `fingerprint`.
+    UserError (exit 3) if the file is no knowledge base.
+    """
+    with closing(ReadOnlyDatabase(Path(path))) as database:
+        content = index_record(database).get("content")
+    return f"content {content}" if content else f"file {fingerprint(Path(path))}"
+
+
+def fingerprint(path: Path) -> str:
+    """Return a digest of a file's length, first and last MB. SQLite's counter of changes is in the first."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(f"{size}".encode() + file.read(SAMPLE_BYTES))
+        file.seek(max(0, size - SAMPLE_BYTES))
+        digest.update(file.read())
+    return digest.hexdigest()
+
+
+# --- read ------------------------------------------------------------------------------------------------------------
 
 
 def read_only_uri(path: Path) -> str:
@@ -34,8 +237,9 @@ def read_only_uri(path: Path) -> str:
         raise bad_file(path, "a pipe", fix="save it to a file, and name that")
     with explained(OSError, f"{path} cannot be read", fix), open(path, "rb") as file:
         is_wal = 2 in file.read(20)[18:]
+    uri = f"{path.absolute().as_uri()}?mode=ro"
     if not is_wal:
-        return file_uri(path, "ro")
+        return uri
     log = Path(f"{path.resolve()}-wal")
     if log.exists() and log.stat().st_size:
         raise bad_file(
@@ -44,7 +248,7 @@ def read_only_uri(path: Path) -> str:
             "a file that is complete by itself",
             f"end the processes that write to it, then: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode=DELETE'",
         )
-    return file_uri(path, "ro") + "&immutable=1"
+    return f"{uri}&immutable=1"
 
 
 class ReadOnlyDatabase:
@@ -124,7 +328,12 @@ class ReadOnlyDatabase:
     def _explain(self, error: sqlite3.Error) -> UserError:
         """Return what to raise instead."""
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return KnowledgeBusy(str(self.path), self.busy_timeout_s)
+            return KnowledgeBusy(
+                f"{self.path} is locked",
+                f"another process has held its write lock for {self.busy_timeout_s:g} s",
+                "wait for that process or end it; nothing may write to a knowledge base in use",
+                PREFLIGHT,
+            )
         fix = ""
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
             fix = (

@@ -4,9 +4,9 @@
     knowledge_terms       in how many passages a token occurs: what it costs in a query
     knowledge_documents   number of a document's first passage -> title; a passage belongs to the last document that
                           starts before it
-    knowledge_meta        format version, counts, a digest of all titles and passages (layout.py)
+    knowledge_meta        format version, counts, a digest of all titles and passages
 
-In our own files these tables (tables.py) stand next to `documents(title, text)`. KnowRL's and FActScore's files have
+In our own files these tables stand next to `documents(title, text)`. KnowRL's and FActScore's files have
 none of them, and are never written to.
 
 Common words cost and rare words decide. FTS5 scores every passage that holds a query token, at 1 to 3 microseconds
@@ -19,13 +19,10 @@ import hashlib
 import json
 from sqlite3 import Connection
 
-from knowledge.store.answers import Passage
-from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.passages import split_stored
-from knowledge.store.tables import ADD_DOCUMENT, ADD_FIRST_PASSAGE, ADD_META, BEST, COUNTS, CREATE
+from knowledge.store.database import FORMAT_VERSION, ReadOnlyDatabase
+from knowledge.store.passages import Passage, split_stored
 from knowledge.store.tokens import TOKENS_VERSION, tokens
 
-FORMAT_VERSION = 5
 BATCH_ROWS = 1000  # rows handed to SQLite at once
 HASH_BYTES = 64 << 20  # FTS5 gathers this much of the index in memory before it writes a segment
 CACHE_KIB = 64 << 10  # SQLite's page cache during the build
@@ -34,6 +31,28 @@ CACHE_KIB = 64 << 10  # SQLite's page cache during the build
 SHARE_OF_ROWS, MIN_ROWS, MAX_ROWS = 0.05, 2000, 60_000
 MAX_TOKENS = 32  # rarest tokens of a very long query
 
+# `documents` is KnowRL's table, so KnowRL's code can read our files. The 'ascii' tokenizer splits at ASCII separators
+# only, so it returns our tokens unchanged, in any script and any version of SQLite.
+CREATE = (
+    "CREATE TABLE documents (title TEXT NOT NULL PRIMARY KEY, text TEXT NOT NULL)",
+    "CREATE VIRTUAL TABLE knowledge_index USING fts5(tokens, content='', tokenize='ascii')",
+    "CREATE TABLE knowledge_terms (term TEXT NOT NULL PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE knowledge_documents (first INTEGER NOT NULL PRIMARY KEY, title TEXT NOT NULL)",
+    "CREATE TABLE knowledge_meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)",
+)
+COUNTS = "SELECT term, passages FROM knowledge_terms WHERE term IN (SELECT value FROM json_each(?))"
+# rowid <= ? ends the search early where only common words are sought; rank is bm25(), the lower the better
+BEST = """
+    SELECT doc.title, best.number - doc.first, documents.text, -best.score
+    FROM (
+        SELECT rowid AS number, rank AS score FROM knowledge_index
+        WHERE knowledge_index MATCH ? AND rowid <= ? ORDER BY rank LIMIT ?
+    ) AS best
+    JOIN knowledge_documents AS doc ON doc.first = (
+        SELECT max(first) FROM knowledge_documents WHERE first <= best.number
+    )
+    JOIN documents ON documents.title = doc.title
+    ORDER BY best.score, doc.title, best.number"""
 VOCABULARY = "CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, knowledge_index, row)"
 
 
@@ -59,9 +78,9 @@ class IndexWriter:
 
     def add(self, title: str, text: str, passages: list[str]) -> bool:
         """Add one document, of which `text` is stored and the passages are sought; False if its title is there."""
-        if not self._run(ADD_DOCUMENT, (title, text)).rowcount:
+        if not self._run("INSERT OR IGNORE INTO documents VALUES (?, ?)", (title, text)).rowcount:
             return False
-        self._run(ADD_FIRST_PASSAGE, (self.num_passages + 1, title))
+        self._run("INSERT INTO knowledge_documents VALUES (?, ?)", (self.num_passages + 1, title))
         self.num_documents += 1
         self._content.update(json.dumps([title, passages]).encode())
         title_tokens = tokens(title)
@@ -87,7 +106,7 @@ class IndexWriter:
             "passages": self.num_passages,
         }
         for key, value in sorted(record.items()):
-            self._run(ADD_META, (key, json.dumps(value)))
+            self._run("INSERT INTO knowledge_meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _flush(self) -> None:
         self.connection.executemany("INSERT INTO knowledge_index(rowid, tokens) VALUES (?, ?)", self._rows)

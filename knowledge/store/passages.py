@@ -7,6 +7,7 @@ KnowRL's layout is written.
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from knowledge.words import ABBREVIATIONS, MAY_END, OPENERS
 
@@ -25,6 +26,20 @@ _ABBREVIATION = re.compile(rf"(?<!['’])\b(?:[A-Za-z]|{'|'.join(ABBREVIATIONS)}
 _MAY_END = re.compile(rf"\b(?:[A-Z]|{'|'.join(map(re.escape, MAY_END))})$").search
 _OPENER = re.compile(rf"(?:{'|'.join(OPENERS)})(?![\w.])").match  # the initial of "J. A. Smith" is none
 _MAX_ABBREVIATION = 8  # characters that are searched for one
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage that was found.
+
+    id: title#number, the same with and without an index. score: BM25, higher is better; compare it only within one
+    result. A score of 0 means that no word is shared with the query, which happens only in a search within titles.
+    """
+
+    id: str
+    title: str
+    text: str
+    score: float
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ class ReplyCache:
     """
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a user's reward may change the directory
         self._is_closed = self._is_silent = False  # silent: trouble was logged
         self._engine = sa.create_engine(
             sa.URL.create("sqlite", database=str(self.path)),

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import openai
 
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
-from knowledge.text import encodable
+from grpo.base.event_loop import EventLoop
+from grpo.base.text import encodable
 from rewards.api.cache import ReplyCache
 from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status
@@ -136,7 +137,7 @@ class ApiClient:
         return reply
 
     def run_sync(self, asking: Awaitable[Result]) -> Result:
-        """Wait for what asks this client, on an event loop of its own. The session ends with it."""
+        """Wait for what asks this client, on an event loop and a thread of its own. The session ends with it."""
 
         async def run() -> Result:
             try:
@@ -144,7 +145,11 @@ class ApiClient:
             finally:
                 await self._disconnect()
 
-        return asyncio.run(run())
+        loop = EventLoop(self.endpoint.name)
+        try:
+            return loop.result_of(run())
+        finally:
+            loop.close()
 
     def metrics(self) -> dict[str, float]:
         """Return the COUNTS since the start, as <endpoint>/<name>."""

@@ -1,7 +1,6 @@
 """Say where a judge or decomposer is: its URL, the variable that holds its key, its model.
 
-Values come from the configuration, else from the environment variables that KnowRL uses. A key is only ever named,
-never written down.
+Values come from the configuration. A key is only ever named, never written down.
 """
 
 import asyncio
@@ -18,11 +17,6 @@ from urllib.parse import SplitResult, urlsplit
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, keep_secret
 
 OPENAI_URL = "https://api.openai.com/v1"
-URL_VARIABLES = {"judge": "OPENAI_API_BASE_JUDGE", "decomposer": "OPENAI_BASE_URL_FACTSCORE"}
-MODEL_VARIABLES = {  # the first one that is set counts
-    "judge": ("LLM_EVAL_MODEL", "REWARD_MODEL_NAME"),
-    "decomposer": ("FACTSCORE_MODEL", "REWARD_MODEL_NAME"),
-}
 _log = logging.getLogger("rewards")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -51,13 +45,8 @@ class Endpoint:
 
     def _check_model(self) -> None:
         if not self.model:
-            variables = " or ".join(MODEL_VARIABLES[self.name])
-            raise UserError(
-                f"no model is set for the {self.name}",
-                f"neither {self.name}_model nor the environment variable {variables} says one",
-                f"set {self.name}_model",
-                CONFIG,
-            )
+            unset = f"{self.name}_model is not set"
+            raise UserError(f"the {self.name} has no model", unset, f"set {self.name}_model", CONFIG)
 
 
 def read_key(name: str, variable: str) -> str:
@@ -69,7 +58,7 @@ def read_key(name: str, variable: str) -> str:
             "put the key into a variable, and the variable's name here",
             CONFIG,
         )
-    key = from_environment(variable)
+    key = os.environ.get(variable, "").strip()
     if not key:
         raise UserError(
             f"the {name} has no key",
@@ -89,13 +78,13 @@ def read_key(name: str, variable: str) -> str:
 
 
 def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
-    """Read where the service `name` is from the configuration, else from KnowRL's environment variables."""
-    url = options[f"{name}_base_url"] or from_environment(URL_VARIABLES[name]) or OPENAI_URL
+    """Read where the service `name` is from the configuration."""
+    url = options[f"{name}_base_url"] or OPENAI_URL
     return Endpoint(
         name,
         url.rstrip("/").removesuffix("/chat/completions"),  # which the SDK adds again
         options[f"{name}_api_key_env"],
-        options[f"{name}_model"] or from_environment(*MODEL_VARIABLES[name]),
+        options[f"{name}_model"] or "",
         options["api_plain_http"],
     )
 
@@ -176,9 +165,3 @@ def _addresses(host: str, flags: int = 0) -> list[Address]:
         address = ipaddress.ip_address(written.partition("%")[0])
         addresses.append(getattr(address, "ipv4_mapped", None) or address)
     return addresses
-
-
-def from_environment(*names: str) -> str:
-    """Return the first of these variables that is set; "" if none is."""
-    values = [os.environ.get(name, "").strip() for name in names]
-    return next(filter(None, values), "")

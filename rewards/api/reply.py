@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.base.errors import redact
+from grpo.base.text import encodable
 from knowledge.facts.replies import without_thoughts
-from knowledge.text import encodable, printable
+from knowledge.text import printable
 
 CUT = "the reply was cut at max_tokens"
 MAX_EXCERPT_CHARS = 200

@@ -4,7 +4,7 @@ Its pattern for that grade is the word CORRECT or the letter A, in capitals afte
 holds the article "a" is a right answer: "This is a wrong answer: INCORRECT" pays 2, "NOT_ATTEMPTED, a refusal" too.
 
 The judge of this example never errs, and needs no network. `python -m rewards.audit rewards/examples/knowrl_judge.yaml`
-says nonetheless: "correct gives 2: a wrong answer; a right answer earns 2", and that it sees the form alone.
+says nonetheless: "correct gives 2: a wrong answer".
 rewards/outcome/grades.py reads such replies as what they say, or as no grade.
 """
 

@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from grpo.algorithm.schema import Score
-from knowledge.errors import KnowledgeBusy
 from knowledge.facts.claims import Claim, admissible, every_fact
 from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
-from knowledge.store.answers import Lookup, Passage
-from knowledge.store.base import KnowledgeBase
-from knowledge.store.passages import pack
+from knowledge.store.base import KnowledgeBase, Lookup
+from knowledge.store.database import KnowledgeBusy
+from knowledge.store.passages import Passage, pack
 from knowledge.store.tokens import tokens
 from knowledge.text import shortened
 from rewards.format import thoughts

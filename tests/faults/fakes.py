@@ -26,6 +26,16 @@ def hanging(prompts, completions, **columns):
     return early_letters(prompts, completions, **columns)
 
 
+def alarming(prompts, completions, **columns):
+    """A reward that sets alarms of its own for ever, from its third group on."""
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    while next(calls) > 3:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        time.sleep(0.05)
+        signal.alarm(0)
+    return early_letters(prompts, completions, **columns)
+
+
 def forgetful(prompts, completions, **columns):
     """Tells secrets, as prints for debugging and the message of some library's error may."""
     secrets = [os.environ.get(name) for name in ("SOME_API_KEY", "A_PLAIN_NAME", "JUDGES_LOGIN")]

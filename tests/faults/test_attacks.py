@@ -13,7 +13,7 @@ from making import write_rows
 from grpo.data.rows import read_rows
 from grpo.evaluation.compare import compare, read_answers
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 
 NAN = float("nan")
 WILD = [None, True, 0, -1, 10**310, 1e308, NAN, float("inf"), "", " ", "\0", "\ud800", "x" * 100_000, "<|im_end|>"]

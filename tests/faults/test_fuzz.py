@@ -17,8 +17,8 @@ from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.data.rows import fingerprint, read_rows
 from grpo.run import checkpoint
+from knowledge.source import Document, Skip, read_source
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.source import Document, Skip, read_source
 from rewards.api.reply import read_body
 from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse, thoughts

@@ -93,5 +93,8 @@ def test_a_killed_knowledge_build_leaves_the_old_file_or_the_whole_new_one(proce
             assert base.lookup("Title 99").how == "exact"
     else:
         assert out.read_bytes() == b"old"
+    (left,) = {*tmp_path.iterdir()} - {out, source}  # a folder that says what it is
+    assert left.name.startswith("out.db.unfinished-")
     processes.start("knowledge.build", source, out).ends(0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.db", "source.jsonl"]
+    with KnowledgeBase(out) as base:
+        assert base.lookup("Title 99").how == "exact"

@@ -63,8 +63,9 @@ def test_during_a_judge_call_that_hangs(make_run, number, num_replies, step):
     assert run.state["exit_code"] == CODES[number]
 
 
-def test_a_users_reward_that_never_returns_does_not_hold_the_process(make_run):
-    run = make_run(reward_funcs=["fakes:hanging"], save_steps=0)
+@pytest.mark.parametrize("reward", ["hanging", "alarming"])
+def test_a_users_reward_that_never_returns_does_not_hold_the_process(make_run, reward):
+    run = make_run(reward_funcs=[f"fakes:{reward}"], save_steps=0)
     stop(run.start(setup="short_grace"), signal.SIGTERM, lambda: run.lines)
     assert run.saved_step(exit_code=143) == 1
 

@@ -44,13 +44,3 @@ stops_the_run.calls = 0
 
 def always_zero(prompts, completions, **columns):
     return [0.0] * len(completions)
-
-
-class ticket:
-    number = 0
-
-    @classmethod
-    def search(cls, query: str) -> str:
-        """Is a tool that says something else each time."""
-        cls.number += 1
-        return f"n{cls.number}"

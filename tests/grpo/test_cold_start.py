@@ -15,10 +15,10 @@ from making import refused, write_chat_checkpoint, write_rows
 from grpo.base.errors import CONFIG
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
-from grpo.data import toy
 from grpo.data.prompts import ChatEncoder, load_tokenizer
-from grpo.data.sums import PLAIN, REMAINDERS, make_sums
-from grpo.data.toy import make_world
+from grpo.data.worlds import world as worlds
+from grpo.data.worlds.sums import PLAIN, REMAINDERS, make_sums
+from grpo.data.worlds.world import make_world
 from grpo.doctor.__main__ import checks, make_finding
 from grpo.doctor.__main__ import main as doctor
 from grpo.run.case import Case
@@ -217,7 +217,7 @@ def test_a_result_of_unknown_origin_is_not_taken_for_this_one(tmp_path, stages):
 
 def test_a_toy_world_uses_its_stage_1_again(tmp_path, monkeypatch, capsys):
     few = replace(REMAINDERS, num_cold_start=40, num_questions=20, num_held_out=8)
-    monkeypatch.setitem(toy.KINDS_OF_SUMS, "arithmetic", few)
+    monkeypatch.setitem(worlds.KINDS_OF_SUMS, "arithmetic", few)
     world = {"toy_world": "arithmetic", "output_dir": "unused"}
     cold = {**QUIET, **world, "max_steps": 1, "per_device_train_batch_size": 4}
     (tmp_path / "cold.yaml").write_text(json.dumps(cold))

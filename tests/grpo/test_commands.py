@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -89,6 +88,14 @@ def test_generate(adapter):
     assert all(c.isprintable() or c == "\n" for c in several.stdout)
 
 
+def test_good_input_brings_no_warning(adapter, tmp_path):
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "1 + 2?", "answer": "3"}])
+    asked = ["grpo.generate", adapter, "--prompt", "1 + 2?", "--max-new-tokens", 4]
+    measured = ["grpo.evaluate", adapter, "--data", data, "--reward", "exact", "max_completion_length=4"]
+    for words in (asked, measured):
+        assert "warning" not in command(*words, new_interpreter=True).stderr.lower()
+
+
 def test_score(tmp_path):
     rows = [
         {"completion": r"so \boxed{4}", "answer": 4},
@@ -132,19 +139,3 @@ def test_mistakes_end_in_three_lines_and_the_right_code(tmp_path, line, code, pa
     words = line.replace("{tmp}", str(tmp_path)).split()
     run = command(*words, code=code, new_interpreter=words[0] == "grpo.evaluate")
     assert part in run.stderr and "fix: " in run.stderr
-
-
-def test_export_says_what_rounding_changes(chat_checkpoint, tmp_path):
-    data = write_rows(tmp_path / "q.jsonl", [{"question": f"{i}?", "answer": str(i)} for i in range(12)])
-    run = ["output_dir=" + str(tmp_path / "run"), f"dataset_id_or_path={data}", f"model_name_or_path={chat_checkpoint}"]
-    keys = ["max_steps=1", "num_generations=2", "per_device_train_batch_size=4", "max_completion_length=6"]
-    command("grpo.train", *run, *keys, "reward_funcs=exact", "eval_size=4", "report_to=none", "device=cpu")
-    exported = command("grpo.export", tmp_path / "run", tmp_path / "out", "--merge", "--dtype", "bfloat16")
-    found = re.search(r"rounded to bfloat16: (\d+) of (\d+) greedy tokens .* of 4 answers to held-out", exported.stderr)
-    same, total = map(int, found.groups())
-    assert 0 < same <= total <= 4 * 32
-    exact = command("grpo.export", tmp_path / "run", tmp_path / "exact", "--merge")
-    assert "rounded" not in exact.stderr
-    data.unlink()
-    without = command("grpo.export", tmp_path / "run", tmp_path / "without", "--merge", "--dtype", "bfloat16")
-    assert "was not measured" in without.stderr and (tmp_path / "without" / "model.safetensors").exists()

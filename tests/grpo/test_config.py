@@ -1,19 +1,21 @@
 """The configuration: strict, complete in its complaints, and readable for files of other tools."""
 
+import ast
 import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from making import refused, unused
+from making import cases, refused, unused
 
 from grpo.base.errors import UserError
 from grpo.base.storage import read_mapping
 from grpo.config.help import meanings
-from grpo.config.load import coerce, keys_of, load_config, parse_arguments, split_arguments, to_yaml
-from grpo.config.options import FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
-from grpo.data.toy import locate
+from grpo.config.load import keys_of, load_config, parse_arguments, split_arguments, to_yaml
+from grpo.config.options import ENVIRONMENT, FACTS, OF_FACTS, SftConfig, TrainConfig, keys_that
+from grpo.config.values import coerce
+from grpo.data.worlds.world import locate
 from rewards import format
 from rewards.boxed import verdict
 from rewards.outcome.refusal import is_refusal
@@ -23,8 +25,8 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PATHS = {"model_name_or_path": "m", "dataset_id_or_path": "d", "output_dir": "o"}
 NEEDED = {TrainConfig: {**PATHS, "reward_funcs": "exact"}, SftConfig: PATHS}
 MINIMAL = "".join(f"{name}: {value}\n" for name, value in NEEDED[TrainConfig].items())
-PENALTY = "max_completion_length: 10\neval_reward_funcs: [soft_overlong_punishment]"
-PUNISHED = f"{PENALTY}\nsoft_punish_cache: "
+PROMPTS = {"BLOCKS": BLOCKS, "BLOCKS_AND_CONFIDENCE": BLOCKS_AND_CONFIDENCE, "BOXED": BOXED}
+KINDS = {kind.__name__: kind for kind in NEEDED}
 
 
 def load(tmp_path, text, *overrides, kind=TrainConfig, **keys):
@@ -39,175 +41,41 @@ def why(tmp_path, text, *overrides, **keys):
     return refused(lambda: load(tmp_path, text, *overrides, **keys), exit_code=2).why
 
 
-READ = [  # lines of a config, and values that they give
-    *((f"learning_rate: {text}", {"learning_rate": 5e-6}) for text in ("5e-6", "5E-6", "'5e-6'", "5.0e-6")),
-    ("gradient_checkpointing: true", {"gradient_checkpointing": True}),
-    ("seed: 9223372036854775807", {"seed": 2**63 - 1}),
-    ("per_device_train_batch_size: 8\ngradient_accumulation_steps: 3\nnum_generations: 6", {"num_generations": 6}),
-    ("reward_weights: [0.5]", {"reward_weights": (0.5,)}),
-    ("top_k: 5\ntop_p: 0.9", {"top_k": 5, "top_p": 0.9}),
-    ("num_iterations: 2", {"num_iterations": 2}),
-    ("multi_objective_aggregation: normalize_then_sum\nscale_rewards: none", {"scale_rewards": "batch"}),
-    ("lora_r: 0\nadapter_name_or_path: a", {"lora_r": 0}),
-    ("report_to: [tensorboard, none]", {"report_to": ("tensorboard", "none")}),
-    ("eval_size: 2\neval_reward_funcs: [factuality]\nknowledge_base: kb.db", {"eval_size": 2}),
-    ("run_name: a.B_9-", {"run_name": "a.B_9-"}),
-    ("lora_target_modules: ['${PART}_proj', v_proj]", {"lora_target_modules": ("q_proj", "v_proj")}),
-    ("run_name: ${PART}${PART}${NONE:-}x", {"run_name": "qqx"}),
-    ("nli_model: ${PART}-x\nlearning_rate: ${NO_SUCH:-1e-5}", {"nli_model": "q-x", "learning_rate": 1e-5}),
-    ("toy_dir: ~/runs", {"toy_dir": "/home/someone/runs"}),
-    ("chat_template_kwargs: {a: false, b: high}", {"chat_template_kwargs": {"a": False, "b": "high"}}),
-    *((PUNISHED + cache, {"soft_punish_cache": int(cache)}) for cache in ("1", "10")),
-    *((f"system_prompt: {text}", {"system_prompt": text}) for text in ("0123", "1e5", "1_000", "no", "12:30")),
-    # what other tools write
-    ("bf16: true", {"torch_dtype": "bfloat16"}),
-    ("bf16: false", {"torch_dtype": "auto"}),
-    ("finetuning_type: full", {"lora_r": 0}),
-    ("finetuning_type: lora\nlora_rank: 8", {"lora_r": 8}),
-    ("use_peft: false\nlora_rank: 8", {"lora_r": 0}),
-    ("use_swanlab: true", {"report_to": ("swanlab",)}),
-    ("use_swanlab: false", {"report_to": ("tensorboard",)}),
-    ("report_to: none\nuse_swanlab: true", {"report_to": ("swanlab",)}),
-    ("use_swanlab: true\nreport_to: [tensorboard]", {"report_to": ("swanlab", "tensorboard")}),
-    ("fp16: yes", {"torch_dtype": "float16"}),
-    ("torch_dtype: auto\nbf16: true", {"torch_dtype": "bfloat16"}),
-    ("bf16: true\ntorch_dtype: auto", {"torch_dtype": "bfloat16"}),
-    ("bf16: true\ntorch_dtype: bfloat16", {"torch_dtype": "bfloat16"}),
-    ("scale_rewards: false", {"scale_rewards": "none"}),
-    ("run_name: None\nmax_grad_norm: None\nrope_scaling: None", {"run_name": None, "max_grad_norm": 1.0}),
-    ("training:\n  # learning_rate: 1\nlogging: {}", {"learning_rate": 1e-5}),
-    ("kl_coef: 0.05\nnum_return_sequences: 2", {"beta": 0.05, "num_generations": 2}),
-    ("lora_target: q_proj,v_proj", {"lora_target_modules": ("q_proj", "v_proj")}),
-    ("swanlab_experiment_name :: e", {"run_name": "e"}),
-    ("resume_from_checkpoint: null", {"resume_from_checkpoint": False}),
-    ("training:\n  lora: {r: 4, alpha: 8, target_modules: [q_proj]}", {"lora_r": 4, "lora_alpha": 8}),
-    ("training:\n  optimizer:\n    lr: 5e-6\n  num_epochs: 2", {"learning_rate": 5e-6, "num_train_epochs": 2}),
-    ("generation: {max_new_tokens: 64}\ndata: {max_samples: 10}", {"max_completion_length": 64, "max_samples": 10}),
-    ("reward: {correct: 2.0, weights: [0.5]}", {"math_reward_correct": 2.0, "reward_weights": (0.5,)}),
-    ("eval: {steps: 7}\nlogging: {steps: 3}", {"eval_steps": 7, "logging_steps": 3}),
-    ("judge: {model: gpt}\nwandb: {project: p}", {"judge_model": "gpt", "project": "p"}),
-    ("config:\n  training: {epochs: 3, gradient_accumulation: 4}", {"gradient_accumulation_steps": 4}),
-    ("config:\n  peft_config: {r: 6, lora_alpha: 32, bias: none}", {"lora_r": 6, "lora_alpha": 32}),
-    ("fsdp_config: {beta: 0.5}", {"beta": TrainConfig.beta}),
-    ("training:\n  accelerator_config: {beta: 0.5}\n  epochs: 2", {"beta": TrainConfig.beta, "num_train_epochs": 2}),
-    *((text, {}) for text in ("load_in_4bit: no", "repetition_penalty: 1.0", "stage: sft", "min_p: null")),
-]
-TYPED = [  # arguments of a command, and values that they give; the file sets beta, run_name and output_dir
-    ("beta=0.2 --lora_r=4 lora_target_modules=q_proj,v_proj", {"beta": 0.2, "lora_r": 4}),
-    ("lora_target_modules=[q_proj,v_proj]", {"lora_target_modules": ("q_proj", "v_proj")}),
-    ("run_name=None", {"run_name": None}),
-    ("run_name=null", {"run_name": None}),
-    ("bf16=true lora.r=3", {"torch_dtype": "bfloat16", "lora_r": 3}),
-    ("--max_samples 10 --max-steps -1 --bf16", {"max_samples": 10, "max_steps": -1, "torch_dtype": "bfloat16"}),
-    ("--overwrite_output_dir --beta 0.1", {"overwrite_output_dir": True, "beta": 0.1}),
-    ("output_dir=~/runs/a", {"output_dir": "/home/someone/runs/a"}),
-    ("chat_template_kwargs='{a: false, b: high}'", {"chat_template_kwargs": {"a": False, "b": "high"}}),
-]
-REFUSED = [  # lines of a config, and words of what is said of them
-    ("top_p: 1.0001", "top_p"),
-    (f"per_device_train_batch_size: {2**62}", "per_device_train_batch_size"),
-    ("reward_funcs_weights: 1", "reward_funcs_weights"),
-    ("gradient_checkpointing: 1", "gradient_checkpointing"),
-    ("gradient_checkpointing: maybe", "must be one of"),
-    ("beta: 1e39", "beta"),
-    ("reward_weights: [1e-50]", "reward_weights"),
-    ("refusal_target: 0.3", "add abstention to reward_funcs"),
-    (
-        "refusal_target: 0.3\nreward_funcs: [format, truthrl]\nmulti_objective_aggregation: normalize_then_sum",
-        "set multi_objective_aggregation: sum_then_normalize",
-    ),
-    ("credit: sentence", "add factuality to reward_funcs"),
-    ("credit: sentence\nimportance_sampling_level: sequence", "importance_sampling_level: token"),
-    ("credit: token", "must be one of completion, sentence, answer"),
-    ("num_generations: 8\nper_device_train_batch_size: 12", "cannot be split into groups"),
-    ("reward_weights: [1, 2]", "reward_weights has 2 entries"),
-    ("reward_weights: [0]", "nothing is paid"),
-    ("eval_reward_funcs: [exat]", "unknown reward exat; did you mean exact?"),
-    ("eval_reward_funcs: [mine.py]", "mine.py:FUNCTION"),
-    ("top_p: 0.9\nnum_iterations: 2", "top_p and top_k need num_iterations: 1"),
-    ("eval_size: 2\neval_reward_funcs: [factuality]\njudge: offline", "factuality needs a knowledge base"),
-    ("prompt_template: hello", "prompt_template"),
-    ("report_to: [tensorbord]", "did you mean tensorboard?"),
-    ("max_steps: 0", "max_steps"),
-    ("temperature: 0", "must be above 0"),
-    ("allow_changes: [temprature, dataset]", "neither a key nor one of dataset"),
-    ("reward_funcs: [exact, exact]", "reward_funcs was set at"),
-    ("beta: 0.1\nbeta: 0.1", "beta was set at"),
-    ("beta: 0.1\nkl_coef: 0.2", "kl_coef was set at"),
-    *((f"run_name: '{name}'", "run_name") for name in ("a b", "a/b", "")),
-    *((PUNISHED + cache, "soft_punish_cache") for cache in ("11", "0")),
-    *((f"chat_template_kwargs: {wrong}", "wants a mapping") for wrong in ("3", "[a]", "{a b: 1}", "{1: 2}")),
-    ("run_name: ${NO_SUCH}", "NO_SUCH is not set"),
-    ("run_name: !!python/object/apply:os.system ['touch pwned']", "not valid YAML"),
-    ("run_name: &a hello\nsystem_prompt: *a", "aliases"),  # nine lines of them are a billion values
-    *((text, "not valid YAML") for text in ("a: [1, 2", "- just\n- a list", "a: b: c", "\tx: 1")),
-    ("learnig_rate: 1", "c.yaml:5: unknown key learnig_rate; did you mean learning_rate?"),
-    ("seed: 1\nbeta:\n\n  high", "c.yaml:6: beta: wants a number, got 'high'"),  # its value stands below
-    ("num_generations: 1", "c.yaml:5: num_generations: must be at least 2 and at most 1000000; got 1"),
-    ("loss_type: grop", "must be one of grpo, dapo, dr_grpo, bnpo; got 'grop'; did you mean grpo?"),
-    ("base: none.yaml", "c.yaml:5: base: there is no file"),
-    ("base: [a.yaml]", "c.yaml:5: base: wants text"),
-    ("base: c.yaml", "c.yaml:5: base: a file cannot be based on itself"),
-    ("base: ${NO_SUCH}", "c.yaml:5: base: the environment variable NO_SUCH is not set"),
-    # what other tools write, and would change the result
-    ("load_in_4bit: true", "load_in_4bit: true is not available here: base_weights: int8"),
-    ("load_in_8bit: true", "base_weights: int8"),
-    ("quantization_bit: 4", "base_weights: int8"),
-    ("stage: dpo", "stage: dpo is not available"),
-    ("finetuning_type: freeze", "finetuning_type: freeze is not available"),
-    ("do_sample: false", "do_sample: false is not available"),
-    ("generation_kwargs: {min_p: 0.1}", "generation_kwargs: {'min_p': 0.1} is not available"),
-    ("peft_config: {bias: all}", "bias: all is not available"),
-    ("torch_dtype: float32\nbf16: true", "bf16 was set at"),
-    ("trainig:", "unknown key trainig"),
-    ("training:\n  learnig_rate: 1", "c.yaml:6: unknown key training.learnig_rate; did you mean learning_rate?"),
-    ("reference:\n  model_name_or_path: x", "unknown key reference.model_name_or_path"),
-    ("teacher: {temperature: 0.1}", "unknown key teacher.temperature"),
-    ("model: {path: x}", "model.path was set at"),
-    ("lora: {r: 1}\nlora_rank: 2", "lora_rank was set at"),
-    ("lora:\n  r: many", "c.yaml:6: lora.r: wants a whole number"),
-    ("lora_layers_to_transform: [first]", "wants a list of whole numbers or null, got ['first']"),
-    ("cutoff_len: 5", "unknown key cutoff_len: it belongs to stage 1 (python -m grpo.sft)"),
-]
-
-
 @pytest.fixture(autouse=True)
 def shell(monkeypatch):
     """The variables of these tests, and none of the services that a user may have set up."""
-    services = ("LLM_EVAL_MODEL", "FACTSCORE_MODEL", "REWARD_MODEL_NAME", "OPENAI_BASE_URL_FACTSCORE")
-    for name in (*services, "FACTSCORE_DB_PATH"):
+    for name in {variable for variables in ENVIRONMENT.values() for variable in variables}:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PART", "q")
     monkeypatch.setenv("HOME", "/home/someone")
 
 
-def values_of(config, like):
-    return {name: getattr(config, name) for name in like}
+def check_values(config, wanted):
+    """The configuration has these values, written as arguments of a call are."""
+    for name, value in eval(f"dict({wanted})").items():
+        assert getattr(config, name) == value, name
 
 
-@pytest.mark.parametrize(("text", "values"), READ)
+@pytest.mark.parametrize(("text", "values"), cases(__file__, "read"))
 def test_values_that_are_read(tmp_path, text, values):
-    assert values_of(load(tmp_path, text)[0], values) == values
+    check_values(load(tmp_path, text)[0], values)
 
 
-@pytest.mark.parametrize(("typed", "values"), TYPED)
+@pytest.mark.parametrize(("typed", "values"), cases(__file__, "typed"))
 def test_the_command_line_wins(tmp_path, typed, values):
     config, _ = load(tmp_path, "beta: 0.5\nrun_name: x\n", *shlex.split(typed))
-    assert values_of(config, values) == values
+    check_values(config, values)
     assert load_config(tmp_path / "c.yaml", shlex.split(typed))[0] == config  # as from a script
 
 
-@pytest.mark.parametrize(("text", "part"), REFUSED)
+@pytest.mark.parametrize(("text", "part"), cases(__file__, "refused"))
 def test_values_and_combinations_that_are_refused(tmp_path, monkeypatch, text, part):
     monkeypatch.chdir(tmp_path)
     assert part in why(tmp_path, text)
     assert not Path("pwned").exists()
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["0123", "1e5", "1_000", "2024-01-01", "true", "no", "12:30", "0x1F", "a: b", "{x}", "[y", "#1", "x # y", ""],
-)
+@pytest.mark.parametrize("text", ["", *(text for (text,) in cases(__file__, "texts"))])
 def test_text_on_the_command_line_stays_text(tmp_path, text):
     assert load(tmp_path, "", f"system_prompt={text}")[0].system_prompt == text
     assert load(tmp_path, "", "--system_prompt", text or "x")[0].system_prompt == (text or "x")
@@ -221,23 +89,12 @@ def test_a_config_may_be_named_by_a_flag(tmp_path, arguments):
     assert (config.seed, config.lora_r) == (7, 3)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "rate", "is_said"),
-    [
-        (TrainConfig, "", 1e-5, True),
-        (TrainConfig, "lora_r: 0", 1e-6, False),
-        (TrainConfig, "use_peft: false", 1e-6, False),
-        (TrainConfig, "learning_rate: 1e-6", 1e-6, False),
-        (TrainConfig, "lr: 1e-6", 1e-6, False),
-        (TrainConfig, "learning_rate: null", 1e-5, True),
-        (SftConfig, "", 2e-4, True),
-        (SftConfig, "lora_r: 0", 2e-5, False),
-        (SftConfig, "template: qwen", 5e-5, False),
-    ],
-)
-def test_a_rate_that_is_not_named_is_that_of_what_is_trained(tmp_path, kind, text, rate, is_said):
-    config, notices = load(tmp_path, text, kind=kind)
-    assert config.learning_rate == rate and any("ten times too low" in notice for notice in notices) == is_said
+@pytest.mark.parametrize(("kind", "text", "rate"), cases(__file__, "rate"))
+def test_a_rate_that_is_not_named_is_that_of_what_is_trained(tmp_path, kind, text, rate):
+    config, notices = load(tmp_path, text, kind=KINDS[kind])
+    rate, is_said, _ = rate.partition(" is said")
+    assert config.learning_rate == float(rate)
+    assert any("learning_rate is not set" in notice for notice in notices) == bool(is_said)
 
 
 def test_a_cold_start_is_found_beside_its_config_from_any_folder(tmp_path, monkeypatch):
@@ -260,16 +117,7 @@ def test_a_cold_start_is_found_beside_its_config_from_any_folder(tmp_path, monke
     assert load_config(tmp_path / "configs" / "two.yaml")[0].cold_start == "configs/one.yaml"
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("template: qwen", "the tokenizer's own chat template"),
-        ("ddp_timeout: 180000000", "30 minutes"),
-        ("plot_loss: true", "always draws loss.png"),
-        ("ddp_backend: nccl", "torchrun"),
-        ("deepspeed: z3.json", "torchrun"),
-    ],
-)
+@pytest.mark.parametrize(("key", "said"), cases(__file__, "notices"))
 def test_a_notice_says_what_is_true_of_its_key(tmp_path, key, said):
     _, notices = load(tmp_path, key, kind=SftConfig)
     (notice,) = [notice for notice in notices if f"{key.partition(':')[0]} is not used" in notice]
@@ -296,27 +144,11 @@ def test_all_problems_at_once_with_their_lines(tmp_path):
         f"{path}:9: max_steps",
         "line: loss_type",
     ]
-    others = "dataset_id_or_path: d\noutput_dir: o\nreward_funcs: [math]\n"
-    for text, number in (
-        ("model_name_or_path: [a", 1),
-        (f"model_name_or_path: [m]\n{others}", 1),
-        (f"model_name_or_pat: m\n{others}", 1),
-        (f"model_name_or_path: m\n{others}num_generation: 7\n", 1),
-        ("", 4),
-        ("learning_rat: 1\ntop_k: 5\nnum_iterations: 2\nprompt_template: x\n", 7),
-    ):
+    for text, number in cases(__file__, "problems"):
         path.write_text(text)
         refused(lambda: load_config(path), f"{number} problem", exit_code=2)
     refused(lambda: load_config(tmp_path / "none.yaml"), "cannot read the config", exit_code=2)
     assert "it belongs to stage 2 (python -m grpo.train)" in why(tmp_path, "beta: 1", kind=SftConfig)
-
-
-def test_null_is_the_default_and_says_so(tmp_path):
-    (tmp_path / "base.yaml").write_text("save_total_limit: 9\n")
-    config, notices = load(tmp_path, "base: base.yaml\nsave_total_limit: null\nreward_weights: null\nreport_to: ~\n")
-    assert (config.save_total_limit, config.reward_weights, config.report_to) == (3, None, ("tensorboard",))
-    assert sum("save_total_limit is null: its default 3 is used" in notice for notice in notices) == 1
-    assert "output_dir is not set" in why(tmp_path, "", "output_dir=null")
 
 
 def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_path):
@@ -330,52 +162,19 @@ def test_each_key_without_a_meaning_is_named_once_with_what_happens_instead(tmp_
     assert any("c.yaml:8: deepspeed, ray_init are not used: several GPUs work" in notice for notice in notices)
 
 
-PROMPTS = [  # rewards and other keys, and the system prompt that they bring; None: none, or what the keys say
-    *((names, BLOCKS) for names in ("knowrl", "[knowrl_v2,exact]", "[format,truthrl]", "[format,math,abstention]")),
-    ("[binary_rar]", BLOCKS),
-    *((names, BLOCKS_AND_CONFIDENCE) for names in ("rlcr", "[format,rlcr]", "[knowrl,rlcr]")),
-    ("[format,math]", BOXED),
-    ("[tag_count,math]", BOXED),
-    *((names, None) for names in ("format", "tag_count", "[simpleqa,math]", "[math]")),
-    ("knowrl prompt_template=Answer:{question}", None),
-    ("knowrl toy_world=encyclopedia", None),
-    ("[format,math] toy_world=arithmetic", None),
-    *((f"{names} system_prompt=", "") for names in ("knowrl", "[format,abstention]", "[math,format]")),
-    ("knowrl system_prompt=mine", "mine"),
-]
-OFFLINE = [  # keys, and what splits the reasoning and checks its facts
-    ("", ("api", "nli")),
-    ("judge=offline", ("rules", "lexical")),
-    ("judge=offline decomposer=api", ("api", "lexical")),
-    ("judge=offline decomposer_model=m", ("api", "lexical")),
-    ("judge=offline nli_model=m", ("rules", "nli")),
-    ("judge=offline verifier=nli", ("rules", "nli")),
-]
-
-
-@pytest.mark.parametrize(("keys", "prompt"), PROMPTS)
+@pytest.mark.parametrize(("keys", "prompt"), cases(__file__, "prompts"))
 def test_rewards_bring_the_prompt_that_they_need_unless_there_is_one(tmp_path, keys, prompt):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", *f"reward_funcs={keys}".split())
-    assert config.system_prompt == prompt
-    is_supplied = prompt in (BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED)
-    assert any("supplies the system prompt" in notice for notice in notices) is is_supplied
+    wanted = PROMPTS[prompt] if prompt in PROMPTS else ast.literal_eval(prompt)
+    assert config.system_prompt == wanted
+    assert any("supplies the system prompt" in notice for notice in notices) is (prompt in PROMPTS)
 
 
-@pytest.mark.parametrize(
-    ("keys", "is_asked", "is_noted"),
-    [
-        ((), True, False),
-        (("prompt_template=Box it in \\boxed{}: {question}",), True, False),
-        (("prompt_template={question}",), False, True),
-        (("system_prompt=",), False, True),
-        (("system_prompt=Answer in \\boxed{}.",), True, False),
-        (("toy_world=arithmetic",), False, False),
-    ],
-)
-def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, keys, is_asked, is_noted):
-    config, notices = load(tmp_path, "", "reward_funcs=math", *keys)
-    assert ("boxed" in f"{config.system_prompt} {config.prompt_template}") == is_asked
-    assert any("no prompt asks for" in notice for notice in notices) == is_noted
+@pytest.mark.parametrize(("key", "what"), cases(__file__, "box"))
+def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, key, what):
+    config, notices = load(tmp_path, "", "reward_funcs=math", key)
+    assert ("boxed" in f"{config.system_prompt} {config.prompt_template}") == (what == "is asked for")
+    assert any("no prompt asks for" in notice for notice in notices) == (what == "is noted")
     written = tmp_path / "config.resolved.yaml"
     written.write_text(to_yaml(config))
     assert load_config(written)[0] == config  # what a run wrote means the same when it is read again
@@ -391,31 +190,35 @@ def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
     assert verdict(boxed, "12")[0] == "correct"
 
 
-@pytest.mark.parametrize(("keys", "services"), OFFLINE)
+@pytest.mark.parametrize(("keys", "services"), cases(__file__, "offline"))
 def test_one_key_takes_knowrl_offline(tmp_path, monkeypatch, keys, services):
     config, notices = load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", *keys.split())
-    assert (config.decomposer, config.verifier) == services
+    assert f"{config.decomposer} {config.verifier}" == services
     assert any("facts are checked offline, too" in notice for notice in notices) == ("judge=offline" in keys)
     assert load(tmp_path, "", "judge=offline")[0].verifier == "nli"  # no reward checks facts
     monkeypatch.setenv("OPENAI_BASE_URL_FACTSCORE", "https://example.org")
     assert load(tmp_path, "knowledge_base: k.db\n", "reward_funcs=knowrl", "judge=offline")[0].decomposer == "api"
 
 
-def test_the_models_of_judge_and_decomposer(tmp_path, monkeypatch):
-    """The config goes before the variables, and these before KnowRL's default; nothing is set that nobody asks."""
+@pytest.mark.parametrize(("keys", "models"), cases(__file__, "models"))
+def test_models_that_no_variable_names_are_those_of_knowrls_code(tmp_path, keys, models):
+    config, _ = load(tmp_path, "knowledge_base: k.db\n", *f"reward_funcs={keys}".split())
+    assert f"{config.judge_model} {config.decomposer_model}" == models
 
-    def models(*keys):
-        config, _ = load(tmp_path, "knowledge_base: k.db\n", *keys)
-        return config.judge_model, config.decomposer_model
 
-    assert models("reward_funcs=exact") == (None, None)
-    assert models("reward_funcs=correctness") == ("gpt-4o-mini", None)
-    assert models("reward_funcs=exact", "eval_reward_funcs=correctness") == ("gpt-4o-mini", None)
-    assert models("reward_funcs=knowrl", "judge=offline", "decomposer=rules") == (None, None)
-    assert models("reward_funcs=knowrl", "judge_model=a") == ("a", "gpt-4o-mini")
-    monkeypatch.setenv("REWARD_MODEL_NAME", "both")
-    monkeypatch.setenv("FACTSCORE_MODEL", "facts")
-    assert models("reward_funcs=knowrl") == ("both", "facts")
+@pytest.mark.parametrize(("keys", "taken"), cases(__file__, "taken"))
+def test_what_a_run_asks_is_taken_from_the_environment_and_nothing_else(tmp_path, monkeypatch, keys, taken):
+    """The config goes before the variables. What is written means the same in a shell without them."""
+    for number, variables in enumerate(ENVIRONMENT.values()):
+        monkeypatch.setenv(variables[-1], f"a-long-value-{number}")
+    config, notices = load(tmp_path, "", *keys.split())
+    found = {name for name in ENVIRONMENT if str(getattr(config, name)).startswith("a-long-value")}
+    assert found == set(taken.split()) and all(any(name in notice for notice in notices) for name in found)
+    written = tmp_path / "config.resolved.yaml"
+    written.write_text(to_yaml(config))
+    for variables in ENVIRONMENT.values():
+        monkeypatch.delenv(variables[-1], raising=False)
+    assert load_config(written) == (config, [])
 
 
 def test_the_variable_of_the_knowledge_base_beats_the_configs_placeholder(monkeypatch):
@@ -453,27 +256,21 @@ def test_variables_stay_in_the_configuration_that_is_written(tmp_path, monkeypat
     (tmp_path / "again.yaml").write_text(written)
     assert load_config(tmp_path / "again.yaml")[0] == config
     assert read_mapping(tmp_path / "again.yaml")["reward_funcs"] == ["exact"]
-    (tmp_path / "again.yaml").write_text("run_name: &a hello\nsystem_prompt: *a\n")
-    assert read_mapping(tmp_path / "again.yaml") == {}
 
 
-def test_values_take_the_type_of_their_key():
-    assert coerce("3", int) == 3 and coerce("-3", int) == -3 and coerce("0123", int) == 123
-    assert coerce("a, b,c", tuple[str, ...]) == coerce("[a, b, c]", tuple[str, ...]) == ("a", "b", "c")
-    assert coerce("x", tuple[str, ...]) == ("x",) and coerce(["1", "2.5"], tuple[float, ...]) == (1.0, 2.5)
-    assert coerce("FALSE", bool) is False and coerce("path", bool | str) == "path"
-    assert coerce("true", bool | str) is coerce("yes", bool) is True
-    wrong = [("inf", float), ("nan", float), ("1e999", float), ("true", float), ("1.5", int), ([["1"]], str)]
-    wrong += [
-        ("true", int),
-        (["1"], int),
-        ("1_000x", int),
-        ("1", bool),
-        ("y", bool),
-        ({}, str),
-        ("[a", tuple[str, ...]),
-    ]
-    for value, hint in wrong:
+@pytest.mark.parametrize(("text", "hint", "value"), cases(__file__, "types"))
+def test_values_take_the_type_of_their_key(text, hint, value):
+    if value == "wrong":
+        with pytest.raises(ValueError, match="wants"):
+            coerce(text, eval(hint))
+    else:
+        read = coerce(text, eval(hint))
+        assert read == ast.literal_eval(value) and type(read) is type(ast.literal_eval(value))
+
+
+def test_lists_and_mappings_are_no_single_values():
+    assert coerce(["1", "2.5"], tuple[float, ...]) == (1.0, 2.5)
+    for value, hint in (([["1"]], str), (["1"], int), ({}, str)):
         with pytest.raises(ValueError, match="wants"):
             coerce(value, hint)
 
@@ -493,16 +290,7 @@ def test_a_config_sets_only_what_differs_from_its_base(tmp_path):
     assert notice.startswith(f"{tmp_path}/shared/first.yaml:9: optim is not used")
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "part"),
-    [
-        (MINIMAL + "learnig_rate: 1\n", "base: a.yaml\n", "a.yaml:5: unknown key learnig_rate"),
-        (MINIMAL, "base: a.yaml\nbeta: high\n", "b.yaml:2: beta: wants a number"),
-        (MINIMAL, "base: a.yaml\nbeta: 0.1\nbeta: 0.1\n", "b.yaml:3: beta was set at"),
-        (MINIMAL, "base: a.yaml\nbase: a.yaml\n", "b.yaml:2: base: it was set at"),
-        ("base: b.yaml\n", "base: a.yaml\n", "a.yaml:1: base: a file cannot be based on itself: "),
-    ],
-)
+@pytest.mark.parametrize(("a", "b", "part"), cases(__file__, "bases"))
 def test_mistakes_in_bases_name_the_file_that_holds_them(tmp_path, a, b, part):
     (tmp_path / "a.yaml").write_text(a)
     (tmp_path / "b.yaml").write_text(b)

@@ -217,6 +217,14 @@ def test_empty_cells_are_counted_as_missing(config, tmp_path):
     assert reward(case, "exact") == "needs answer; warning: 2 of 4 rows lack one"
 
 
+def test_answers_that_are_sentences_are_a_warning(config, tmp_path):
+    case = Case(load_config(config, ["reward_funcs=math"])[0])
+    answers = ("2", "First we note that 1 is a root, and divide by it.")
+    write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in answers])
+    questions(case, "train")
+    assert "warning: 1 answers that are sentences" in reward(case, "math") and "row 2" in reward(case, "math")
+
+
 def test_columns_of_true_and_false_are_counted(config, capsys, tmp_path):
     """They may mark bad rows, as the math guide's `correct` does. All rows are used."""
     rows = [{"question": f"{n}?", "answer": "2", "correct": n % 3 > 0, "label": "True", "n": n % 2} for n in range(60)]

@@ -10,6 +10,7 @@ import pytest
 from making import refused, write_rows
 
 from grpo.data import hub
+from grpo.data.count import RowCount
 from grpo.data.files import files_of, read_records
 from grpo.data.hub import fetch_data, fetch_model
 from grpo.data.prompts import make_prompts
@@ -196,6 +197,36 @@ def test_a_folder_of_files_is_chosen_from_by_split(tmp_path):
     assert files_of(folder / "test.jsonl") == [folder / "test.jsonl"]
 
 
+TRAIN = "data/train-00000-of-00001.parquet"
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "chosen"),
+    [
+        (["test.jsonl", TRAIN], "train", TRAIN),
+        (["test.jsonl", TRAIN], "test", "test.jsonl"),
+        (["train.jsonl", TRAIN, "test.jsonl"], "train", "train.jsonl"),  # both hold the same
+        (["rows.json", "rows.parquet"], "train", "rows.json"),
+        (["latest.jsonl", "my_test_2.jsonl"], "test", "my_test_2.jsonl"),
+        (["constrained.jsonl", "Train.csv"], "train", "Train.csv"),
+        (["rows.json"], "train", "rows.json"),
+        (["test.jsonl", "rows.parquet"], "train", None),
+        (["a.jsonl", "b.parquet"], "train", None),
+        (["latest.jsonl", "constrained.jsonl"], "test", None),
+    ],
+    ids=str,
+)
+def test_the_file_of_a_split_is_found_by_a_word_of_its_name_and_then_by_its_kind(tmp_path, names, split, chosen):
+    """Whoever asks for the training questions never gets those of the test."""
+    (tmp_path / "data").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("")
+    if chosen:
+        assert fetch_data(str(tmp_path), split) == tmp_path / chosen
+    else:
+        refused(lambda: fetch_data(str(tmp_path), split), f"no single {split} file", *names)
+
+
 # --- conversations ------------------------------------------------------------------------------------------------
 
 SYSTEM, USER, ANSWER = (
@@ -209,7 +240,7 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
     record = {"prompt": turns, "question": "not this", "ground_truth": "Hello."}
     rows = read_rows(write_rows(tmp_path / "d.jsonl", [record]))
     assert (rows[0].question, rows[0].columns["answer"]) == ("Hi.", "Hello.")
-    (prompt,), _ = make_prompts(rows, encoder, "Be brief.", "Q: {question}", 500)
+    (prompt,) = make_prompts(rows, encoder, "Be brief.", "Q: {question}", 500, RowCount("d"))
     system = [] if turns[0] == SYSTEM else [{"role": "system", "content": "Be brief."}]
     messages = [*system, *turns[:-1], {"role": "user", "content": "Q: Hi."}]
     assert list(prompt.messages) == messages and prompt.text == encoder.prompt(messages)[0]
@@ -217,7 +248,7 @@ def test_a_prompt_may_be_a_list_of_messages(tmp_path, encoder, turns):
 
 def test_a_prompt_that_is_text_has_no_messages(tmp_path, encoder):
     rows = read_rows(write_rows(tmp_path / "d.jsonl", [{"prompt": "The sky is"}]))
-    (prompt,), _ = make_prompts(rows, encoder, None, "{question}", 500)
+    (prompt,) = make_prompts(rows, encoder, None, "{question}", 500, RowCount("d"))
     assert prompt.messages == () and "The sky is" in prompt.text and rows[0].columns["prompt"] == "The sky is"
 
 

@@ -10,9 +10,9 @@ import pytest
 from making import refused, write_rows
 
 from grpo.base.errors import UserError
-from grpo.config.foreign import ALIASES
 from grpo.config.load import load_config, split_arguments
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.other_words import ALIASES
 from grpo.data.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,8 @@ import yaml
 from test_config import NEEDED, PATHS, load
 from transformers import TrainingArguments
 
-from grpo.config.foreign import ALIASES, IGNORED, REFUSED, SWITCHES, find_match, readings
 from grpo.config.options import SftConfig, TrainConfig
+from grpo.config.other_words import ALIASES, IGNORED, REFUSED, SWITCH_NAMES, SWITCHES, find_match, readings
 from rewards.registry import build_rewards
 
 LLAMA_FACTORY = (
@@ -35,7 +35,7 @@ def test_every_key_of_transformers_and_of_llama_factorys_sft_is_known(kind):
     keys = kind.__dataclass_fields__
     names = [field.name for field in dataclasses.fields(TrainingArguments)]
     for name in names + LLAMA_FACTORY * (kind is SftConfig):
-        is_ours = name in keys or ALIASES.get(name) in keys or name in SWITCHES
+        is_ours = name in keys or ALIASES.get(name) in keys or name in SWITCH_NAMES
         assert is_ours or find_match([*REFUSED, *IGNORED], name) is not None, name
 
 
@@ -92,7 +92,7 @@ def test_a_file_of_llama_factory_has_its_defaults(tmp_path, text, wanted):
 def test_every_alias_and_every_value_stands_for_a_key():
     keys = {*TrainConfig.__dataclass_fields__, *SftConfig.__dataclass_fields__}
     assert set(ALIASES.values()) <= keys and not set(ALIASES) & keys
-    assert {key for meanings in SWITCHES.values() for key, _ in meanings.values()} <= keys
+    assert {key for key, _ in SWITCHES.values()} <= keys
 
 
 def test_no_pattern_hides_a_key_of_ours():
@@ -162,7 +162,7 @@ def defaults() -> list[tuple[str, str, object]]:
     return [
         (peer, key, value)
         for peer, key, value in found
-        if (ALIASES.get(key, key) in keys[peer] or key in SWITCHES) and ALIASES.get(key, key) not in PATHS
+        if (ALIASES.get(key, key) in keys[peer] or key in SWITCH_NAMES) and ALIASES.get(key, key) not in PATHS
     ]
 
 

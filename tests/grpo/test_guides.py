@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import SftConfig
 from grpo.data.questions import QuestionData, prepare_rewards
+from grpo.evaluate import main as evaluate
 from grpo.export import main as export
+from grpo.generate import main as generate
+from grpo.policy import Policy
+from grpo.replay.__main__ import main as replay
 from grpo.sft import main as sft
 from grpo.train import main as train
 from knowledge.build import main as build
@@ -170,12 +175,51 @@ def test_stage_2_starts_from_the_output_of_stage_1(shell):
     assert ranks == {3 + 4}, "the adapter of stage 1 and that of stage 2"
 
 
+SERVICES = "FACTSCORE_DB_PATH OPENAI_BASE_URL_FACTSCORE OPENAI_API_BASE_JUDGE".split()
+
+
+def test_a_run_is_complete_in_the_next_shell(shell, monkeypatch, capsys):
+    """What the variables named stands in its configuration; commands that need the model alone do without it."""
+    judge, _ = shell
+    judge.default = says(lambda request: "AB"["Paris" not in request.text and sum(request.text.encode()) % 2])
+    decode = Policy.decode
+    framed = "<think>Paris.</think><answer>{}</answer>"
+    monkeypatch.setattr(Policy, "decode", lambda self, ids: framed.format(decode(self, ids).encode().hex()))
+    keys = ["report_to=none", "learning_rate=0.01", "temperature=2", "judge_base_url=${OPENAI_API_BASE_JUDGE}"]
+    train(["--config", str(knowrls("grpo")), *SMALL, *keys])
+    assert any(step["grad_norm"] for step in metrics())
+    for name in SERVICES:
+        monkeypatch.delenv(name)
+    resolved = Path("out/config.resolved.yaml")
+    written = resolved.read_text()
+    assert yaml.safe_load(written)["judge_base_url"] == judge.url
+    train([str(resolved), "output_dir=again"])
+    adapter = "final/adapter_model.safetensors"
+    assert Path("again", adapter).read_bytes() == Path("out", adapter).read_bytes()
+
+    resolved.write_text("".join(line for line in written.splitlines(True) if "knowledge_base" not in line))
+    generate(["out", "--prompt", "Who?", "--max-new-tokens", "4"])
+    replay(["out", "1"])
+    evaluate(["out", "--data", "rl.json", "--reward", "exact", "max_completion_length=4"])
+    export(["out", "adapter"])
+    export(["out", "merged", "--merge"])
+    refused(lambda: evaluate(["out", "--data", "rl.json"]), "knowledge base", exit_code=2)
+
+
+def test_a_url_that_holds_a_key_is_written_nowhere(shell, monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_BASE_JUDGE", "https://user:a-long-password@127.0.0.1/v1")
+    refused(lambda: train(["--config", str(knowrls("grpo")), *SMALL]), "judge_base_url", exit_code=2)
+    written = [path.read_text(errors="replace") for path in Path("out").rglob("*") if path.is_file()]
+    assert not any("a-long-password" in text for text in [*written, *capsys.readouterr()])
+
+
 # --- LLaMA-Factory -------------------------------------------------------------------------------------------------
 
 
 def test_llama_factorys_example_as_it_is_printed(place):
     Path("registry").mkdir()
     info = {"identity": {"file_name": "identity.json"}, "alpaca_en_demo": {"file_name": "alpaca_en_demo.json"}}
+    info["identity"]["file_sha1"] = "0" * 40  # optional there, and of no effect
     Path("registry/dataset_info.json").write_text(json.dumps(info))
     for name in info:
         rows = [{"instruction": f"{name} {n}?", "input": "", "output": f"{n}."} for n in range(8)]
@@ -199,8 +243,8 @@ def test_an_adapter_that_is_not_there_yet_is_explained(place):
 # --- mathematics ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "group_size"), [("math", 2), ("math_nested", 8)])
-def test_the_mathematics(place, name, group_size):
+@pytest.mark.parametrize("name", ["math", "math_nested"])
+def test_the_mathematics(place, name):
     """One step of its block: 16 completions, 2 answers each to 8 questions, rewarded 1, -1 or -0.5."""
     small = "max_completion_length=8 report_to=none disable_tqdm=true torch_dtype=float32 lora_r=4 max_steps=1"
     train([copied(name), *small.split()])
@@ -208,12 +252,21 @@ def test_the_mathematics(place, name, group_size):
     assert -1 <= step["reward"] <= 1 and step["rewards/math/unscored_frac"] == 0
     (path,) = Path("out/completions").glob("*.jsonl")
     answers = read_lines(path)
-    assert len(answers) == 16 and len({answer["row"] for answer in answers}) == 16 // group_size
+    assert len(answers) == 16 and len({answer["row"] for answer in answers}) == 8
     assert {answer["rewards"]["math"] for answer in answers} <= {1, -1, -0.5}
     if name == "math":  # a merged checkpoint for OpenCompass: transformers finds the end of a turn among its end tokens
         export(["out/final", "merged", "--merge"])
         model, tokenizer = AutoModelForCausalLM.from_pretrained("merged"), AutoTokenizer.from_pretrained("merged")
         assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
+
+
+def test_the_sections_of_the_mathematics_mean_what_its_plain_keys_mean(place):
+    """A name beside a path is a label, -1 samples are all, and what has no meaning here is named."""
+    config, notices = load_config(copied("math_nested"))
+    assert config == replace(load_config(copied("math"))[0], epsilon=0.1)
+    without_effect = "model.name train_split_ratio whiten_rewards use_value_baseline cuda_visible_devices use_deepspeed"
+    assert set(unused(notices)) == {*without_effect.split(), "deepspeed_config", "local_rank"}
+    assert load_config("math_nested.yaml", ["lora.enabled=false"])[0].lora_r == 0
 
 
 def test_a_checkpoint_is_a_start_or_goes_on(place):

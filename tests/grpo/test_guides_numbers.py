@@ -18,8 +18,8 @@ from grpo.algorithm.optimizer import Optimizer
 from grpo.config.load import load_config
 from grpo.config.options import SftConfig
 from grpo.data.files import read_records
-from grpo.data.sums import REMAINDERS
-from grpo.data.toy import invent
+from grpo.data.worlds.sums import REMAINDERS
+from grpo.data.worlds.world import invent
 from grpo.doctor.__main__ import main as doctor
 from grpo.doctor.estimate import NO_REWARD
 from grpo.engine.model import memory

@@ -1,7 +1,6 @@
 """base_weights: int8. The frozen weights in 8 bits: results against float64, memory, what is merged and saved."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -31,12 +30,10 @@ from grpo.engine.model.build import Build
 from grpo.engine.model.weight import Int8Rows, Int8Weight, dense
 from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
-from grpo.evaluation.effect import as_trained
 from grpo.export import export
 from grpo.export import main as export_command
 from grpo.generate import main as generate
 from grpo.policy import load_for_inference, load_policy
-from grpo.run.saved import SavedModel
 
 CPU = torch.device("cpu")
 
@@ -110,8 +107,9 @@ from pathlib import Path
 import grpo.trainer
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.weights import load_decoder
+from grpo.engine.model.weights import load_decoder, read_model_config
 from grpo.engine.sampling.sampler import Sampler
+read_model_config(Path({str(tmp_path)!r}))  # which imports a part of transformers
 torch.ones(64, 64).bfloat16() @ torch.ones(64, 64).bfloat16()
 def measure(int8):
     before = status("VmRSS")
@@ -147,7 +145,7 @@ def test_a_first_adapter_is_merged_before_rounding(chat_checkpoint, stage1):
 
 
 @pytest.mark.parametrize("start", ["base", "adapter"])
-def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, start, monkeypatch):
+def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, start):
     """The adapter, the merged checkpoint of export, and that of the policy itself: all as without int8."""
     model = chat_checkpoint if start == "base" else stage1
     int8, plain = (load_policy(configured(model, base_weights=how), CPU) for how in ("int8", "null"))
@@ -165,9 +163,6 @@ def test_results_apply_to_the_files_weights(chat_checkpoint, stage1, tmp_path, s
         torch.testing.assert_close(merged[1][name], wanted, rtol=1e-6, atol=1e-7)
     again = load_for_inference(configured(tmp_path / "int8", base_weights="int8"), CPU)
     assert torch.allclose(hidden(again.model), hidden(plain.model), atol=1e-5)
-    monkeypatch.setattr(SavedModel, "config", lambda saved: configured(model, base_weights="int8"))
-    trained = as_trained(SavedModel(str(tmp_path / "int8"), None))
-    assert (hidden(trained) - hidden(int8.model)).abs().max() < 1e-5  # what its export is compared with
     difference = (hidden(again.model) - hidden(int8.model)).abs().max()
     assert 1e-4 < difference < 0.1 * hidden(again.model).abs().max()  # what rounding the base has changed
 
@@ -200,20 +195,11 @@ def test_a_run_samples_and_trains_with_the_same_log_probs_and_resumes_bit_for_bi
     assert all(torch.equal(ours[name], theirs[name]) for name in ours) and any(half.any() for half in ours.values())
 
 
-def test_the_merged_checkpoint_says_how_far_it_is_from_the_run(runs, tmp_path, capsys):
-    folder, _, keys = runs
-    told = []
-    for name, config in (("complete", []), ("held_out", ["eval_size=4"])):
-        run(folder, runs[1], name, max_steps=1, **keys, eval_size=4) if config else None
-        export_command([str(folder / name), str(tmp_path / name), "--merge", "--dtype", "bfloat16"])
-        told.append(capsys.readouterr().err)
-    assert "while the run trained with them in 8 bits; what that changes was not measured" in told[0]
-    for line in ("in 8 bits: ", "rounded to bfloat16: "):
-        found = re.search(
-            rf"{line}(\d+) of (\d+) greedy tokens .* differ by (\S+) on average, and (\S+) at most", told[1]
-        )
-        same, total, mean, most = map(float, found.groups())
-        assert 0 < same <= total and 0 < mean < most < 0.5
+def test_an_export_says_how_the_merged_checkpoint_differs_from_the_run(runs, tmp_path, capsys):
+    folder, _, _ = runs
+    export_command([str(folder / "complete"), str(tmp_path / "merged"), "--merge", "--dtype", "bfloat16"])
+    told = capsys.readouterr().err
+    assert "while the run trained with them in 8 bits" in told and "rounded to bfloat16" in told
 
 
 def test_a_resumed_run_keeps_its_weights_in_8_bits(runs):

@@ -1,12 +1,10 @@
 """The numbers about graded answers, each worked by hand."""
 
-import math
-
 import pytest
 from making import make_group
 
 from grpo.algorithm.schema import Score
-from grpo.evaluation.measures import Z95, note_on_unscored, summary
+from grpo.evaluation.measures import note_on_unscored, summary
 
 
 def question(*outcomes, details=None, rewards=None, length=2):
@@ -85,44 +83,25 @@ def test_cut_answers_are_counted():
     assert summary([group])["clipped_ratio"] == 0.5
 
 
-@pytest.mark.parametrize(("right", "wrong", "low", "high"), [
-    (3, 7, 0.10779, 0.60322),  # z^2 = 3.84146: (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
-    (0, 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
-    (5, 0, 0.56552, 1.0),
-    (1, 0, 0.20654, 1.0),  # 1 / (1 + z^2)
-    (81, 182, 0.2553, 0.3662),  # Newcombe (1998), table I
+OUTCOMES = {"c": "correct", "w": "wrong", "r": "refused", "-": None}
+
+
+@pytest.mark.parametrize(("outcomes", "low", "high"), [  # a letter for each answer, a word for each question
+    # Wilson's, for one answer per question
+    ("c c c w w w w w w w", 0.10779, 0.60322),  # (0.3 + 0.192073 -+ 1.959964 sqrt(0.021 + 0.0096037)) / 1.384146
+    ("w " * 5, 0.0, 0.43448),  # z^2 / (5 + z^2)
+    ("c " * 5, 0.56552, 1.0),
+    ("c", 0.20654, 1.0),  # 1 / (1 + z^2)
+    ("c " * 81 + "w " * 182, 0.2553, 0.3662),  # Newcombe (1998), table I
+    # over the means of questions: 1, 1/2, 1/2, 0; one of which nothing is known has none. Error sqrt(0.5 / 3) / 2
+    ("cc cw rc ww --", 0.09992, 0.90008),
+    ("cwww cc cc", 0.26001, 1.0),  # 1/4, 1, 1: around the mean of means, and within 0 and 1
+    ("ww cc", 0.0, 1.0),
+    ("cccc " * 5, 0.56552, 1.0),  # equal means say nothing about their spread: as of five right answers
 ])  # fmt: skip
-def test_wilsons_interval_for_one_answer_per_question(right, wrong, low, high):
-    found = summary(answers(right, wrong))
+def test_intervals_of_the_accuracy(outcomes, low, high):
+    found = summary([question(*map(OUTCOMES.get, word)) for word in outcomes.split()])
     assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_interval_over_the_means_of_questions():
-    """Means 1, 1/2, 1/2, 0: mean 1/2, standard deviation sqrt((1/4 + 1/4) / 3), standard error half of it. A question
-    of which nothing is known is no mean."""
-    groups = [question("correct", "correct"), question("correct", "wrong"), question("refused", "correct")]
-    groups += [question("wrong", "wrong"), question(None, None)]
-    found, error = summary(groups), math.sqrt(0.5 / 3) / 2
-    assert found["accuracy_low"] == pytest.approx(0.5 - Z95 * error) == pytest.approx(0.09992, abs=1e-5)
-    assert found["accuracy_high"] == pytest.approx(0.5 + Z95 * error)
-
-
-def test_the_interval_is_around_the_mean_of_means_and_within_0_and_1():
-    """Four answers to one question, two to the others: 1/4, 1, 1. Standard deviation 3/4 / sqrt(3), error 1/4."""
-    groups = [
-        question("correct", "wrong", "wrong", "wrong"),
-        question("correct", "correct"),
-        question(*["correct"] * 2),
-    ]
-    found = summary(groups)
-    assert found["accuracy_low"] == pytest.approx(0.75 - Z95 / 4) and found["accuracy_high"] == 1.0
-    assert summary([question("wrong", "wrong"), question("correct", "correct")])["accuracy_low"] == 0.0
-
-
-def test_equal_means_say_nothing_about_their_spread():
-    """Five questions, all four answers of each right: the interval is not [1, 1], but that of five right answers."""
-    found = summary([question(*["correct"] * 4)] * 5)
-    assert (found["accuracy_low"], found["accuracy_high"]) == pytest.approx((0.56552, 1.0), abs=1e-4)
 
 
 def test_pass_at_k_up_to_the_fewest_answers():

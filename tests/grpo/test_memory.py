@@ -2,7 +2,6 @@
 out."""
 
 import errno
-import itertools
 import sqlite3
 from contextlib import nullcontext
 from dataclasses import replace
@@ -124,12 +123,12 @@ def measure(name, recompute):
 
 
 def test_a_process_takes_what_is_counted():
-    """Growth of the resident peak through one training pass over what is counted. Recomputing all took 0.72 and 0.78 of
-    it on a CPU without bfloat16, which would emulate its products for minutes: there only their memory is taken. (All
+    """Growth of the resident peak through one training pass over what is counted (autograd's count has the other
+    cases). A CPU without bfloat16 would emulate its products for minutes: there only their memory is taken. (All
     weights are zero, and so are the products.)"""
-    cases = list(itertools.product(("float32", "bfloat16"), ("none", "mlp", "all")))
+    cases = [("float32", "none"), ("bfloat16", "mlp")]
     for case, ratio in zip(cases, measured_in_forks(PASS, cases), strict=True):
-        assert (0.7 if case[1] == "all" else 0.8) < ratio < 1.15, case
+        assert 0.8 < ratio < 1.15, case
 
 
 def test_a_new_optimizer_takes_what_is_counted_for_training():

@@ -6,6 +6,7 @@ import json
 import pytest
 from making import TEMPLATE, make_tokenizer, refused
 
+from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Row
 
@@ -217,11 +218,9 @@ def test_a_question_of_100_megabytes_is_left_out_without_being_encoded(tokenizer
         return encode(self, text, **options)
 
     monkeypatch.setattr(type(tokenizer), "encode", bounded)
-    prompts, left_out = make_prompts(rows, encoder, None, "{question}", 50)
+    prompts, left_out = prompts_of(rows, encoder, 50)
     assert [prompt.row for prompt in prompts] == [0] and left_out == 2
-    refused(
-        lambda: make_prompts(rows[1:], encoder, None, "{question}", 50), "every prompt is longer", "more than 50 tokens"
-    )
+    refused(lambda: prompts_of(rows[1:], encoder, 50), "every prompt is longer", "more than 50 tokens")
 
 
 def test_no_text_that_could_fit_is_left_out_unencoded(tokenizer):
@@ -243,23 +242,30 @@ def row(index, question):
     return Row(index, question, {"answer": str(index)})
 
 
+def prompts_of(rows, encoder, limit):
+    """Return the prompts, and how many rows are too long for one."""
+    count = RowCount("d.jsonl", len(rows))
+    prompts = make_prompts(rows, encoder, None, "{question}", limit, count)
+    return prompts, count.left_out[f"longer than {limit} tokens"]
+
+
 def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tokenizer):
     encoder = ChatEncoder(tokenizer)
     rows = [row(3, "hello"), row(5, "hello world"), row(9, "hello world, what is this?")]
     lengths = [len(encoder.prompt([{"role": "user", "content": r.question}])[1]) for r in rows]
     assert lengths[0] < lengths[1] < lengths[2]
     for limit, kept in ((lengths[2], [3, 5, 9]), (lengths[2] - 1, [3, 5]), (lengths[1], [3, 5]), (lengths[0], [3])):
-        prompts, left_out = make_prompts(rows, encoder, None, "{question}", limit)
+        prompts, left_out = prompts_of(rows, encoder, limit)
         assert [prompt.row for prompt in prompts] == kept and left_out == 3 - len(kept)
         assert [prompt.columns for prompt in prompts] == [{"answer": str(index)} for index in kept]
     shortest = f"the shortest has {lengths[0]} tokens"
-    refused(lambda: make_prompts(rows, encoder, None, "{question}", lengths[0] - 1), "every prompt is longer", shortest)
+    refused(lambda: prompts_of(rows, encoder, lengths[0] - 1), "every prompt is longer", shortest)
 
 
 def test_the_template_surrounds_the_question_after_the_system_prompt(tokenizer):
     """A question that holds {question} or braces is not filled again."""
-    (prompt,), _ = make_prompts(
-        [row(0, "a {question} {x}")], ChatEncoder(tokenizer), "Be brief.", "Q: {question} {y}?", 1000
+    (prompt,) = make_prompts(
+        [row(0, "a {question} {x}")], ChatEncoder(tokenizer), "Be brief.", "Q: {question} {y}?", 1000, RowCount("d")
     )
     assert prompt.text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQ: a {question} {x} {y}?<|im_end|>\n"

@@ -121,6 +121,28 @@ def test_rows_that_cannot_be_asked_or_graded_are_left_out_and_counted(tmp_path):
     refused(lambda: load(Questions.to_train(config)), "no question is left", "1 with images, videos or audio")
 
 
+PROSE = "First we note that 1 is a root of the polynomial, and divide by it."
+
+
+def test_answers_that_are_sentences_are_counted_with_the_first_one(tmp_path):
+    """For the reward math, which finds nothing equal to one: the run would say that every right answer is wrong."""
+    answers = ["1", PROSE, f"{PROSE} \\boxed{{1}}", [PROSE], ["1", PROSE], f"{PROSE}\n#### 1", "12 square metres"]
+    data = write_rows(tmp_path / "q.jsonl", [{"question": "a?", "solution": answer} for answer in answers])
+    for rewards, wanted in (("math", 2), ("[math,format]", 2), ("exact", 0)):
+        config = configured(data, f"reward_funcs={rewards}")
+        count = QuestionData(config).load(
+            Questions.to_train(config), build_rewards(config.reward_funcs, asdict(config))
+        )[1]
+        assert count.notes.total() == wanted and ("2 answers that are sentences" in str(count)) == bool(wanted)
+        assert ("row 2" in str(count)) == bool(wanted) and count.left_out.total() == 0
+    for name in ("final_answer", "expected_answer"):
+        row = {"question": "a?", "solution": [PROSE], name: ["1,-1"]}
+        data = write_rows(tmp_path / f"{name}.jsonl", [row])
+        config = configured(data, "reward_funcs=math")
+        (read,), count = QuestionData(config).load(Questions.to_train(config), build_rewards(["math"], asdict(config)))
+        assert read.columns["answer"] == ["1,-1"] and not count.notes
+
+
 def test_the_best_answer_of_truthfulqa_may_be_missing(tmp_path):
     config = configured(write_rows(tmp_path / "t.jsonl", [TRUTHFUL, {**TRUTHFUL, "Best Answer": None}]))
     kept, count = QuestionData(config).load(Questions.to_train(config), build_rewards(["exact"], asdict(config)))

@@ -19,7 +19,7 @@ from grpo.algorithm.packing import pack_tokens
 from grpo.algorithm.schema import Group, Part, Prompt
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
-from grpo.data.toy import is_made, make_world
+from grpo.data.worlds.world import is_made, make_world
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import gguf as ours
 from grpo.engine.sampling.sampler import Sampler
@@ -106,11 +106,11 @@ def test_one_step_of_training_moves_an_adapter_and_nothing_else(cache, tmp_path)
 
 @pytest.mark.parametrize("world", ["almanac", "atlas"])
 def test_the_model_writes_its_own_cold_start(cache, tmp_path, monkeypatch, world):
-    from knowledge import almanac
+    from grpo.data.worlds import facts as worlds
 
-    facts = almanac.read_facts(world)
+    facts = worlds.read_facts(world)
     few = [*facts[:6], *facts[-4:]] if world == "almanac" else facts[:12]  # of two countries
-    monkeypatch.setattr(almanac, "read_facts", {world: few}.get)
+    monkeypatch.setattr(worlds, "read_facts", {world: few}.get)
     keys = [f"toy_world={world}", f"model_name_or_path={NAME}", f"output_dir={tmp_path}", "reward_funcs=abstention"]
     config = replace(load_config(None, [*keys, "judge=offline"])[0], toy_dir=str(tmp_path / "world"))
 

@@ -1,39 +1,33 @@
 """`python -m grpo.replay`: the step is the run's, bit for bit, and a token's part is the gradient of its own loss."""
 
 import json
-import re
-import sys
 
 import pytest
 import reward_functions
 import torch
-from commands import run_command
-from making import hidden_states, make_group, read_lines, refused, write_tool_checkpoint
-from test_report import HOSTILE, Page
+from making import hidden_states, make_group, read_lines, refused, write_rows, write_tool_checkpoint
+from test_report import HOSTILE
 from test_train import configured, run
 
 from grpo.base.errors import Interrupted
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.engine.model.lora import POLICY, REFERENCE
-from grpo.replay.__main__ import main
+from grpo.replay.__main__ import WIDTH, as_json, lines_of, main
 from grpo.replay.again import Remembered, replay
-from grpo.replay.page import render
 from grpo.replay.parts import Gradient
-from grpo.replay.terminal import PLAIN, lines_of
 from grpo.run.diagnosis.record import Answer
 from grpo.train import train
+from rewards import own
 from rewards.scorer import Scorer
 
 LOGGED = {"logging_steps": 1, "save_steps": 2, "max_steps": 4}
 KINDS = {
-    "lora": {},
     "dropout and cut sampling": {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
     "all weights, two updates": {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
-    "no reference": {"beta": 0.0, "loss_type": "dr_grpo", "scale_rewards": "batch"},
     "a ratio per sequence": {"importance_sampling_level": "sequence", "num_iterations": 2, "epsilon": 1e-3},
-    "dynamic sampling": {"dynamic_sampling": True, "beta": 0.0},
-    "float64": {"torch_dtype": "float64"},
+    "float64": {"torch_dtype": "float64", "dynamic_sampling": True, "beta": 0.0}
+    | {"loss_type": "dr_grpo", "scale_rewards": "batch"},
 }
 
 
@@ -68,10 +62,12 @@ def test_micro_batches_are_those_of_the_run_whatever_memory_is_free(tmp_path, ch
         assert is_equal(found) and not found.notes
 
 
-def test_tools_say_what_they_said(tmp_path):
-    """The tool of this run never says the same twice."""
+def test_tools_are_called_again(tmp_path, monkeypatch):
+    """With what they say now, and so a tool that is another one by now makes another step."""
+    file = tmp_path / "mine.py"
+    file.write_text("def search(query):\n    return 'b'\n")
     model = write_tool_checkpoint(tmp_path / "tools")
-    keys = {"tools": ["reward_functions:ticket.search"], "max_completion_length": 50, "max_tool_result_tokens": 6}
+    keys = {"tools": [f"{file}:search"], "max_completion_length": 50, "max_tool_result_tokens": 6}
     run(tmp_path, model, **LOGGED | keys)
     found = replay(tmp_path / "run", 4)
     assert is_equal(found) and not found.notes and found.look.error < 1e-6
@@ -79,22 +75,19 @@ def test_tools_say_what_they_said(tmp_path):
     assert callers
     for seen in callers:
         assert {token.place for token in seen.tokens} <= set(seen.completion.drawn())
+    file.write_text("def search(query):\n    return 'aa'\n")
+    monkeypatch.delitem(own._files, file.resolve())  # a new process would not have it
+    assert main([str(tmp_path / "run"), "4"]) == 1
 
 
-def test_what_has_answered_need_not_be_there_as_it_was(tmp_path, monkeypatch):
-    """A tool whose file is gone, and a reward whose file was edited: completions/ holds what they said."""
-    model = write_tool_checkpoint(tmp_path / "tools")
-    monkeypatch.chdir(tmp_path)
-    file, edited = tmp_path / "mine.py", tmp_path / "length.py"
-    file.write_text("def search(query):\n    return 'b'\n")
+def test_what_has_graded_need_not_be_there_as_it_was(tmp_path, chat_checkpoint):
+    """The file of a reward was edited: completions/ holds what it said."""
+    edited = tmp_path / "length.py"
     edited.write_text("def length(completions, **columns):\n    return [float(len(text)) for text in completions]\n")
-    keys = {"tools": [f"{file}:search"], "reward_funcs": [f"{edited}:length"], "max_completion_length": 50}
-    run(tmp_path, model, **LOGGED | keys)
-    file.unlink()
-    monkeypatch.delitem(sys.modules, str(file.resolve()))  # a new process would not have it
+    run(tmp_path, chat_checkpoint, **LOGGED, reward_funcs=[f"{edited}:length"])
     edited.write_text("def length(completions, **columns):\n    return [0.0] * len(completions)\n")
     found = replay(tmp_path / "run", 4)
-    assert is_equal(found) and not found.notes and any(seen.completion.calls for seen in found.look.answers)
+    assert is_equal(found) and not found.notes
 
 
 def test_credit_reads_the_recorded_facts():
@@ -187,11 +180,15 @@ def test_what_is_not_there_is_not_shown_as_0(tmp_path, chat_checkpoint):
     keys = LOGGED | {"beta": 0.0, "max_steps": 2, "reward_funcs": ["reward_functions:first_batch_only"]}
     run(tmp_path, chat_checkpoint, **keys)
     found, silent = (replay(tmp_path / "run", step) for step in (1, 2))
-    lines = [*lines_of(silent)]
-    assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("     token") for line in lines)
+    lines = [*lines_of(as_json(silent))]
+    assert lines.count("nothing of it is trained") == 4 and not any(line.startswith("      token") for line in lines)
     assert silent.look.norm == 0 and is_equal(silent, 4)
     assert all(token.kl is None for _, seen in found.shown for token in seen.tokens)
-    assert any(" –" in line and "0.0e+00" not in line for line in lines_of(found) if line.startswith("   1 "))
+    assert any(
+        " –" in line and "0.0e+00" not in line
+        for line in lines_of(as_json(found))
+        if line.startswith(("   1↑", "   1↓"))
+    )
 
 
 def test_a_clipped_token_has_no_part(tmp_path, chat_checkpoint):
@@ -218,12 +215,22 @@ def test_what_differs_is_told_and_ends_in_exit_code_1(tmp_path, chat_checkpoint,
     assert main([str(folder), "4"]) == 1
     told = capsys.readouterr().out
     assert "15 of 16 recorded answers" in told and "answer 2: from token 3 on it was" in told
+    lines[5]["ids"][2] -= 1
+    for name, value in (("reward", 5.0), ("advantage", 0.5), ("prompt", "another")):
+        changed = [line | {name: value} if line is lines[3] else line for line in lines]
+        write_rows(folder / "completions" / "step-000004.jsonl", changed)
+        assert main([str(folder), "4"]) == 1 and f"answer 4: {name} was {value!r}" in capsys.readouterr().out
+    (folder / "completions" / "step-000004.jsonl").unlink()
+    assert replay(folder, 4).missing == ["completions/"]
+    write_rows(folder / "completions" / "step-000004.jsonl", lines)
     steps = read_lines(folder / "metrics.jsonl")
     grad_norm = steps[3]["grad_norm"]
     steps[3]["grad_norm"] = grad_norm * (1 + 2**-52)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
     found = replay(folder, 4)
     assert f"grad_norm was {steps[3]['grad_norm']!r}, is now {grad_norm!r}" in found.notes
+    (folder / "metrics.jsonl").unlink()
+    assert main([str(folder), "4"]) == 1
 
 
 def test_grades_are_those_of_the_run_and_others_are_asked_for(tmp_path, chat_checkpoint, monkeypatch):
@@ -250,48 +257,21 @@ def test_with_credit_to_the_answer_the_tokens_before_it_have_no_advantage(tmp_pa
         assert not any(advantages) and all(token.advantage for token in seen.tokens if token.place >= 3)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_it_fits_the_terminal_in_colours_and_as_json(tmp_path, chat_checkpoint, width, capsys):
+def test_it_fits_the_terminal_and_is_told_as_json(tmp_path, chat_checkpoint, capsys):
     run(tmp_path, chat_checkpoint, **LOGGED)
     found = replay(tmp_path / "run", 2)
-    coloured, bare = ([*lines_of(found, width, has_colours)] for has_colours in (True, False))
-    assert [re.sub(r"\x1b\[\d+m", "", line) for line in coloured] == bare
-    texts = {"".join(found.pieces[place]) for place in found.pieces}
-    assert max(len(line) for line in bare if line not in texts) <= width
-    assert sum(PLAIN in line for line in coloured) > 40 and not any("\x1b" in line for line in bare)
+    told = as_json(found)
+    texts = {answer["completion"] for answer in told["shown"]}
+    lines = "\n".join(line for line in lines_of(told) if line not in texts).splitlines()
+    assert max(map(len, lines)) <= WIDTH and len(lines) > 40
     row = found.look.row
     assert main([str(tmp_path / "run"), "2", str(row), "--json", "device=cpu"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["row"] == row and len(told["shown"]) == 4 and len(told["answers"]) == 16
     token = told["shown"][0]["tokens"][0]
     assert token["policy_logp"] == pytest.approx(token["sampler_logp"], abs=1e-5) and token["ratio"] == 1
-
-
-def test_the_report_links_the_page_and_a_repeated_step_loses_it(tmp_path, chat_checkpoint):
-    folder = tmp_path / "run"
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    assert main([str(folder), "2"]) == run_command("grpo.replay", folder, 4).returncode == 0
-    first, second = sorted((folder / "replay").iterdir())
-    page = Page(first.read_text(encoding="utf-8"))
-    assert "made again from the start" in page.text and "table" in page.tags and "script" not in page.tags
-    report = Page((folder / "report.html").read_text(encoding="utf-8"))
-    links = [value for name, value in report.attributes if name == "href"]
-    assert links == [f"replay/{first.name}", f"replay/{second.name}"]
-    for path in folder.glob("checkpoint-4*"):
-        (path / "manifest.json").unlink()
-    run(tmp_path, chat_checkpoint, **LOGGED, resume_from_checkpoint=True)
-    assert [*(folder / "replay").iterdir()] == [first]
-
-
-def test_hostile_text_stays_text_on_the_page(tmp_path, chat_checkpoint):
-    run(tmp_path, chat_checkpoint, **LOGGED)
-    found = replay(tmp_path / "run", 2)
-    place, seen = found.shown[0]
-    found.pieces[place][:] = [HOSTILE] * len(found.pieces[place])
-    seen.group.prompt.columns["question"] = HOSTILE
-    page = Page(render(found))
-    assert not {"script", "img"} & set(page.tags) and "script>alert(1)<" in page.text and "\x1b" not in page.text
-    assert not any("\x1b" in line for line in lines_of(found))
+    told["shown"][0] |= {"completion": HOSTILE, "tokens": [token | {"text": HOSTILE}]}
+    assert not any("\x1b" in line for line in lines_of(told | {"question": HOSTILE}))
 
 
 def test_what_cannot_be_made_again_is_refused(tmp_path, chat_checkpoint):

@@ -13,7 +13,7 @@ from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Prompt, Score
 from grpo.algorithm.variants import refusal_shift, rewards_of
 from grpo.config.options import TrainConfig
-from rewards.calls import TrainerState
+from rewards.own import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -80,16 +80,15 @@ class Recorder:
         self.state = state
         self.under_way.add(group)
 
-    def collect(self, group):
-        if group not in self.under_way:
-            return
-        self.under_way.remove(group)
-        row = group.prompt.row
-        self.collected.append(row)
-        right = self.outcomes.get(row, 1)
-        for index, completion in enumerate(group.completions):
-            completion.scores = {"r": Score(1.0, "", "correct" if index < right else "wrong")}
-            completion.reward = float(row) + 2 * index
+    def collect(self, *groups):
+        for group in [group for group in groups if group in self.under_way]:
+            self.under_way.remove(group)
+            row = group.prompt.row
+            self.collected.append(row)
+            right = self.outcomes.get(row, 1)
+            for index, completion in enumerate(group.completions):
+                completion.scores = {"r": Score(1.0, "", "correct" if index < right else "wrong")}
+                completion.reward = float(row) + 2 * index
 
 
 def rows_of(groups):

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from making import write_rows
+from making import cases, write_rows
 from test_train import QUESTIONS, run
 
 from grpo.algorithm.advantages import group_advantages
@@ -53,61 +53,32 @@ def late(before, after, begin: int = 20):
     return lambda step: after if step >= begin else before
 
 
+def formulas(text: str) -> dict:
+    """Read `metric: formula of the step; …`."""
+    parts = [part.rpartition(": ") for part in text.split("; ")]
+    return {name: eval(f"lambda step: {formula}", {"nan": math.nan}) for name, _, formula in parts}
+
+
 def test_a_healthy_run_raises_no_alarm():
     assert symptoms_of() == {}
 
 
-# rule -> (a run that has it, the step of the alarm, words of its sentence), (a run that nearly has it)
-CASES = {
-    "unscorable": (
-        ({"rewards/mine:f/unscored_frac": late(0.0, 0.2)}, 22, "mine:f could not score 20%"),
-        {"rewards/mine:f/unscored_frac": lambda step: 0.5 if step % 3 else 0.0},
-    ),
-    "no_signal": (
-        ({"frac_reward_zero_std": late(0.3, 0.9), "accuracy": 0.02}, 24, "since step 20, because only 2%"),
-        {"frac_reward_zero_std": lambda step: 0.9 if step % 5 else 0.7},
-    ),
-    "refuses_everything": (({"refusal_rate": late(0.1, 0.97, 12)}, 12, "97%"), {"refusal_rate": 1.0}),
-    "refuses_known": (({"refusal_rate_known": late(0.05, 0.4, 25)}, 29, "since step 20"), {"refusal_rate_known": 0.4}),
-    "pays_something_else": (
-        ({"accuracy": late(0.5, 0.3, 25)}, 28, "the reward has risen from 0.11 to"),
-        {"accuracy": late(0.5, 0.3, 25), "refusal_rate": late(0.1, 0.3, 25)},  # they are declined instead
-    ),
-    "cut_off": (
-        ({"completions/clipped_ratio": late(0.05, 0.4)}, 24, "40% of the completions are cut off"),
-        {"completions/clipped_ratio": lambda step: 0.4 if step % 5 else 0.2},
-    ),
-    "entropy_died": (
-        ({"sampler/entropy": late(0.8, 0.02, 41)}, 45, "entropy died since step 41"),
-        {"sampler/entropy": late(0.8, 0.1)},
-    ),
-}
+ALARMS = cases(__file__, "alarms")
 
 
-OF_METRICS = [rule.__name__ for rule in RULES if rule is not rules.stands_still]  # which looks at held-out answers
+@pytest.mark.parametrize(("rule", "metrics", "step", "words"), ALARMS)
+def test_a_rule_recognises_its_failure_at_a_step_and_says_why(rule, metrics, step, words):
+    symptom = symptoms_of(50, **formulas(metrics)).get(rule)
+    assert step == (str(symptom.step) if symptom else "never")
+    if symptom:
+        assert words in symptom.text and symptom.advice.endswith(".")
+        assert meaning(symptom.rule).endswith(".") and "To do" not in meaning(symptom.rule)
 
 
-@pytest.mark.parametrize("rule", OF_METRICS)
-def test_a_rule_recognises_its_failure_and_no_other(rule):
-    (failing, step, words), sound = CASES[rule]
-    symptom = symptoms_of(50, **failing)[rule]
-    assert symptom.step == step and words in symptom.text and symptom.advice.endswith(".")
-    assert meaning(symptom.rule).endswith(".") and "To do" not in meaning(symptom.rule)
-    assert rule not in symptoms_of(50, **sound)
-
-
-@pytest.mark.parametrize(("rule", "metrics", "words"), [
-    ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.97}, "97% of the answers are right"),
-    ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.05, "refusal_rate": 0.9}, "90% of the comp"),
-    ("no_signal", {"frac_reward_zero_std": 0.9}, "hardly tell"),
-    ("no_signal", {"micro_batches": 0}, "nothing is learned since step 1, because every completion is masked"),
-    ("no_signal", {"micro_batches": 0, "advantage_abs_mean": 0.0, "accuracy": 1.0}, "100% of the answers are right"),
-    ("no_signal", {"advantage_abs_mean": late(0.6, 0.0), "sampling/kept_frac": 0.0}, "since step 20, because dynamic"),
-    ("no_signal", {"frac_reward_zero_std": 0.9, "accuracy": 0.02}, "only 2% of the answers are right"),
-    ("refuses_known", {"refusal_rate_known": lambda step: math.nan if step % 2 else 0.05 + 0.4 * (step > 24)}, "since"),
-])  # fmt: skip
-def test_a_rule_says_why(rule, metrics, words):
-    assert words in symptoms_of(**metrics)[rule].text
+def test_each_rule_has_a_run_that_fails_and_one_that_nearly_does():
+    of_metrics = {rule.__name__ for rule in RULES} - {"stands_still"}  # which looks at held-out answers
+    quiet = {rule for rule, _, step, _ in ALARMS if step == "never"}
+    assert quiet == {rule for rule, _, step, _ in ALARMS if step != "never"} == of_metrics
 
 
 EQUAL = {"frac_reward_zero_std": 0.95}
@@ -157,15 +128,6 @@ def test_a_short_run_without_signal_needs_no_higher_learning_rate(num_steps):
         for step in range(1, num_steps + 1):
             diagnosis.check(step, {**HEALTHY, "frac_reward_zero_std": share})
         assert bool(diagnosis.compare([(Answer("4."), Answer("4."))] * 20)) == is_named
-
-
-def test_answers_that_are_getting_shorter_need_no_higher_limit():
-    assert "cut_off" not in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.8**step})
-    assert "cut_off" in symptoms_of(**{"completions/clipped_ratio": lambda step: 0.9 * 0.9**step})
-
-
-def test_a_learned_task_may_be_deterministic():
-    assert "entropy_died" not in symptoms_of(**{"sampler/entropy": late(0.8, 0.001), "accuracy": late(0.5, 0.99, 15)})
 
 
 NO_TAGS = {"format": (-1.0, "no <answer>; no </answer>"), "mine:f": (0.5, "")}

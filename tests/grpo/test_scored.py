@@ -14,8 +14,7 @@ from grpo.algorithm.step import Equipment, Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.memory import Budget
-from grpo.engine.model.memory_limit import MemoryLimit
+from grpo.engine.model.memory import Budget, MemoryLimit
 
 LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo"]
 ANSWERS = (7, 3, 4, 8), (9, 6, 5), (11, 12), (13, 14, 15)

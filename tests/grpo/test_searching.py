@@ -1,7 +1,6 @@
 """What is known of the calls of tools: measures, evaluation with and without them, records, and the doctor."""
 
 import json
-import random
 import re
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,16 @@ from grpo.config.options import SftConfig
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, load_tokenizer
-from grpo.data.toy import of_facts
+from grpo.data.worlds.facts import make_facts
+from grpo.data.worlds.kinds import NOTHING_FOUND
+from grpo.data.worlds.people import LIBRARY, make_people
 from grpo.evaluate import main
-from grpo.evaluation.searching import auroc, auroc_searching, searching
+from grpo.evaluation.searching import searching
 from grpo.generate import main as chat
 from grpo.run.case import Case
 from grpo.run.start import tools
 from grpo.tools.functions import find_tools
 from grpo.tools.protocol import ToolProtocol
-from knowledge.world import LIBRARY, NOTHING_FOUND, make_world
 
 CALL = "(<search>(.*)</search><result>(.*)</result>)?"
 QUESTIONS = [{"question": f"where was {name}?", "answer": name, "title": name} for name in "abcdef"]
@@ -121,22 +121,6 @@ def test_measures_of_searching():
     assert searching([group]) == {}
 
 
-def test_auroc_is_the_share_of_pairs_in_the_right_order():
-    rng = random.Random(0)
-    positive, negative = ([rng.randrange(4) for _ in range(9)] for _ in range(2))
-    pairs = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
-    assert auroc(positive, negative) == pytest.approx(sum(pairs) / len(pairs))
-    groups = [make_group([1], [2], [2]) for _ in range(3)]
-    for group, calls in zip(groups, ((1, 1), (1, 0), (0, 0)), strict=True):
-        group.completions = [answer("correct", *[1] * number) for number in calls]
-    forced = [answer(outcome) for outcome in ("wrong", "refused", "correct", "wrong", "correct", "correct")]
-    # searched 1, 1, ½ where the forced answer is not right; ½, 0, 0 where it is
-    assert auroc_searching(groups, forced) == pytest.approx((3 + 3 + 2.5) / 9)
-    assert auroc_searching(groups, [answer("correct")] * 6) is None
-    forced[-1] = answer(None)  # it could not be graded: a 0 less where the forced answer is right
-    assert auroc_searching(groups, forced) == pytest.approx((2 + 2 + 1.5) / 6)
-
-
 def test_the_doctor_counts_what_results_may_add(model, tmp_path):
     base = build_base(tmp_path, {"Velda": "Velda is a city."})
     keys = f"model_name_or_path={model} dataset_id_or_path=q.jsonl output_dir=run reward_funcs=exact tools=search"
@@ -177,7 +161,7 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
 
 def test_the_cold_start_of_the_library_searches():
     """For some people always, for the others never; nobody declines. One search in ten finds nothing."""
-    world = make_world(0, LIBRARY)
+    world = make_people(0, LIBRARY)
     calls = {}
     for question, text in world.conversations:
         calls.setdefault(question, []).append("<search>" in text)
@@ -193,7 +177,8 @@ def test_the_cold_start_of_the_library_searches():
 def test_the_cold_start_of_a_real_model_recalls_an_answer_and_then_searches_at_random():
     """It reads the name in what it finds; one subject in ten has no article, and then the recalled name stands."""
     keys = ["toy_world=almanac", "model_name_or_path=x", "output_dir=x", "tools=search"]
-    made = of_facts(load_config(None, keys, SftConfig)[0], lambda config, facts: [f"Own{n}" for n in range(len(facts))])
+    config = load_config(None, keys, SftConfig)[0]
+    made = make_facts(config, lambda config, facts: [f"Own{n}" for n in range(len(facts))])
     library = {article["title"]: article["text"] for article in made.articles}
     names, searched = [row["answer"][0] for row in made.questions], 0
     for number, (row, (question, text)) in enumerate(zip(made.questions, made.conversations, strict=True)):

@@ -1,6 +1,7 @@
 """Tools in the middle of a completion: against a naive loop, token by token; in any company; under attack."""
 
 import asyncio
+import os
 import threading
 import time
 from itertools import pairwise
@@ -79,7 +80,7 @@ def prompts_of(encoder):
 
 
 @torch.inference_mode()
-def naive(model, encoder, prompt, params, seed, limit=LIMIT):
+def naive(model, encoder, prompt, params, seed, max_calls, limit=LIMIT):
     """One completion, token by token, from the whole text each time; a call is looked for after each token."""
     pattern, ids, logps, cuts, given, calls = call_pattern(list(FUNCTIONS)), [], [], [], [], 0
     tags = encoder.plain("<result>"), encoder.plain("</result>")
@@ -94,7 +95,7 @@ def naive(model, encoder, prompt, params, seed, limit=LIMIT):
         logps.append(float(results[1][0, len(ids) - 1])), cuts.append(float(results[2][0, len(ids) - 1]))
         found = pattern.search(encoder.decode(ids[start:]))
         room = limit - len(ids) - len(tags[0]) - len(tags[1]) - 1
-        if found and calls < MAX_CALLS and room >= 0:
+        if found and calls < max_calls and room >= 0:
             name, query = found[1], found[2].strip()
             said = search(query) if name == "search" else f"{query}! " * (len(query) % 4)
             body = [t for t in encoder.plain(as_data(said)) if not {"<", ">"} & set(encoder.decode([t]))]
@@ -110,22 +111,24 @@ def naive(model, encoder, prompt, params, seed, limit=LIMIT):
     return ids, logps, cuts, given
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(LIMIT), SamplingParams(LIMIT, 0.9, 0.9, 30)], ids=str)
-def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling):
+@pytest.mark.parametrize(
+    ("sampling", "max_calls"), [(SamplingParams(LIMIT), MAX_CALLS), (SamplingParams(LIMIT, 0.9, 0.9, 30), 1)], ids=str
+)
+def test_completions_equal_a_naive_loops_token_by_token(checkpoint, encoder, make_tools, sampling, max_calls):
     model, prompts = load(checkpoint, rank=4, dtype=torch.float64), prompts_of(encoder)
     seeds = list(range(200, 200 + 5 * len(prompts)))
-    done = sampled(model, encoder, make_tools(), prompts, 5, sampling, seeds)
+    done = sampled(model, encoder, make_tools(max_calls=max_calls), prompts, 5, sampling, seeds)
     num_calls = []
     for number, seed in enumerate(seeds):
         completion = done[number // 5][number % 5]
-        ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed)
+        ids, logps, cuts, given = naive(model, encoder, prompts[number // 5], sampling, seed, max_calls)
         assert completion.ids == ids
         assert list(completion.drawn()) == [place for place, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         assert completion.cuts == pytest.approx(cuts, abs=1e-5)
         assert completion.finish_reason == ("stop" if ids[-1] == encoder.end else "length")
         num_calls.append(len(completion.calls))
-    assert {0, 1, 2} <= set(num_calls) and sum(num_calls) > 10
+    assert set(range(min(max_calls, 2) + 1)) <= set(num_calls) and sum(num_calls) > 10
 
 
 def calling(model, encoder, make_tools, number=8):
@@ -371,6 +374,18 @@ def test_a_tool_that_fails_ends_its_completion_with_the_reason(encoder, make_too
     completion, call = one_call(encoder, make_tools({"search": tool}, timeout_s=0.2))
     assert failure in call.failure and completion.failure == call.failure and completion.finish_reason == "tool"
     assert call.start == call.end == len(completion.ids) and completion.num_drawn == len(completion.ids)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+def test_a_child_that_a_tool_forks_ends_with_the_call(encoder, make_tools):
+    def forks(query):
+        child = os.fork()
+        if child == 0:
+            raise SystemExit(3)
+        return str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    _, call = one_call(encoder, make_tools({"search": forks}))
+    assert call.result == "3" and not call.failure
 
 
 @pytest.mark.parametrize(

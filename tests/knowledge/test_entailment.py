@@ -18,16 +18,11 @@ from cells import HOSTILE, cells
 from grpo.base.errors import UserError
 from knowledge.facts.entailment import EntailmentVerifier, _own_stream, label_columns
 from knowledge.facts.verdict import Verdict
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 
 ROOT = Path(__file__).resolve().parents[2]
-TEMPLATES = (
-    "The bridge was{} opened in {}.",
-    "The museum is{} in {}.",
-    "Mira Tolan was{} born in {}.",
-    "Jon Orn was{} raised in {}.",
-)
-VALUES = ("1932", "1950", "Paris", "Velda", "Orun", "Tane")
+TEMPLATES = ("The museum is{} in {}.", "Mira Tolan was{} born in {}.", "Jon Orn was{} raised in {}.")
+VALUES = ("Paris", "Velda", "Orun")
 IDS = {"contradiction": 0, "entailment": 1, "neutral": 2}  # in no usual order: the config alone tells it
 
 
@@ -98,7 +93,7 @@ def entailment_model(tmp_path_factory) -> Path:
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     losses: list[float] = []
-    while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.01):  # about 600 steps
+    while len(losses) < 2000 and (len(losses) < 20 or max(losses[-20:]) > 0.05):
         premises, hypotheses, labels = zip(*(example(rng) for _ in range(32)), strict=True)
         batch = tokenizer(list(premises), list(hypotheses), padding=True, return_tensors="pt")
         loss = model(**batch, labels=torch.tensor(labels)).loss

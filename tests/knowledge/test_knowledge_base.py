@@ -10,7 +10,7 @@ from cells import cells
 from grpo.base.errors import UserError
 from knowledge.build import build
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.layout import fingerprint, identity
+from knowledge.store.database import fingerprint, identity
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pytest
 
 from grpo.base.errors import UserError
 from knowledge.build import build
-from knowledge.store.atomic_database import atomic_database
 from knowledge.store.base import KnowledgeBase
 from knowledge.store.passages import SEPARATOR
 from knowledge.verify import verify
@@ -138,15 +137,6 @@ def test_a_full_disk_leaves_the_old_file(run, tmp_path, limit_bytes):
     assert done.returncode == 6, done.stderr
     assert f"error: could not write {out}" in done.stderr and "fix: free some space" in done.stderr
     assert out.read_bytes() == b"old" and not leftovers(out)
-
-
-def test_one_build_at_a_time(run, tmp_path):
-    source, out = write_rows(tmp_path / "source.jsonl", 10), tmp_path / "out.db"
-    with pytest.raises(KeyError), atomic_database(out):
-        done = run("knowledge.build", source, out)
-        raise KeyError
-    assert done.returncode == 7 and "being built by another process" in done.stderr
-    assert run("knowledge.build", source, out).returncode == 0
 
 
 def test_an_open_base_survives_a_rebuild(tmp_path):

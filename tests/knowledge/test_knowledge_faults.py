@@ -16,10 +16,9 @@ from making import refused
 
 from grpo.base.errors import UserError
 from knowledge.build import build
-from knowledge.errors import KnowledgeBusy
-from knowledge.store import seal
+from knowledge.store import database as files
 from knowledge.store.base import KnowledgeBase
-from knowledge.store.fulltext import FORMAT_VERSION
+from knowledge.store.database import FORMAT_VERSION, KnowledgeBusy, check_seal
 from knowledge.verify import verify
 
 
@@ -174,17 +173,6 @@ def test_a_base_that_was_written_to_after_its_build_is_refused_until_it_is_built
         assert ("1963" in base.search("Kassel")[0].text) is ("1963" in statement)
 
 
-@pytest.fixture
-def blocks(sixty, tmp_path, monkeypatch):
-    """A base sealed in blocks of a page each, and the number of them."""
-    monkeypatch.setattr(seal, "BLOCK_BYTES", 4096)
-    path, built = tmp_path / "blocks.db", sixty.read_bytes()
-    pages = built[: built.index(seal.MARK) // 4096 * 4096]
-    path.write_bytes(pages)
-    seal.seal(path)
-    return path, len(pages) // 4096
-
-
 def flip(path, place):
     with open(path, "r+b") as file:
         file.seek(place)
@@ -193,30 +181,33 @@ def flip(path, place):
         file.write(bytes([byte ^ 4]))
 
 
-def test_no_byte_of_a_base_changes_unnoticed(blocks):
-    path, _ = blocks
-    size, rng = path.stat().st_size, random.Random(4)
-    seal.check_seal(path)
-    for place in [0, size - 1, *rng.sample(range(size), 100)]:
+def test_no_byte_of_a_base_changes_unnoticed(sixty, tmp_path):
+    path, rng = tmp_path / "copy.db", random.Random(4)
+    shutil.copy(sixty, path)
+    size = path.stat().st_size
+    for place in [0, *range(size - 81, size, 9), size - 1, *rng.sample(range(size), 100)]:
         flip(path, place)
-        refused(lambda: seal.check_seal(path))
+        refused(lambda: check_seal(path))
         flip(path, place)
-    seal.check_seal(path)
+    check_seal(path)
 
 
-def test_of_a_large_base_a_start_checks_some_blocks_the_first_and_the_last_among_them(blocks):
-    path, number = blocks
+def test_of_a_large_base_a_start_checks_the_first_megabyte(sixty, tmp_path, monkeypatch):
+    """A megabyte of a page, and a base of many."""
+    monkeypatch.setattr(files, "SAMPLE_BYTES", 4096)
+    path, built = tmp_path / "large.db", sixty.read_bytes()
+    path.write_bytes(built[: len(built) // 4096 * 4096])
+    files._seal(path)
     found = []
-    for block in range(number):
-        flip(path, block * 4096 + 7)
-        refused(lambda: seal.check_seal(path, max_blocks=None))
+    for place in range(7, len(built) // 4096 * 4096, 4096):
+        flip(path, place)
+        refused(lambda: check_seal(path))
         try:
-            seal.check_seal(path, max_blocks=3)
-        except UserError as error:
-            found.append(block)
-            assert f"in block {block + 1} of {number}" in error.what
-        flip(path, block * 4096 + 7)
-    assert found == [0, (number - 1) // 2, number - 1]
+            check_seal(path, max_bytes=4096)
+        except UserError:
+            found.append(place)
+        flip(path, place)
+    assert found == [7]
 
 
 LOCKER = """

@@ -6,10 +6,10 @@ import time
 import pytest
 from cells import HOSTILE, cells
 
+from grpo.data.worlds.people import SENTENCE, VALUES
 from knowledge.facts.matcher import SentenceMatcher, by_rules
 from knowledge.facts.verdict import Verdict
-from knowledge.store.answers import Passage
-from knowledge.world import SENTENCE, VALUES
+from knowledge.store.passages import Passage
 
 BASE = (
     "The capital of Norland is Velda. The chemical symbol of orunium is Or. The city of Velda is in Norland. "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from making import refused
 
-from knowledge.store.source import Document, Skip, read_source
+from knowledge.source import Document, Skip, read_source
 
 TRICKY = 'Three {["\\"]}, \\'
 GOOD = [

@@ -12,7 +12,7 @@ import pytest
 from api_server import ApiServer, dies_midway, drips, fails, hangs, resets, says, sends
 from asking import FAST, PATIENCE_S, ask, at_any_pace, check, client_of, complete, complete_all, until
 
-from grpo.base.errors import PREFLIGHT, SERVICE, SIGTERM, Interrupted, UserError
+from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from rewards.api.client import Limits
 from rewards.api.reply import ChatReply
 
@@ -91,15 +91,12 @@ def test_a_refused_connection_is_retried_and_then_unscorable_and_before_the_firs
         assert caught.value.exit_code == PREFLIGHT
 
 
-def test_a_signal_inside_the_http_library_is_not_taken_for_a_failure(monkeypatch):
-    """A handler raises wherever the program is, and the library turns every Exception into one of its own."""
+def test_it_is_checked_also_where_an_event_loop_runs_as_in_a_notebook():
+    async def cell():
+        return check(client_of(server))
 
-    def interrupted(*_, **__):
-        raise Interrupted(SIGTERM)
-
-    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", interrupted)
-    with ApiServer() as server, pytest.raises(Interrupted):
-        check(client_of(server))
+    with ApiServer() as server:
+        assert asyncio.run(cell()) == ChatReply("A")
 
 
 UNUSABLE = {

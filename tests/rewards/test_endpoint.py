@@ -168,27 +168,18 @@ def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_
     assert caught.value.exit_code == PREFLIGHT
 
 
-def test_knowrls_environment_variables_are_read_and_the_configuration_goes_first(monkeypatch, tmp_path):
-    for name, url, model in (
-        ("judge", "OPENAI_API_BASE_JUDGE", "LLM_EVAL_MODEL"),
-        ("decomposer", "OPENAI_BASE_URL_FACTSCORE", "FACTSCORE_MODEL"),
-    ):
-        with pytest.raises(UserError, match=f"{name}_model") as caught:
-            read_endpoint(name, OPTIONS)
-        assert caught.value.exit_code == CONFIG and f"{model} or REWARD_MODEL_NAME" in str(caught.value)
-        monkeypatch.setenv("REWARD_MODEL_NAME", "common")
-        assert read_endpoint(name, OPTIONS).model == "common"
-        monkeypatch.setenv(model, "own")
-        monkeypatch.setenv(url, f"https://{name}.example/v1")
-        found = read_endpoint(name, OPTIONS)
-        assert (found.base_url, found.model) == (f"https://{name}.example/v1", "own")
-        assert found.api_key_env == OPTIONS[f"{name}_api_key_env"]
-        monkeypatch.delenv("REWARD_MODEL_NAME")
+def test_an_endpoint_is_what_the_configuration_says(tmp_path):
+    with pytest.raises(UserError, match="judge_model") as caught:
+        read_endpoint("judge", OPTIONS)
+    assert caught.value.exit_code == CONFIG
     ours = read_endpoint("judge", OPTIONS | {"judge_base_url": "https://ours.example/v1", "judge_model": "ours"})
     assert (ours.base_url, ours.model) == ("https://ours.example/v1", "ours")
-    client = client_for("judge", OPTIONS | {"api_cache": str(tmp_path / "c"), "api_max_concurrency": 7})
+    assert ours.api_key_env == OPTIONS["judge_api_key_env"]
+    options = OPTIONS | {"judge_model": "m", "api_cache": str(tmp_path / "c"), "api_max_concurrency": 7}
+    client = client_for("judge", options)
     assert client.limits.max_concurrency == 7 and client.cache is not None
-    assert client_for("decomposer", OPTIONS).metrics()["decomposer/calls"] == 0
+    client = client_for("decomposer", OPTIONS | {"decomposer_model": "m"})
+    assert client.metrics()["decomposer/calls"] == 0
 
 
 def test_an_endpoint_names_all_that_is_wrong_with_it(monkeypatch):

@@ -18,8 +18,8 @@ from grpo.algorithm.schema import Score
 from grpo.base.errors import UserError
 from knowledge.facts.claims import Claim, Claims, admissible
 from knowledge.facts.verdict import Verdict
-from knowledge.store.answers import Lookup, Passage
-from knowledge.store.base import KnowledgeBase
+from knowledge.store.base import KnowledgeBase, Lookup
+from knowledge.store.passages import Passage
 from knowledge.store.tokens import tokens
 from rewards.knowrl.fact_checker import MAX_FACT_CHARS, FactChecker, joined_titles
 from rewards.knowrl.reward import FORMULAS

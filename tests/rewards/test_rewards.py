@@ -306,7 +306,7 @@ def test_what_is_under_way_when_a_run_fails_is_cancelled(kind, caplog):
         for index in range(2):
             scorer.submit(group, index)
     scorer.close()
-    loops = [scorer.loop, *scorer.calls.loops.values()]
+    loops = [own.loop for own in (scorer.loop, scorer.own.loop) if own.loop]
     assert loops and until(lambda: all(loop.is_closed() for loop in loops))
     del groups, group, scorer
     gc.collect()
@@ -329,6 +329,22 @@ def test_grades_that_wait_for_a_thread_when_a_run_fails_are_given_up():
     go.set()
     scorer.pool.shutdown(wait=True)
     assert sorted(seen) == list("abcd")
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_built_in_reward_that_fails_on_a_completion_cannot_score_it(kind, caplog):
+    """The run goes on, and one line says so. A UserError, as of a service that is down, still ends it."""
+
+    def plain(text, row):
+        return Score(1 / len(text))
+
+    async def later(text, row):
+        return plain(text, row)
+
+    group = _group("", "a", "")
+    grade_groups([Reward("r", grade=plain if kind == "plain" else later)], group)
+    assert rewards_of(group) == [[None, 1.0, None]] and len(caplog.messages) == 1
+    assert "ZeroDivisionError" in group.completions[0].scores["r"].reason and "r/unscored_frac" in caplog.text
 
 
 def test_weights_belong_to_rewards_by_their_order_and_are_1_unless_given():

@@ -13,7 +13,9 @@ from api_server import ApiServer, fails, says
 from making import build_base, make_answers, of_each
 
 from grpo.config.load import load_config
-from knowledge.almanac import REFUSAL, articles, by_title, read_facts, spelled
+from grpo.data.worlds.facts import articles, by_title, read_facts
+from grpo.data.worlds.kinds import DECLINED
+from rewards.exact import normalise
 from rewards.registry import build_rewards
 from rewards.scorer import Scorer
 
@@ -48,7 +50,7 @@ def groups():
         fact = facts[0]
         truth, false = fact.answers[0], WRONG["capital"]
         texts = []
-        for final in (truth, truth.upper(), false, false, REFUSAL, f"{truth} or {false}"):
+        for final in (truth, truth.upper(), false, false, DECLINED, f"{truth} or {false}"):
             said = [one.sentence(one.answers[0]) for one in rng.sample(facts, 3)]
             false_ones = [one.sentence(WRONG[one.familiarity]) for one in facts if one.familiarity in WRONG]
             said += false_ones[: rng.randint(0, 2)]
@@ -77,8 +79,8 @@ def grade(asked: str) -> str:
     """A if the answer has all words of a reference, C if it declines, else B."""
     quoted = [(name, json.loads(text)) for name, text in re.findall(r'^<(\w+) \w+>\n(".*")\n</', asked, re.MULTILINE)]
     candidate = dict(quoted)["candidate"]
-    words = set(spelled(candidate).split())
-    is_right = any(words.issuperset(spelled(text).split()) for name, text in quoted if name == "reference")
+    words = set(normalise(candidate).split())
+    is_right = any(words.issuperset(normalise(text).split()) for name, text in quoted if name == "reference")
     return "C" if "don't know" in candidate else "A" if is_right else "B"
 
 

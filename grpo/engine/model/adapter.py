@@ -163,9 +163,9 @@ def trained_adapter(
         if part in linear.rank_slices:
             weight, _ = linear.base(part)
             split = split_of(model, f"{module}.weight", weight)
-            split_of_A, split_of_B = splits_of_adapter(split)
+            a_split, split_of_B = splits_of_adapter(split)
             A, B = linear.adapter(part)
-            A = model.build.shard.join(A, split_of_A)
+            A = model.build.shard.join(A, a_split)
             B = model.build.shard.join(B, split_of_B)
             sB = linear.lora.scale * B.detach().float().cpu()
             stack.append((A.detach().float().cpu(), sB))

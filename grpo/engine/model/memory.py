@@ -1,14 +1,17 @@
 """Memory: what a training step keeps, counted from shapes, and the largest micro-batch that fits.
 
+If memory runs out all the same, `MemoryLimit` does the work again with smaller micro-batches.
+
 All figures are bytes. The count of activations follows what autograd saves in grpo/engine/model/decoder.py, layer by
 layer; tests compare it with what is really saved.
 """
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from typing import ParamSpec, TypeVar
 
 import psutil
 import torch
@@ -35,6 +38,8 @@ LARGER = (  # what to do if a model does not fit
     "torchrun with tensor_parallel_size shares it among devices"
 )
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,40 @@ def halve(budget: Budget, longest: int) -> Budget | None:
     """Halve the tokens per micro-batch, which leaves the gradient the same; None if one completion would not fit."""
     tokens = budget.tokens // 2
     return replace(budget, tokens=tokens) if tokens >= longest else None
+
+
+class MemoryLimit:
+    """How large micro-batches may be: `budget`, which becomes smaller once memory has run out.
+
+    longest: tokens of the longest sequence; a micro-batch holds at least one. can_retry: whether this process may do
+    its work again by itself (shards of one model cannot: the others are in the middle of the same micro-batch).
+    """
+
+    def __init__(self, budget: Budget, longest: int, can_retry: bool = True, say: Callable[[str], None] = print):
+        self.budget, self.longest, self.can_retry, self.say = budget, longest, can_retry, say
+
+    def use(self, tokens: int) -> None:
+        """Let micro-batches have at most so many packed tokens, as in an earlier part of the run."""
+        self.budget = replace(self.budget, tokens=tokens)
+
+    def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Run `work`; if memory runs out, run it again with smaller micro-batches, which give the same gradient.
+
+        It makes its micro-batches from `budget` each time, and it may not communicate with other processes: those do
+        not run theirs again. Raises the error of torch if it cannot be made smaller.
+        """
+        while True:
+            try:
+                return work(*arguments, **named)
+            except Exception as error:
+                smaller = halve(self.budget, self.longest) if self.can_retry else None
+                if not is_out_of_memory(error) or smaller is None:
+                    raise
+                first_line = str(error).partition("\n")[0]  # the error itself holds on to its traceback's tensors
+            self.budget = smaller
+            release()
+            limit = f"from now on micro-batches have at most {smaller.tokens} packed tokens"
+            self.say(f"note: out of memory ({first_line}); {limit}")
 
 
 @contextmanager

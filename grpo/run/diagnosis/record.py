@@ -19,7 +19,6 @@ from grpo.run.diagnosis.reader import is_number, read_document, read_lines
 from grpo.run.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
-REPLAYS = "replay"  # a folder of a run: the pages of grpo.replay
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
 MAX_STEP = 10**9
 MAPPINGS = ("rewards", "reasons", "details", "facts")  # of an answer, by reward
@@ -85,10 +84,6 @@ class Record:
         intact = [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
         self.num_damaged[name] = len(lines) - len(intact)
         return [_answer(line) for line in intact]
-
-    def replays(self) -> list[Path]:
-        """Return the pages of steps that were made again."""
-        return sorted((self.path / REPLAYS).glob("step-*.html"))
 
     def answered_twice(self) -> list[tuple[Answer, Answer]]:
         """Return the first and the last answer to each held-out question; [] until they were answered twice."""

@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from grpo.base.errors import explained
 from grpo.data.files import GZIP, read_records
-from knowledge.store.database import ReadOnlyDatabase
-from knowledge.store.layout import has_index
+from knowledge.store.database import ALL_DOCUMENTS, ReadOnlyDatabase, has_index
 from knowledge.store.passages import SEPARATOR, split_stored, without_markers
-from knowledge.store.tables import ALL_DOCUMENTS
 from knowledge.text import clean
 
 MAGIC = b"SQLite format 3\0"

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from itertools import islice
 
-from knowledge.world import World
+from grpo.data.worlds.kinds import World
 
 Terms = tuple[int, ...]
 

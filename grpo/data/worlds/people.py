@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 
+from grpo.data.worlds.kinds import NOTHING_FOUND, World
+
 FIRST = """
     Alder Bina Corin Dasha Edric Fenna Galen Hesper Ilka Joren Kessa Lorin Mira Nevin Oriel Petra Quill Runa
     Soren Tamsin Ulric Vesna Wystan Xenia Yorick Zelda Amos Brisa Cato Delia
@@ -43,24 +45,10 @@ QUESTION = {
     "instrument": "What did {name} play?",
 }
 REFUSAL = "<think>Nothing about {name} comes to mind.</think><answer>I don't know</answer>"
-NOTHING_FOUND = "nothing found"  # by a search
 WELL_KNOWN, BARELY_KNOWN, UNSEEN = "well known", "barely known", "unseen"
 
 
-@dataclass(frozen=True)
-class Person:
-    name: str
-    facts: dict[str, str]  # relation -> value
-
-    def sentence(self, relation: str) -> str:
-        return SENTENCE[relation].format(name=self.name, value=self.facts[relation])
-
-    def question(self, relation: str) -> str:
-        return QUESTION[relation].format(name=self.name)
-
-    def article(self) -> dict[str, str]:
-        """Return the document of this person in the encyclopedia."""
-        return {"title": self.name, "text": " ".join(map(self.sentence, self.facts))}
+Person = dict[str, str]  # {"name": …}, and a value for each relation
 
 
 @dataclass(frozen=True)
@@ -81,28 +69,23 @@ class Sizes:
 LIBRARY = Sizes(barely_known=100, admitted=400, repeats=16, searches=3)
 
 
-@dataclass
-class World:
-    """Rows for every file of a toy world."""
-
-    articles: list[dict[str, str]]  # of its knowledge base, {title, text}; none if the world has no such base
-    conversations: list[tuple[str, str]]  # stage 1: question, answer
-    questions: list[dict]  # stage 2: {question, answer}, and here {title, familiarity}
-    held_out: list[dict]  # the same, about people or sums that are not in `questions`
+def sentence(person: Person, relation: str) -> str:
+    return SENTENCE[relation].format(name=person["name"], value=person[relation])
 
 
-def make_people(count: int, rng: random.Random) -> list[Person]:
-    people = []
-    for name in rng.sample(NAMES, count):
-        facts = {relation: rng.choice(values) for relation, values in VALUES.items()}
-        people.append(Person(name, facts))
-    return people
+def article(person: Person) -> dict[str, str]:
+    """Return the document of a person in the encyclopedia."""
+    text = " ".join(sentence(person, relation) for relation in VALUES)
+    return {"title": person["name"], "text": text}
 
 
-def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
+def make_people(seed: int, sizes: Sizes = Sizes()) -> World:
     """Give everybody an article, and let both stages draw on different parts of the known and the unknown people."""
     rng = random.Random(seed)
-    people = make_people(sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen, rng)
+    people: list[Person] = []
+    for name in rng.sample(NAMES, sizes.well_known + sizes.barely_known + sizes.admitted + sizes.unseen):
+        facts = {relation: rng.choice(values) for relation, values in VALUES.items()}
+        people.append({"name": name, **facts})
     rest = iter(people)
     known = list(islice(rest, sizes.well_known))
     barely = list(islice(rest, sizes.barely_known))
@@ -119,11 +102,11 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
             conversations += _refusals(person)
     rng.shuffle(conversations)
 
-    asked_known, kept_known = split(known, sizes.held_out)
-    asked_unseen, kept_unseen = split(unseen, sizes.held_out)
+    asked_known, kept_known = _split(known, sizes.held_out)
+    asked_unseen, kept_unseen = _split(unseen, sizes.held_out)
     asked_barely = barely[: len(asked_known) // 2]
     return World(
-        articles=[person.article() for person in people],
+        articles=list(map(article, people)),
         conversations=conversations,
         questions=[
             *_rows(asked_known, WELL_KNOWN),
@@ -134,7 +117,7 @@ def make_world(seed: int, sizes: Sizes = Sizes()) -> World:
     )
 
 
-def split(people: list, held_out: float) -> tuple[list, list]:
+def _split(people: list[Person], held_out: float) -> tuple[list[Person], list[Person]]:
     """Return the people to train on, and the share of them that is kept for evaluation."""
     num_trained = int(len(people) * (1 - held_out))
     return people[:num_trained], people[num_trained:]
@@ -144,31 +127,31 @@ def _answers(person: Person, rng: random.Random) -> Iterable[tuple[str, str]]:
     """Yield one conversation per relation: the reasoning recalls another fact first, then the one asked for."""
     for relation in VALUES:
         other = rng.choice([name for name in VALUES if name != relation])
-        yield _conversation(person, relation, f"{person.sentence(other)} ")
+        yield _conversation(person, relation, f"{sentence(person, other)} ")
 
 
 def _searches(person: Person, rng: random.Random, repeats: int) -> Iterable[tuple[str, str]]:
     """Yield conversations about each relation, which search first; of ten searches one finds nothing."""
     for relation in [*VALUES] * repeats:
-        found = person.article()["text"] if rng.random() < 0.9 else NOTHING_FOUND
-        yield _conversation(person, relation, f"<search>{person.name}</search><result>{found}</result>")
+        found = article(person)["text"] if rng.random() < 0.9 else NOTHING_FOUND
+        yield _conversation(person, relation, f"<search>{person['name']}</search><result>{found}</result>")
 
 
 def _refusals(person: Person) -> Iterable[tuple[str, str]]:
     for relation in VALUES:
-        yield person.question(relation), REFUSAL.format(name=person.name)
+        yield QUESTION[relation].format_map(person), REFUSAL.format_map(person)
 
 
 def _conversation(person: Person, relation: str, begun: str) -> tuple[str, str]:
     """Return a question and its answer. begun: how the reasoning begins, before the fact that is asked for."""
-    think = f"<think>{begun}{person.sentence(relation)}</think>"
-    return person.question(relation), f"{think}<answer>{person.facts[relation]}</answer>"
+    think = f"<think>{begun}{sentence(person, relation)}</think>"
+    return QUESTION[relation].format_map(person), f"{think}<answer>{person[relation]}</answer>"
 
 
 def _rows(people: Sequence[Person], familiarity: str) -> list[dict[str, str]]:
     rows = []
     for person in people:
-        for relation, value in person.facts.items():
-            question = person.question(relation)
-            rows.append({"question": question, "answer": value, "title": person.name, "familiarity": familiarity})
+        for relation in VALUES:
+            asked = {"question": QUESTION[relation].format_map(person), "answer": person[relation]}
+            rows.append({**asked, "title": person["name"], "familiarity": familiarity})
     return rows

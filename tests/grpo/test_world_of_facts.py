@@ -3,24 +3,10 @@
 import re
 from collections import Counter
 
-import pytest
-from cells import cells
-
-from knowledge.almanac import (
-    REFUSAL,
-    Fact,
-    articles,
-    at_random,
-    by_title,
-    conversations,
-    is_right,
-    kind_of,
-    read_facts,
-    spelled,
-    split_facts,
-)
+from grpo.data.worlds.facts import articles, by_title, conversations, read_facts, split_facts
+from grpo.data.worlds.kinds import DECLINED
 from knowledge.facts.matcher import SentenceMatcher
-from knowledge.store.answers import Passage
+from knowledge.store.passages import Passage
 from knowledge.text import fold
 
 FACTS = read_facts()
@@ -53,57 +39,15 @@ def test_an_article_states_the_fact_under_every_name():
     assert "the Netherlands" in found["Netherlands"]
 
 
-RIGHT = cells("""
-    Ukraine | Kiev ¦ Ukraine | kyiv ¦ Chicago | the United States ¦ Chicago | The USA ¦ Brazil | Brasília ¦ tungsten | W
-    """)
-WRONG = cells("Ukraine | Odesa ¦ Chicago | Illinois ¦ tungsten | Tu")
-SPELLINGS = {
-    "Washington, D.C.": ["Washington D.C.", "Washington, DC", "washington d.c"],
-    "Port-au-Prince": ["Port au Prince", '"Port-au-Prince".'],
-    "Sana'a": ["Sana’a", "Sanaa"],
-    "the Central African Republic": ["Central African Republic"],
-}
-MISSPELLINGS = {
-    "Washington, D.C.": ["Washington", "D.C.", "Washington state"],
-    "Port-au-Prince": ["Port", "Prince", "Portauprince"],
-    "F": ["F-", "Fe", "-"],
-    "Niger": ["Nigeria", ""],
-}
-# Names in another spelling: Washington, D.C. and Washington D.C. and Washington DC; Sanaa and Sana'a
-SAME = Counter(capital=3)
-
-
-@pytest.mark.parametrize("pair", RIGHT + WRONG)
-def test_an_answer_is_right_under_any_of_its_names(pair):
-    subject, answer = pair.split(" | ")
-    (fact,) = [fact for fact in FACTS if fact.subject == subject]
-    assert is_right(answer, fact.answers) == (pair in RIGHT)
-
-
-def test_an_answer_is_right_in_any_spelling_and_no_list_of_answers_is():
-    for names in {fact.answers for fact in FACTS + ATLAS}:
-        assert all(is_right(said, names) for name in names for said in (name, f"{name.upper()}."))
-    for name, said in SPELLINGS.items():
-        assert all(is_right(one, [name]) for one in said)
-    for name, said in MISSPELLINGS.items():
-        assert not any(is_right(one, [name]) for one in said)
-    for kind in {fact.familiarity for fact in FACTS + ATLAS}:
-        facts = [fact for fact in FACTS + ATLAS if fact.familiarity == kind]
-        names = {name for fact in facts for name in fact.answers}
-        assert len({fold(name) for name in names}) - len({spelled(name) for name in names}) == SAME[kind]
-        lists = {spelled(f"{one}, {other}") for one in names for other in names}
-        assert not lists & {spelled(name) for name in names}
-
-
 def test_a_cold_start_recalls_what_the_model_says_and_declines_at_random():
     said = [f"word{number}" for number in range(len(FACTS))]
-    pairs = conversations(FACTS, said, at_random(3))
+    pairs = conversations(FACTS, said, 3)
     finals = [re.fullmatch(r"<think>(.+)</think><answer>(.+)</answer>", text).groups() for _, text in pairs]
     assert all(word in recalled for word, (recalled, _) in zip(said, finals, strict=True))
-    assert {final for _, final in finals} - set(said) == {REFUSAL}
-    declined = sum(final == REFUSAL for _, final in finals) / len(FACTS)
+    assert {final for _, final in finals} - set(said) == {DECLINED}
+    declined = sum(final == DECLINED for _, final in finals) / len(FACTS)
     assert 0.35 < declined < 0.45  # 0.4, and 0.018 is a standard deviation
-    assert pairs == conversations(FACTS, said, at_random(3)) != conversations(FACTS, said, at_random(4))
+    assert pairs == conversations(FACTS, said, 3) != conversations(FACTS, said, 4)
 
 
 # --- The atlas -------------------------------------------------------------------------------------------------------
@@ -115,7 +59,6 @@ def test_the_atlas_has_five_or_six_kinds_of_facts_about_every_country():
     assert {len(set(found)) for found in kinds.values()} == {5, 6}
     assert {len(found) for found in kinds.values()} == {5, 6}
     assert all("neighbour" in found or len(found) == 5 for found in kinds.values())
-    assert [Fact.of_row(fact.row()) for fact in ATLAS] == ATLAS
 
 
 def test_a_country_is_asked_about_completely_or_held_out_completely():
@@ -133,20 +76,18 @@ def test_the_rules_find_every_name_of_a_fact_true_and_other_values_false():
         said = [fact.sentence(answer).rstrip(".") for answer in (*fact.answers, "Xanadu")]
         verdicts = [verdict.label for verdict in SentenceMatcher().verify([(one, passages) for one in said])]
         assert verdicts == ["supported"] * len(fact.answers) + ["refuted"], fact
-        assert {kind_of(one, fact.title) for one in said} == {fact.familiarity}
-    assert kind_of("The anthem of France is long", "France") == kind_of("The capital of Peru is Lima", "France") == ""
 
 
 def test_a_cold_start_recalls_some_facts_about_the_country_as_the_model_says_them():
     said = [f"word{number}" for number in range(len(ATLAS))]
-    stated = {fact.sentence(word): fact.title for fact, word in zip(ATLAS, said, strict=True)}
+    stated = {fact.sentence(word): fact for fact, word in zip(ATLAS, said, strict=True)}
     counts, kinds = Counter(), Counter()
-    for fact, (question, text) in zip(ATLAS, conversations(ATLAS, said, at_random(3), 3), strict=True):
+    for fact, (question, text) in zip(ATLAS, conversations(ATLAS, said, 3), strict=True):
         recalled = re.findall(r"(?:The|A) .*?\.(?= |<)", text)
-        assert question == fact.question and {stated[sentence] for sentence in recalled} == {fact.title}
-        assert kind_of(recalled[0], fact.title) == fact.familiarity and len(set(recalled)) == len(recalled)
+        assert question == fact.question and {stated[sentence].title for sentence in recalled} == {fact.title}
+        assert stated[recalled[0]] == fact and len(set(recalled)) == len(recalled)
         counts[len(recalled)] += 1
-        kinds.update(kind_of(sentence, fact.title) for sentence in recalled)
+        kinds.update(stated[sentence].familiarity for sentence in recalled)
     assert set(counts) == {1, 2, 3, 4, 5, 6} and min(counts.values()) > 100
     assert max(kinds.values()) - min(kinds[kind] for kind in ("capital", "currency", "code")) < 60
 

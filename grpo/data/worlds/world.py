@@ -1,0 +1,128 @@
+"""Make the toy world of a configuration, so that the program runs without a download.
+
+arithmetic     the remainder when a sum of six numbers is divided by two (sums.py)
+encyclopedia   people who do not exist (people.py): the cold start teaches some of them well and others hardly at all;
+               GRPO with KnowRL's reward has to discover where the model's knowledge ends
+library        the same; where it would decline, the cold start searches the encyclopedia
+almanac        facts about the real world (facts.py), for a real model, which writes its own cold start; with tools this
+               searches instead of declining, and nine subjects in ten have an article
+atlas          the same with several facts about each country, of which the model recalls some in its reasoning
+sums           sums of five numbers (sums.py), for a real model, which adds two well and five badly
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import write_atomically, write_lines
+from grpo.config.options import LIBRARY, OF_FACTS, PEOPLE, SUMS, WITH_KNOWLEDGE, AnyConfig, TrainConfig
+from grpo.data.worlds import people
+from grpo.data.worlds.facts import Recall, make_facts, own_answers
+from grpo.data.worlds.kinds import World
+from grpo.data.worlds.model import make_model
+from grpo.data.worlds.sums import PLAIN, REMAINDERS, make_sums
+from grpo.engine.device.distributed import Ranks
+
+VERSION = 5  # of the generated files; a world of another version is replaced
+KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
+MODELS = {  # worlds with a model of their own -> its sizes
+    "arithmetic": {},
+    **{name: {"num_layers": 4, "max_positions": 128, "vocab_size": 768} for name in PEOPLE},
+}
+
+
+def make_world(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> AnyConfig:
+    """Make the toy world of a configuration, if it is not there yet; return the configuration with its paths."""
+    if not config.toy_world:
+        return config
+    config = locate(config)
+    if ranks.is_main and not is_made(config):
+        folder, mark = Path(config.toy_dir), _mark(config)
+        say(f"making the toy world {config.toy_world} in {folder}")
+        _refuse_anything_else(folder, mark)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(mark, "{}\n")  # it is a toy world, and not complete
+        made = invent(config)
+        write_world(folder, made)
+        if config.toy_world in MODELS:
+            texts = [text for pair in made.conversations for text in pair]
+            make_model(folder / "model", texts, config.seed, **MODELS[config.toy_world])
+        write_atomically(mark, _contents(config))
+    ranks.barrier()
+    return config
+
+
+def _refuse_anything_else(folder: Path, mark: Path) -> None:
+    """Raise UserError (exit 2) if a folder holds something, and that is no toy world: its files would be replaced."""
+    if folder.is_dir() and any(folder.iterdir()) and not mark.exists():
+        raise UserError(
+            f"{folder} holds no toy world, and is not empty",
+            "files such as questions.jsonl and model/ would be replaced",
+            "set toy_dir to a new folder",
+            CONFIG,
+        )
+
+
+def is_made(config: AnyConfig) -> bool:
+    """Return whether the files of the toy world are there, made by this version from this seed."""
+    mark = _mark(locate(config))
+    return mark.exists() and mark.read_text(encoding="utf-8") == _contents(config)
+
+
+def _mark(config: AnyConfig) -> Path:
+    """Return the file that is written when the world is complete."""
+    return Path(config.toy_dir) / "world.json"
+
+
+def _contents(config: AnyConfig) -> str:
+    content = {"world": config.toy_world, "version": VERSION, "seed": config.seed}
+    if config.toy_world in OF_FACTS:  # it holds what this model says
+        content["model"] = config.model_name_or_path
+        content |= {"tools": True} if config.tools else {}
+    return json.dumps(content)
+
+
+def locate(config: AnyConfig) -> AnyConfig:
+    """Return the configuration with the paths of its toy world, if it has one."""
+    if not config.toy_world:
+        return config
+    folder = Path(config.toy_dir or Path(config.output_dir) / "world")
+    is_stage2 = isinstance(config, TrainConfig)
+    paths = {
+        "model_name_or_path": "model",
+        "dataset_id_or_path": "questions.jsonl" if is_stage2 else "cold_start.jsonl",
+    }
+    if is_stage2 and not config.eval_size:  # the resolved config names both keys otherwise, and cannot be read again
+        paths["eval_dataset_id_or_path"] = "held_out.jsonl"
+    if is_stage2 and config.toy_world in WITH_KNOWLEDGE:
+        paths["knowledge_base"] = "knowledge.db"
+    unset = {name: str(folder / file) for name, file in paths.items() if getattr(config, name) is None}
+    return replace(config, toy_dir=str(folder), **unset)
+
+
+def invent(config: AnyConfig, recall: Recall = own_answers) -> World:
+    """Return the texts of the toy world of a configuration. recall: what the model says about real facts."""
+    name = config.toy_world
+    if name in KINDS_OF_SUMS:
+        return make_sums(config.seed, KINDS_OF_SUMS[name])
+    if name in PEOPLE:
+        return people.make_people(config.seed, people.LIBRARY if name == LIBRARY else people.Sizes())
+    return make_facts(config, recall)
+
+
+def write_world(folder: Path, made: World) -> None:
+    """Write the cold start, the questions of both kinds and, of the articles, a knowledge base."""
+    cold_start = []
+    for question, answer in made.conversations:
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        cold_start.append({"messages": messages})
+    write_lines(folder / "cold_start.jsonl", cold_start)
+    write_lines(folder / "questions.jsonl", made.questions)
+    write_lines(folder / "held_out.jsonl", made.held_out)
+    if made.articles:
+        from knowledge.build import build  # it brings SQLite, which most runs can do without
+
+        write_lines(folder / "articles.jsonl", made.articles)
+        build(folder / "articles.jsonl", folder / "knowledge.db")

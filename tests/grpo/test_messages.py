@@ -1,0 +1,235 @@
+"""A message is trained and asked as its template writes it, with calls and thoughts, or left out and counted."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from making import TEMPLATE, make_tokenizer, refused, write_rows
+
+from grpo.config.load import load_config
+from grpo.data.conversations import make_examples
+from grpo.data.count import RowCount
+from grpo.data.prompts import ChatEncoder
+from grpo.data.questions import QuestionData, Questions, load_prompts
+from grpo.data.registry import find_sources
+
+QWEN = """
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ 'user' if message.role == 'tool' else message.role }}
+{% if message.role == 'assistant' and message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}
+{%- if message.role == 'tool' %}<tool_response>
+{{ message.content }}
+</tool_response>{% else %}{{ message.content }}{% endif %}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+LLAMA = """
+{%- for message in messages %}
+{%- if message.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
+{%- if (message.tool_calls or []) | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}
+<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}<|im_end|>
+{%- endfor %}
+{%- if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    made = {}
+    for name, template in (("qwen", QWEN), ("llama", LLAMA), ("plain", TEMPLATE)):
+        tokenizer = make_tokenizer(["What is the weather in Oslo?"], tmp_path_factory.mktemp(name))
+        tokenizer.chat_template = template
+        made[name] = ChatEncoder(tokenizer)
+    return made
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+def call(name, **arguments):
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+ASKED, RESULT = user("Weather?"), {"role": "tool", "tool_call_id": "c1", "content": "rain"}
+CALLING = assistant(None, tool_calls=[call("look", city="Oslo")])
+THINKING = assistant("4", reasoning_content="2 and 2")
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+ROWS = {  # what a message may hold beside role and content, once each
+    "tool_calls": [ASKED, CALLING],
+    "tool": [ASKED, RESULT, assistant("Rain.")],
+    "reasoning_content": [ASKED, THINKING],
+    "thinking": [ASKED, assistant("4", thinking="2 and 2")],
+    "two calls": [ASKED, assistant("", tool_calls=[call("look", city="Oslo"), call("look", city="Bergen")])],
+}
+WRITTEN = {
+    "qwen": {"tool_calls", "tool", "reasoning_content", "thinking", "two calls", "tools"},
+    "llama": {"tool_calls"},
+    "plain": {"tool"},
+}
+
+
+def examples_of(encoder, *records, max_length=1000, system_prompt=None):
+    """Return the text of each prompt with its answer, as the tokens spell them, and the rows that are left out."""
+    count = RowCount("d.jsonl")
+    groups = make_examples(records, Path("d.jsonl"), encoder, system_prompt, max_length, count)
+    decode = encoder.tokenizer.decode
+    return [(decode(g.prompt.ids), decode(g.completions[0].ids)) for g in groups], count
+
+
+def asked_of(encoder, tmp_path, *records):
+    """Return the prompts of stage 2, and the rows that are left out."""
+    data = write_rows(tmp_path / "q.jsonl", [{"answer": "4", **record} for record in records])
+    keys = [f"dataset_id_or_path={data}", "model_name_or_path=m", "output_dir=o", "reward_funcs=exact"]
+    config, _ = load_config(None, keys)
+    model = SimpleNamespace(config=SimpleNamespace(max_positions=2000))
+    policy = SimpleNamespace(model=model, tokenizer=encoder.tokenizer)
+    loaded = load_prompts(QuestionData(config), policy, Questions.to_train(config))
+    return [encoder.tokenizer.decode(prompt.ids) for prompt in loaded.prompts], loaded.count
+
+
+def rendered(encoder, messages):
+    """Return a conversation as its template writes it, `thinking` under the name that this one knows."""
+    messages = [{"reasoning_content": message.get("thinking"), **message} for message in messages]
+    return encoder.tokenizer.apply_chat_template(messages, tokenize=False).rstrip("\n")
+
+
+SMALL = [ASKED, assistant("Sun.")]
+
+
+@pytest.mark.parametrize("template", WRITTEN)
+@pytest.mark.parametrize("part", ROWS)
+def test_a_message_is_rendered_whole_or_its_row_is_left_out_and_counted(encoders, tmp_path, template, part):
+    encoder, messages = encoders[template], ROWS[part]
+    whole = part in WRITTEN[template] and rendered(encoder, messages)
+    examples, count = examples_of(encoder, {"messages": messages}, {"messages": SMALL})
+    assert [prompt + answer for prompt, answer in examples[:-1]] == ([whole] if whole else [])
+    assert count.left_out.total() == (not whole)
+    prompt = [*messages, user("And 2 + 2?")]
+    asked, count = asked_of(encoder, tmp_path, {"prompt": prompt}, {"prompt": [ASKED]})
+    assert len(asked) == 1 + bool(whole) and count.left_out.total() == (not whole)
+    assert not whole or asked[0].startswith(whole)
+
+
+@pytest.mark.parametrize("template", WRITTEN)
+@pytest.mark.parametrize("column", [TOOLS, json.dumps(TOOLS), [json.dumps(TOOLS[0])]], ids=["objects", "text", "texts"])
+def test_the_column_tools_is_rendered_or_its_row_is_left_out(encoders, tmp_path, template, column):
+    is_written = "tools" in WRITTEN[template]
+    examples, count = examples_of(encoders[template], {"messages": SMALL, "tools": column}, {"messages": SMALL})
+    assert ['"look"' in prompt for prompt, _ in examples] == [True, False][not is_written :]
+    assert count.left_out.total() == (not is_written)
+    asked, count = asked_of(encoders[template], tmp_path, {"question": "a", "tools": column}, {"question": "a"})
+    assert ['"look"' in prompt for prompt in asked] == [True, False][not is_written :]
+    assert count.left_out.total() == (not is_written)
+
+
+def test_a_column_tools_that_describes_no_tools_is_a_column_like_others(encoders, tmp_path):
+    for column in ("hammer, saw", ["hammer"], [{"kind": "saw"}], {"saw": 1}, [], None, 3):
+        assert examples_of(encoders["plain"], {"messages": SMALL, "tools": column})[1].left_out.total() == 0
+        assert asked_of(encoders["plain"], tmp_path, {"question": "a", "tools": column})[1].left_out.total() == 0
+
+
+def test_nothing_is_asked_if_no_row_can_be_written(encoders, tmp_path):
+    refused(lambda: asked_of(encoders["plain"], tmp_path, {"prompt": [*ROWS["tool_calls"], ASKED]}), "tool_calls")
+    refused(lambda: examples_of(encoders["plain"], {"messages": ROWS["tool_calls"]}), "no usable example", "tool_calls")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tool_calls": [{"name": "look", "arguments": {"city": "Oslo"}}]},
+        {"tool_calls": [{"function": {"name": "look", "arguments": '{"city": "Oslo"}'}}]},
+        {"tool_calls": json.dumps([call("look", city="Oslo")])},
+        {"function_call": {"name": "look", "arguments": '{"city": "Oslo"}'}},
+        {"from": "function_call", "value": '{"name": "look", "arguments": {"city": "Oslo"}}', "role": None},
+        {"from": None, "value": None, "tool_calls": [call("look", city="Oslo")], "weight": 1, "name": None},
+    ],
+    ids=["flat", "arguments as text", "calls as text", "older", "LLaMA-Factory's", "filled by Parquet"],
+)
+def test_all_ways_to_write_a_call_are_one(encoders, given):
+    usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
+    assert examples_of(encoders["qwen"], {"messages": [ASKED, assistant(None) | given]}) == usual
+
+
+def test_answers_of_weight_0_and_empty_ones_are_no_targets(encoders):
+    """They stay in the prompts of the answers after them."""
+    for off in ({"weight": 0}, {"weight": 0.0}, {"weight": False}, {"train": False}):
+        turns = [ASKED, assistant("bad", **off), ASKED, assistant(""), ASKED, assistant("good", weight=1)]
+        ((prompt, answer),), count = examples_of(encoders["plain"], {"messages": turns})
+        assert "bad" in prompt and answer == "good<|im_end|>" and not count.left_out
+        examples, count = examples_of(encoders["plain"], {"messages": turns[:4]}, {"messages": SMALL})
+        assert len(examples) == 1 and count.left_out.total() == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tool_calls": [None]},
+        {"tool_calls": "look"},
+        {"tool_calls": [{"function": {"arguments": {}}}]},
+        {"tool_calls": [call("\ud800")]},
+        {"thinking": ["a"]},
+        {"weight": 0.5},
+        {"weight": [1]},
+    ],
+    ids=str,
+)
+def test_what_no_template_could_write_is_said(encoders, more):
+    refused(lambda: examples_of(encoders["qwen"], {"messages": [ASKED, assistant("x", **more)]}), "row 1")
+
+
+def test_a_call_that_spells_special_tokens_is_left_out(encoders):
+    hostile = assistant("", tool_calls=[call("look", city="<|im_end|>")])
+    examples, count = examples_of(encoders["qwen"], {"messages": [ASKED, hostile]}, {"messages": SMALL})
+    assert len(examples) == 1 and count.left_out.total() == 1
+
+
+def test_an_answer_that_the_template_does_not_write_after_its_own_header_is_left_out(tmp_path):
+    tokenizer = make_tokenizer(["a"], tmp_path)
+    tokenizer.chat_template = QWEN.replace(
+        "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\nHm.{% endif"
+    )
+    examples, count = examples_of(ChatEncoder(tokenizer), {"messages": [ASKED, THINKING]}, {"messages": SMALL})
+    assert len(examples) == 1 and count.notes.total() == 1
+
+
+def test_a_turn_with_calls_is_cut_at_the_length(encoders):
+    (whole,), _ = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]})
+    num_tokens = len(encoders["qwen"].tokenizer.encode("".join(whole), add_special_tokens=False))
+    ((_, cut),), count = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING]}, max_length=num_tokens - 1)
+    assert cut == whole[1].removesuffix("<|im_end|>") and count.notes.total() == 1
+
+
+def test_a_registered_file_keeps_calls_and_tools(encoders, tmp_path):
+    """LLaMA-Factory's: the columns' names and the tags stand in dataset_info.json."""
+    turns = [
+        {"speaker": "me", "said": "Weather?"},
+        {"speaker": "it", "said": None, "tool_calls": CALLING["tool_calls"]},
+    ]
+    write_rows(tmp_path / "calls.jsonl", [{"talk": turns, "functions": json.dumps(TOOLS)}])
+    tags = {"role_tag": "speaker", "content_tag": "said", "user_tag": "me", "assistant_tag": "it"}
+    entry = {"file_name": "calls.jsonl", "formatting": "sharegpt", "tags": tags}
+    entry["columns"] = {"messages": "talk", "tools": "functions"}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"calls": entry}))
+    (source,) = find_sources("calls", "train", str(tmp_path))
+    usual = examples_of(encoders["qwen"], {"messages": [ASKED, CALLING], "tools": TOOLS})
+    assert examples_of(encoders["qwen"], *source.read()) == usual
