@@ -84,13 +84,6 @@ def _ending(record: Record) -> list[Remark]:
         )
     if not record.steps:
         remarks.append(Remark("No step was finished, so there is nothing to explain."))
-    for name, number in (+record.num_damaged).items():
-        remarks.append(
-            Remark(
-                f"{number} line(s) of {name} cannot be read and are left out.",
-                "A killed run leaves a torn last line; anything else is damage to the file.",
-            )
-        )
     return remarks
 
 

@@ -7,80 +7,69 @@ mean negative log-prob of the answer tokens of the whole step: each has the adva
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Group, completions_of
-from grpo.algorithm.step import Equipment, Learned, Learner
+from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
 from grpo.base.text import show_duration
 from grpo.config.load import parse_arguments
 from grpo.config.options import FORM, SftConfig, TrainConfig
-from grpo.data import form
 from grpo.data.conversations import make_examples
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import num_steps
 from grpo.data.registry import find_sources
-from grpo.data.rows import Order, digest
-from grpo.data.worlds.world import locate, make_world
+from grpo.data.rows import digest
+from grpo.data.worlds.world import make_world
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model import memory
 from grpo.engine.model.weights import read_model_config
 from grpo.policy import find_parts, load_encoder
 from grpo.report.plot import line_plot
-from grpo.run.cold_starts import keep, origin_of, place_of, take
+from grpo.run import form
 from grpo.run.diagnosis.record import METRICS_FILE, read_metrics
-from grpo.run.guard import Guard
 from grpo.run.run import Run
 from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
-from grpo.run.stage1 import after_stage1, load_stage1, start_from
+from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
-from grpo.trainer import Trainer, load_trained
+from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
 from rewards.own import tag_of
 
 
-@dataclass(frozen=True)
-class Examples:
-    """The conversations of a run, a `Source` of the trainer. An example is a group of one given completion."""
-
-    all: list[Group]
-    rows_per_step: int  # over all replicas
-    data_hash: str
-    total_steps: int
-    longest: int
-
-    @classmethod
-    def of(cls, config: SftConfig, run: Run) -> "Examples":
-        """Load the conversations to train on."""
-        model_config = read_model_config(find_parts(config, weights=False).model)
-        max_length = min(config.max_length, model_config.max_positions)
-        examples, count = load_examples(config, load_encoder(config), max_length)
-        run.report_data("training data", count)
-        rows_per_replica = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        rows_per_step = rows_per_replica * run.ranks.replicas.world
-        data_hash = digest([example.prompt.ids, example.completions[0].ids] for example in examples)
-        total_steps = num_steps(config, len(examples), rows_per_step)
-        longest = max(len(example.prompt.ids) + len(example.completions[0].ids) for example in examples)
-        return cls(examples, rows_per_step, data_hash, total_steps, longest)
+def load_conversations(config: SftConfig, run: Run) -> Source:
+    """Load the conversations to train on. An example is a group of one given completion."""
+    model_config = read_model_config(find_parts(config, weights=False).model)
+    max_length = min(config.max_length, model_config.max_positions)
+    examples, count = load_examples(config, load_encoder(config), max_length)
+    run.report_data("training data", count)
+    ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
+    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
+    return Source(
+        rows=examples,
+        data_hash=digest([prompt, answer] for prompt, answer in ids),
+        total_steps=num_steps(config, len(examples), rows_per_step),
+        longest=max(len(prompt) + len(answer) for prompt, answer in ids),
+    )
 
 
+@dataclass(kw_only=True, eq=False)
 class Sft(Learner):
     """Learns from given answers: the loss is the mean negative log-prob of all their tokens.
 
     order: of the examples that are taken.
     """
 
-    def __init__(self, equipment: Equipment, examples: Examples, order: Order):
-        super().__init__(equipment)
-        self.examples, self.order = examples, order
+    examples: list[Group]
+    order: Order
 
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
-        rows = self.order.take(self.examples.rows_per_step)[self.replicas.rank :: self.replicas.world]
-        return [self.examples.all[row] for row in rows]
+        replicas = self.replicas
+        rows = self.order.take(rows_per_replica(self.config) * replicas.world)
+        return [self.examples[row] for row in rows[replicas.rank :: replicas.world]]
 
     def train_step(self) -> Learned:
         """Train on the next examples."""
@@ -91,7 +80,8 @@ class Sft(Learner):
         num_own_tokens = sum(len(answer.scored()) for answer in answers)
         (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
-            answer.advantage, answer.loss_weight = 1.0, 1 / num_tokens
+            answer.advantage = 1.0
+            answer.loss_weight = 1 / num_tokens
         learned = Learned(groups, groups)
         self.memory.run(self.add_gradient, learned)
         self.update(learned)
@@ -101,7 +91,8 @@ class Sft(Learner):
     def add_gradient(self, learned: Learned) -> None:
         """Add the gradient of the step, one micro-batch after the other."""
         self.optimizer.discard_gradient()  # of a try that ran out of memory
-        learned.loss, batches = 0.0, self.make_batches(learned.groups)
+        learned.loss = 0.0
+        batches = self.make_batches(learned.groups)
         for batch in batches:
             logp_C, _ = self.policy_logprobs(batch)  # Eq. 3
             loss = -(batch.advantage_C * logp_C * batch.weight_C).sum()
@@ -114,14 +105,14 @@ class SftTrainer(Trainer):
     """The trainer of stage 1."""
 
     def __init__(self, config: SftConfig, run: Run):
-        examples = Examples.of(config, run)
+        examples = load_conversations(config, run)
         policy, optimizer = load_trained(config, run.device, run.ranks)  # now that nothing is wrong with the data
         super().__init__(config, run, policy, optimizer, examples)
-        self.begin(examples)
+        self.begin()
 
-    def begin(self, source: Examples, step: int = 0, position: int = 0) -> None:
-        self.order = Order(len(source.all), self.config.seed, shuffle=True, position=position)
-        self.learner = Sft(self.equipment(step), source, self.order)
+    def begin(self, step: int = 0, position: int = 0) -> None:
+        self.order = Order(len(self.source.rows), self.config.seed, shuffle=True, position=position)
+        self.learner = Sft(**self.parts(step), examples=self.source.rows, order=self.order)
 
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
@@ -135,17 +126,16 @@ def sft(config: SftConfig, notices: Sequence[str] = (), ranks: Ranks | None = No
     """Make a complete run of stage 1: metrics, checkpoints, final/ and loss.png."""
     with Run(config, notices, ranks) as run:
         run.config = config = start_of(make_world(run.config, run.ranks, run.say))
-        origin = origin_of(config)
+        origin = {ORIGIN_FILE: origin_of(config)} if run.ranks.is_main else {}  # of the data as it is read now
         trainer = SftTrainer(config, run)
         trainer.restore()
-        guard = Guard(trainer)
         run.start_log(trainer.total_steps, trainer.step)
         trainer.health.resume(run.path)
         while trainer.step < trainer.total_steps:
-            guard.run_step()
+            trainer.run_step()
             metrics = trainer.summarise_step()
             run.report_step(trainer.step, metrics)
-            guard.after_step(metrics)
+            trainer.after_step(metrics)
         trainer.save()
         run.save_final(trainer.policy, origin)
         trainer.end()
@@ -176,28 +166,22 @@ def cold_start(config: TrainConfig, run: Run) -> TrainConfig:
     """Run the stage 1 that a stage 2 config names, unless it is done; its result is the policy at step 0."""
     if not config.cold_start:
         return config
-    stage1, notices = load_stage1(config)
-    final = Path(stage1.output_dir) / "final"
-    if run.ranks.of_first(lambda: after_stage1(stage1, config) is not None):
+    stage1, notices, _ = load_stage1(config)  # the start has found no mistake in it
+    final = final_of(stage1)
+    if run.ranks.of_first(lambda: is_done(stage1, config)):
         run.say(f"cold start: {final} was made by {config.cold_start}, and is reused")
-        return start_from(final, config)
-    kept = place_of(locate(stage1), run.ranks, run.device) if run.ranks.is_main else None
-    if run.ranks.of_first(lambda: take(kept, final)):
-        run.say(
-            f"cold start: {final} is a copy of {kept}, made by the same config and program; GRPO_CACHE=off trains it"
-        )
-    else:
-        start = stage1.model_name_or_path or "scratch"
-        run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
-        has_begun, started = run.ranks.of_first(lambda: holds_a_run(final.parent)), time.monotonic()
-        if config.cold_start == FORM and run.ranks.is_main and not has_begun:
-            form.write_examples(config)
-        run.ranks.barrier()
-        sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
-        memory.release()  # its model and optimizer, before stage 2 plans with what is free
-        keep(final, kept)
-        run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
-    return start_from(final, config)
+        return start_from(stage1, config)
+    start = stage1.model_name_or_path or "scratch"
+    run.say(f"stage 1 of 2, the cold start: {config.cold_start} from {start} into {final.parent}")
+    started = time.monotonic()
+    has_begun = run.ranks.of_first(lambda: holds_a_run(final.parent))
+    if config.cold_start == FORM and run.ranks.is_main and not has_begun:
+        form.write_examples(config)
+    run.ranks.barrier()
+    sft(replace(stage1, resume_from_checkpoint=has_begun), notices, run.ranks)
+    memory.release()  # its model and optimizer, before stage 2 plans with what is free
+    run.say(f"stage 1 took {show_duration(time.monotonic() - started)}; now stage 2, GRPO")
+    return start_from(stage1, config)
 
 
 def main(argv: list[str]) -> None:

@@ -5,10 +5,11 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from math import ceil
 
+from grpo.algorithm.meter import TokenMeter
 from grpo.algorithm.rollout import Rollout, groups_per_replica
-from grpo.algorithm.schema import Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -28,40 +29,32 @@ from grpo.data.questions import (
 from grpo.data.worlds.world import make_world
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
+from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
 from grpo.evaluation.held_out import Evaluation, Measurement
 from grpo.policy import Policy, load_reference
-from grpo.run.guard import Guard
 from grpo.run.metrics import completion_metrics, credit_metrics, tool_metrics
 from grpo.run.run import Run
 from grpo.run.saved import start_of
 from grpo.sft import cold_start
 from grpo.tools.functions import build_tools
-from grpo.trainer import Trainer, load_trained
+from grpo.trainer import Source, Trainer, load_trained
 from rewards.scorer import Scorer
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """The questions of a run: a `Source` of the trainer. max_completion_length: tokens of an answer."""
-
-    prompts: list[Prompt]
-    max_completion_length: int
-    data_hash: str
-    total_steps: int
-    longest: int
-
-    @classmethod
-    def of(cls, data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> "TrainingData":
-        """Load the questions to train on."""
-        config = data.config
-        loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
-        run.report_data("training data", loaded.count)
-        groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
-        total_steps = num_steps(config, len(loaded.prompts), groups_per_step)
-        longest = longest_sequence(data, policy, loaded.prompts)
-        return cls(loaded.prompts, config.max_completion_length, loaded.data_hash, total_steps, longest)
+def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run) -> Source:
+    """Load the questions to train on."""
+    config = data.config
+    loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
+    run.report_data("training data", loaded.count)
+    groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
+    return Source(
+        rows=loaded.prompts,
+        data_hash=loaded.data_hash,
+        total_steps=num_steps(config, len(loaded.prompts), groups_per_step),
+        longest=longest_sequence(data, policy, loaded.prompts),
+    )
 
 
 class GrpoTrainer(Trainer):
@@ -84,24 +77,23 @@ class GrpoTrainer(Trainer):
         reference = load_reference(config, policy) if config.beta else None
         data = data or QuestionData(config)
         self.scorer = scorer or prepare_rewards(data, run.say)
-        questions = TrainingData.of(data, policy, self.scorer, run)
-        super().__init__(config, run, policy, optimizer, questions, reference)
+        super().__init__(config, run, policy, optimizer, load_questions(data, policy, self.scorer, run), reference)
         stop = run.signals.stop_with_shards
         encoder, shard = ChatEncoder(policy.tokenizer), run.ranks.shard
         self.tools = build_tools(config, encoder, data.objects.tools, shard)
         self.sampler = Sampler(policy.model, policy.eos_ids, self.plan.num_sequences, stop, self.tools)
         self.sampler.prepare(self.plan.num_sequences, self.longest, config.max_completion_length)
         self.make_learner = make_learner
-        self.begin(questions)
+        self.begin()
         if run.device.type == "cuda":
             run.say(f"on this GPU: {kernel_choice.describe(run.device)}; {choice.describe(self.model)}")
         else:
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 
-    def begin(self, source: TrainingData, step: int = 0, position: int = 0) -> None:
+    def begin(self, step: int = 0, position: int = 0) -> None:
         self.rollout = Rollout(
-            replace(self.config, max_completion_length=source.max_completion_length),
-            source.prompts,
+            self.config,
+            self.source.rows,
             self.sampler,
             self.policy.decode,
             self.scorer,
@@ -111,7 +103,7 @@ class GrpoTrainer(Trainer):
             self.phase,
         )
         self.order = self.rollout.order
-        self.learner = self.make_learner(self.equipment(step), self.rollout, self.reference)
+        self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
@@ -133,6 +125,32 @@ class GrpoTrainer(Trainer):
             metrics["sampling/kept_frac"] = self.replicas.sum([len(learned.groups)])[0] / len(groups)
         return metrics, groups
 
+    def try_largest(self) -> None:
+        """Run the largest possible micro-batch, so that a lack of memory shows before step 1, and not at step 120."""
+        self.doing = "trying the longest step"
+        with self.explained_memory():
+            self.memory.run(self._train_longest)
+        memory.release()
+        peak = memory.peak_bytes(self.run.device) / 1e9
+        self.run.say(f"the longest step fits: peak {peak:.2f} GB, counted {self.counted()}")
+
+    def _train_longest(self) -> None:
+        """Train on the largest micro-batch that can come, and discard its gradient."""
+        learner = self.learner
+        groups = longest_groups(self.rollout.prompts, self.config, self.memory.budget.tokens)
+        batches = learner.make_batches(groups, ref_logp_C=learner.reference_logprobs(groups))
+        learner.train_batch(batches[0], TokenMeter())
+        self.optimizer.discard_gradient()
+
+
+def longest_groups(prompts: Sequence[Prompt], config: TrainConfig, num_tokens: int) -> list[Group]:
+    """Make groups of the longest prompt and the longest completions, enough to fill a micro-batch of so many tokens."""
+    prompt = max(prompts, key=lambda prompt: len(prompt.ids))
+    length, size = config.max_completion_length, config.num_generations
+    completion = Completion.given(list(prompt.ids[:1]) * length, "length", loss_weight=1.0, advantage=1.0)
+    number = ceil(num_tokens / (len(prompt.ids) + size * (length - 1)))
+    return [Group(prompt, [completion] * size) for _ in range(number)]
+
 
 def train(
     config: TrainConfig, notices: Sequence[str] = (), objects: Objects = NO_OBJECTS
@@ -153,7 +171,7 @@ def train(
         best = Best(trainer.config.keep_best, run, evaluation.metrics(before), trainer.step)
         loop(trainer, evaluation, best)
         trainer.save()
-        run.save_final(trainer.policy)
+        run.save_final(trainer.policy, {})
         after = evaluate(trainer, evaluation, best)
         if run.ranks.is_main:
             run.log.close()
@@ -181,20 +199,20 @@ def set_up(
     evaluation = Evaluation(data, run, trainer.policy, trainer.sampler, eval_scorer)
     trainer.restore()
     if run.device.type == "cuda":
-        Guard(trainer).try_largest()
+        trainer.try_largest()
     return trainer, evaluation
 
 
 def loop(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> None:
     """Make all steps that are left."""
-    run, every, guard = trainer.run, trainer.config.eval_steps, Guard(trainer)
+    run, every = trainer.run, trainer.config.eval_steps
     while trainer.step < trainer.total_steps:
-        guard.run_step()
+        trainer.run_step()
         metrics, groups = trainer.summarise_step()
         run.report_step(trainer.step, metrics, groups)
         if every and trainer.step % every == 0 and trainer.step < trainer.total_steps:
             evaluate(trainer, evaluation, best)
-        guard.after_step(metrics, groups)
+        trainer.after_step(metrics, groups)
 
 
 def evaluate(trainer: GrpoTrainer, evaluation: Evaluation, best: Best) -> Measurement:

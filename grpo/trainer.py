@@ -1,19 +1,21 @@
-"""A run's trainer: it adds metrics, checkpoints and checks of health to the learner of a stage."""
+"""A run's trainer: it makes the steps of a stage's learner, and adds metrics, checkpoints and checks of health."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, completions_of
-from grpo.algorithm.step import Equipment, Learned, Learner
-from grpo.base.errors import UserError
-from grpo.base.storage import failpoint
+from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.step import Learned, Learner
+from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
+from grpo.base.storage import failpoint, write_atomically
+from grpo.config.load import to_yaml
 from grpo.config.options import SftConfig, TrainConfig
-from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
@@ -22,12 +24,16 @@ from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.memory import MemoryLimit
 from grpo.engine.parallel.splits import trained_splits
 from grpo.policy import Policy, find_parts, load_policy
-from grpo.run.checkpoint import check_disk
+from grpo.run import checkpoint
+from grpo.run.checkpoint import agree_on_checkpoint, check_disk, is_own
+from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.diagnosis.health import Diagnosis, Health
+from grpo.run.diagnosis.record import CONFIG_FILE
 from grpo.run.metrics import Clock
-from grpo.run.phases import Phases
-from grpo.run.provenance import inputs_of
+from grpo.run.provenance import check_changes, check_inputs, inputs_of, machine, program
 from grpo.run.run import Run
+
+FAILPOINTS = {"time/generate": "step-sampled", "time/reward": "step-graded"}  # after the phases that a signal may end
 
 
 @memory.loading()
@@ -45,16 +51,26 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
     return policy, optimizer
 
 
-class Source(Protocol):
-    """Where the groups of each step come from: the questions of stage 2, or the examples of stage 1."""
+@dataclass(frozen=True)
+class Source:
+    """What the steps of a run take: the prompts of stage 2; or the examples of stage 1, groups of a given completion.
 
+    longest: tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included.
+    """
+
+    rows: list[Any]
     data_hash: str
     total_steps: int  # of the run
-    longest: int  # tokens of the longest sequence, prompt and completion; of stage 2, held-out prompts included
+    longest: int
+
+
+def rows_per_replica(config: TrainConfig | SftConfig) -> int:
+    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
+    return config.per_device_train_batch_size * config.gradient_accumulation_steps
 
 
 class Trainer:
-    """A run under way. A subclass has `begin`, and `summarise_step`, which returns metrics.
+    """A run's policy, steps and checkpoints. A subclass has `begin`, and `summarise_step`, which returns metrics.
 
     The constructor chooses micro-batches that fit into the memory that is still free. reference: the frozen policy of
     step 0, for the KL penalty.
@@ -78,8 +94,8 @@ class Trainer:
         self.num_tokens, self.num_skipped = 0, 0
         self.position = 0  # rows taken by the steps that are done
         self.learned: Learned | None = None  # by the last step
-        self.clock = Clock(run.device)
-        self.phase = Phases(self.clock, run.signals, together=not config.dynamic_sampling)
+        self.saved_step: int | None = None
+        self.clock, self.doing = Clock(run.device), "training"  # what, if memory runs out
         self.inputs = inputs_of(policy, source.data_hash, config)
         self.ranks.agree(self.inputs)
         self._say_how()
@@ -105,30 +121,53 @@ class Trainer:
         available_bytes = int(self.ranks.shard.min(available_bytes))
         return memory.make_plan(loaded, self.config, self.longest, available_bytes, device.type)
 
-    def begin(self, source: Source, step: int = 0, position: int = 0) -> None:
-        """Make `learner` and `order`, with so many steps done, and so many rows of the source taken."""
+    def begin(self, step: int = 0, position: int = 0) -> None:
+        """Make `learner` and `order`, with so many steps done, and so many rows taken."""
         raise NotImplementedError
 
-    def equipment(self, step: int) -> Equipment:
-        """Return what the learner of either stage works with. step: how many are done."""
-        return Equipment(
-            config=self.config,
-            model=self.model,
-            optimizer=self.optimizer,
-            memory=self.memory,
-            replicas=self.replicas,
-            total_steps=self.total_steps,
-            step=step,
-            phase=self.phase,
-        )
+    def parts(self, step: int) -> dict[str, Any]:
+        """Return what the learner of either stage is made of. step: how many are done."""
+        return {
+            "config": self.config,
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "memory": self.memory,
+            "replicas": self.replicas,
+            "total_steps": self.total_steps,
+            "step": step,
+            "phase": self.phase,
+        }
 
     @property
     def step(self) -> int:
         """Return how many steps are done."""
         return self.learner.step
 
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def run_step(self) -> None:
+        """Make a step.
+
+        If a signal ends it, a service that has failed for good, or a user's own reward, save the run as it was before
+        the step. (A signal interrupts only sampling and the wait for rewards, so the policy has not been updated. With
+        several ranks, a failure saves nothing: it is of one rank only, and saving needs all of them.)
+        """
+        num_updates, self.doing = self.optimizer.num_updates, "training"
+        try:
+            with self.explained_memory():
+                self.train_step()
+        except Interrupted:
+            self.save()
+            raise
+        except UserError as error:
+            is_unchanged = self.optimizer.num_updates == num_updates
+            if error.exit_code in (INTERNAL, SERVICE) and self.step and self.ranks.world == 1 and is_unchanged:
+                self.save()
+                error.fix += f"; the run has saved step {self.step}: resume_from_checkpoint=true continues it"
+            raise
+
     def train_step(self) -> None:
-        """Make one step of the learner."""
+        """Make one step of the learner, and count what it has done."""
         self.clock.restart()
         with torch.enable_grad():  # whatever a user's file has left behind at its import
             self.learned = self.learner.train_step()
@@ -138,6 +177,59 @@ class Trainer:
         for norm in self.learned.grad_norms:
             self.health.updated(self.optimizer, norm)
             self.num_skipped += not isfinite(norm)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds inside as `name`. A signal whose grace is over ends generation, or the wait for rewards.
+
+        All ranks generate, so they stop together; they do not if each decides whether to sample again.
+        """
+        is_generating = name == "time/generate"
+        together = is_generating and not self.config.dynamic_sampling
+        stopping = self.run.signals.interruptible(together) if name in FAILPOINTS else nullcontext()
+        before = self.doing
+        self.doing = "generating" if is_generating else before
+        with stopping, self.clock.timed(name):
+            yield
+        self.doing = before
+        if name in FAILPOINTS:
+            failpoint(FAILPOINTS[name])
+
+    @contextmanager
+    def explained_memory(self) -> Iterator[None]:
+        """If the work inside runs out of memory, say while doing what, what is counted, and what to lower."""
+        try:
+            yield
+            return
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0]
+        key = "max_num_seqs" if self.doing == "generating" else "max_tokens_per_micro_batch"
+        raise UserError(
+            f"out of memory while {self.doing}, at step {self.step}",
+            f"{reason}. Counted: {self.counted()}; {self.plan.num_sequences} sequences of up to {self.longest} "
+            f"tokens, micro-batches of {self.memory.budget.tokens} packed tokens",
+            f"lower {key}, max_completion_length or max_prompt_length, or set gradient_checkpointing=true",
+            MEMORY,
+        )
+
+    def counted(self) -> memory.Account:
+        """Count the memory that the longest step takes."""
+        loaded = memory.Loaded(self.model, self.reference, self.replicas.world)
+        return loaded.account(self.plan.num_sequences, self.longest, self.memory.budget)
+
+    def after_step(self, metrics: Metrics, groups: Sequence[Group] = ()) -> None:
+        """Check the run's health, save when it is due, and end the run if a signal asked for that."""
+        try:
+            self.health.check(self.step, metrics, groups)
+        except UserError as error:
+            if error.exit_code == SERVICE:
+                self.save()
+            raise
+        if self.config.save_steps and self.step % self.config.save_steps == 0:
+            self.save()
+        self.run.signals.stop_if_asked(self.save)
 
     def end(self) -> None:
         """Say what only a finished run can tell."""
@@ -168,13 +260,41 @@ class Trainer:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restore the checkpoint to resume from, if there is one."""
-        counters = self.run.restore(self.policy, self.optimizer, self.inputs)
-        if not counters:
+        """Load the checkpoint to resume from, if there is one. Everything has been checked by then, so the run begins.
+
+        UserError (exit 2) if the checkpoint is of another run, or of later steps than this one has.
+        """
+        config, has_directory = self.run.config, self.run.dir is not None
+        folder = agree_on_checkpoint(config, self.ranks, self.run.say)
+        if folder is None:
             check_disk(self.model, self.config, find_parts(self.config).adapter)
+            if has_directory:
+                self.run.dir.begin()
+                self.run.dir.update(step=0, last_checkpoint=None)
             return
+        for notice in check_changes(folder, config, self.replicas.world, self.run.device):
+            self.run.say(f"note: {notice}")
+        tensors, counters = checkpoint.read_state(folder, self.replicas.rank)
+        check_inputs(folder, counters["inputs"], self.inputs, config)
+        misfit = f"the checkpoint {folder} does not fit the model"
+        with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
+            self.optimizer.load_state(tensors)
+        self.model.refresh()
+        self._go_on(counters)
+        if has_directory:
+            self.run.dir.begin()
+        if is_own(folder, self.run.path):
+            self.saved_step = self.step
+            if has_directory:
+                self.run.dir.update(step=self.step, last_checkpoint=folder.name)
+        self.run.say(f"resuming from {folder} at step {self.step}")
+        if self.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
+            self.save()
+
+    def _go_on(self, counters: Mapping[str, Any]) -> None:
+        """Set what a checkpoint has counted."""
         self.position, self.num_tokens = counters["position"], counters["num_tokens"]
-        self.begin(self.source, counters["step"], self.position)
+        self.begin(counters["step"], self.position)
         if self.step > self.total_steps:
             raise UserError(
                 f"the run is at step {self.step}, and would end at step {self.total_steps}",
@@ -184,19 +304,50 @@ class Trainer:
         self.num_skipped = counters["skipped"]
         if not self.config.max_tokens_per_micro_batch:  # sums and dropout masks depend on the micro-batches
             self.memory.use(counters["micro_batch_tokens"])
-        if self.run.saved_step is None:  # resumed from another directory; from now on this one has a checkpoint, too
-            self.save()
 
     def save(self) -> None:
-        """Write checkpoint-N of the step that was done last."""
-        counters = {
-            "position": self.position,
-            "inputs": self.inputs,
-            "num_tokens": self.num_tokens,
-            "skipped": self.num_skipped,
-            "micro_batch_tokens": self.memory.budget.tokens,
-        }
-        self.run.save_checkpoint(self.step, self.policy, self.optimizer, counters)
+        """Write checkpoint-N of the step that was done last, and remove old ones. All ranks call this; rank 0 writes.
+
+        An existing checkpoint of this step is kept only if this run wrote it or resumed from it. Otherwise it is
+        damaged, or the run was resumed from an earlier one.
+        UserError (exit 5) if some weight is not finite; then nothing is written.
+        """
+        if not self.run.writes:
+            return
+        self.optimizer.check_finite()
+        if self.saved_step == self.step:
+            return
+        random_states = self.replicas.gather(checkpoint.random_state())
+        state = self.optimizer.state()
+        if self.ranks.is_main:
+            counters = {
+                "step": self.step,
+                "position": self.position,
+                "inputs": self.inputs,
+                "num_tokens": self.num_tokens,
+                "skipped": self.num_skipped,
+                "micro_batch_tokens": self.memory.budget.tokens,
+            }
+            made = {"program": program(), "machine": machine(self.run.device)}
+            about = {"world_size": self.replicas.world, **made}
+            needed_bytes = sum(tensor.nbytes for tensor in state.values())
+            with checkpoint.new_checkpoint(self.run.path, self.step, about, needed_bytes) as folder:
+                checkpoint.write_state(folder, state, counters, random_states)
+                self._write_policy(folder)
+            checkpoint.remove_old(self.run.path, self.config.save_total_limit, self.step)
+            self.run.dir.update(step=self.step, last_checkpoint=f"checkpoint-{self.step}")
+        elif self.model.build.lora is not None:
+            self.run.contribute(self.policy)
+        self.saved_step = self.step
+        self.ranks.barrier()
+
+    def _write_policy(self, folder: Path) -> None:
+        """Write the configuration into a checkpoint, and what of the policy is not in its state."""
+        write_atomically(folder / CONFIG_FILE, to_yaml(self.run.config))
+        if self.model.build.lora is not None:
+            self.policy.save(folder)
+        else:
+            self.policy.tokenizer.save_pretrained(folder)
 
 
 def num_read(group: Group) -> int:

@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["GRPO_CACHE"] = "off"  # runs train their own cold starts
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"  # the servers that tests start are here
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run in Triton's interpreter where there is no GPU

@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from grpo.algorithm import variants
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Order, Prompt
 from grpo.config.options import TrainConfig
-from grpo.data.rows import Order
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.sampling.sampler import Sampler
 from rewards.own import TrainerState
-from rewards.scorer import Scorer
+
+if TYPE_CHECKING:
+    from rewards.scorer import Scorer
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
@@ -50,7 +52,7 @@ class Rollout:
         prompts: Sequence[Prompt],
         sampler: Sampler,
         decode: Callable[[Sequence[int]], str],
-        scorer: Scorer,
+        scorer: "Scorer",
         ranks: Ranks,
         total_steps: int = 0,
         position: int = 0,

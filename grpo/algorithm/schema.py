@@ -21,6 +21,7 @@ A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). 
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,35 @@ class Prompt:
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
     messages: tuple[dict[str, str], ...] = ()  # before rendering, if the data holds conversations rather than questions
+
+
+@dataclass
+class Order:
+    """The order of the rows: one permutation per epoch, which depends only on the seed.
+
+    `position` counts the rows taken since the start, over all epochs and ranks. A checkpoint needs nothing else.
+    """
+
+    num_rows: int
+    seed: int
+    shuffle: bool
+    position: int = 0
+
+    def take(self, count: int) -> list[int]:
+        """Return the next `count` row indices."""
+        taken: list[int] = []
+        while len(taken) < count:
+            epoch, offset = divmod(self.position, self.num_rows)
+            indices = self._epoch(epoch)[offset : offset + count - len(taken)]
+            taken += indices
+            self.position += len(indices)
+        return taken
+
+    def _epoch(self, epoch: int) -> list[int]:
+        order = list(range(self.num_rows))
+        if self.shuffle:
+            random.Random(f"{self.seed}/{epoch}").shuffle(order)
+        return order
 
 
 @dataclass(frozen=True)

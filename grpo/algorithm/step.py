@@ -48,9 +48,9 @@ class Learned:
     grad_norms: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Equipment:
-    """What a learner works with, in either stage.
+@dataclass(kw_only=True, eq=False)
+class Learner:
+    """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`; `Sft` of sft.py.
 
     memory: how large micro-batches may be. total_steps: of the run, for the schedule of the learning rate. step: how
     many of them are done. phase: makes a context manager from a name; the pass of the reference runs in that of
@@ -66,17 +66,9 @@ class Equipment:
     step: int = 0
     phase: Phase = untimed
 
-
-class Learner:
-    """A model under training: its passes over micro-batches, and its updates. Subclasses: `Grpo`; `Sft` of sft.py."""
-
-    def __init__(self, equipment: Equipment):
-        self.config, self.model, self.optimizer = equipment.config, equipment.model, equipment.optimizer
-        self.memory, self.replicas, self.phase = equipment.memory, equipment.replicas, equipment.phase
-        self.total_steps = equipment.total_steps
+    def __post_init__(self) -> None:
         self.device = torch.device(self.model.build.device)
         self.exact = torch.promote_types(self.model.build.dtype, torch.float32)  # the dtype of all but the model
-        self.step = equipment.step  # steps done
 
     def make_batches(
         self,
@@ -136,14 +128,13 @@ class Learner:
         self.model.refresh()
 
 
+@dataclass(kw_only=True, eq=False)
 class Grpo(Learner):
     """Learns from groups of answers. reference: the frozen policy of step 0; None without a KL penalty."""
 
     config: TrainConfig
-
-    def __init__(self, equipment: Equipment, rollout: Rollout, reference: Decoder | None = None):
-        super().__init__(equipment)
-        self.rollout, self.reference = rollout, reference
+    rollout: Rollout
+    reference: Decoder | None = None
 
     def train_step(self) -> Learned:
         """Generate the answers of one step, and train on them."""

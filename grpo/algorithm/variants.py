@@ -15,7 +15,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -104,67 +103,33 @@ def _only(values: Sequence[float | None], is_scored: Sequence[bool]) -> list[flo
 # --- A target for the share of completions that decline --------------------------------------------------------------
 
 
-class RefusalCounts(NamedTuple):
-    """How the completions of a group that decline compare with those that answer. The numbers of groups add up.
+def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
+    """Return what is added to the reward of declining in this step (Eq. 14). Every replica must call it.
 
-    gain: over all pairs of one that answers and one that declines, the sum of how much more the first earns: D U - A V
-    in Eq. 14. num_pairs: D A.
+    With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
+    questions to decline, and not how many. The second term is how far the log-odds of declining are below those of the
+    target. It counts half an answer more on both sides, so that it is finite.
+
+    groups: those of this replica, graded. Completions without a reward or an outcome are left out. (The outcome of a
+    completion without an answer block is "wrong", so it counts as an answer.)
     """
-
-    gain: float
-    num_pairs: float
-    num_declined: float
-    num_answered: float
-
-    @classmethod
-    def of(cls, rewards: Sequence[float | None], outcomes: Sequence[str | None]) -> "RefusalCounts":
-        """Count one group, without completions that have no reward or no outcome.
-
-        (The outcome of a completion without an answer block is "wrong", so it counts as an answer.)
-
-        >>> tuple(RefusalCounts.of([0.0, 1.0, -1.0, None], ["refused", "correct", "wrong", None]))
-        (0.0, 2, 1, 2)
-        """
+    gain = num_pairs = num_declined = num_answered = 0.0
+    for group in groups:
         declined: list[float] = []
         answered: list[float] = []
-        for reward, outcome in zip(rewards, outcomes, strict=True):
-            if reward is None or outcome is None:
-                continue
-            alike = declined if outcome == "refused" else answered
-            alike.append(reward)
-        gain = len(declined) * math.fsum(answered) - len(answered) * math.fsum(declined)
-        num_pairs = len(declined) * len(answered)
-        return cls(gain, num_pairs, len(declined), len(answered))
-
-    def shift(self, target: float) -> float:
-        """Return what is added to the reward of declining in a step (Eq. 14), from the counts of all its groups.
-
-        With the first term alone, the advantages of all completions that decline add up to 0: the step teaches which
-        questions to decline, and not how many. The second term is how far the log-odds of declining are below those of
-        the target. It counts half an answer more on both sides, so that it is finite.
-
-        >>> RefusalCounts(1.0, 2, 2, 2).shift(target=0.5)  # half of them decline, as wanted; answers earn 0.5 more
-        0.5
-        """
-        mean_gain = self.gain / self.num_pairs if self.num_pairs else 0.0
-        wanted = math.log(target / (1 - target))
-        found = math.log((self.num_declined + 0.5) / (self.num_answered + 0.5))
-        return mean_gain + (wanted - found)  # Eq. 14
-
-
-def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> float:
-    """Return what declining earns more in this step (Eq. 14), from the graded groups of all replicas.
-
-    Every replica must call it.
-    """
-    counts: list[Sequence[float]] = [[0.0] * 4]
-    for group in groups:
-        rewards = [completion.reward for completion in group.completions]
-        outcomes = ["refused" if abstains(completion) else completion.outcome for completion in group.completions]
-        counts.append(RefusalCounts.of(rewards, outcomes))
-    mine = [sum(column) for column in zip(*counts, strict=True)]
-    of_all = RefusalCounts(*replicas.sum(mine))
-    return of_all.shift(target)  # Eq. 14
+        for completion in group.completions:
+            if completion.reward is not None and (abstains(completion) or completion.outcome is not None):
+                alike = declined if abstains(completion) else answered
+                alike.append(completion.reward)
+        gain += len(declined) * math.fsum(answered) - len(answered) * math.fsum(declined)
+        num_pairs += len(declined) * len(answered)
+        num_declined += len(declined)
+        num_answered += len(answered)
+    gain, num_pairs, num_declined, num_answered = replicas.sum([gain, num_pairs, num_declined, num_answered])
+    mean_gain = gain / num_pairs if num_pairs else 0.0  # of answering instead, over all pairs of a group
+    wanted = math.log(target / (1 - target))
+    found = math.log((num_declined + 0.5) / (num_answered + 0.5))
+    return mean_gain + (wanted - found)  # Eq. 14
 
 
 def shifted_reward(completion: Completion, shift: float) -> float | None:

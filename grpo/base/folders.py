@@ -154,12 +154,8 @@ def sha256(path: Path) -> str:
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of what is kept for later processes: GRPO_CACHE, else ~/.cache/grpo; None without a home.
-
-    GRPO_CACHE=off names no folder: it says that no cold starts are kept (run/cold_starts.py).
-    """
-    named = os.environ.get("GRPO_CACHE")
-    if named and named != "off":
+    """Return the folder of what is kept for later processes: GRPO_CACHE, else ~/.cache/grpo; None without a home."""
+    if named := os.environ.get("GRPO_CACHE"):
         return Path(named).resolve()
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo"

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,32 +114,3 @@ def digest(values: Iterable[Any]) -> str:
     for value in values:
         content.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
     return content.hexdigest()
-
-
-@dataclass
-class Order:
-    """The order of the rows: one permutation per epoch, which depends only on the seed.
-
-    `position` counts the rows taken since the start, over all epochs and ranks. A checkpoint needs nothing else.
-    """
-
-    num_rows: int
-    seed: int
-    shuffle: bool
-    position: int = 0
-
-    def take(self, count: int) -> list[int]:
-        """Return the next `count` row indices."""
-        taken = []
-        while len(taken) < count:
-            epoch, offset = divmod(self.position, self.num_rows)
-            indices = self._epoch(epoch)[offset : offset + count - len(taken)]
-            taken += indices
-            self.position += len(indices)
-        return taken
-
-    def _epoch(self, epoch: int) -> list[int]:
-        order = list(range(self.num_rows))
-        if self.shuffle:
-            random.Random(f"{self.seed}/{epoch}").shuffle(order)
-        return order

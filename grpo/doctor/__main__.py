@@ -5,7 +5,7 @@
 CONFIG is that of stage 2, or of stage 1 alone. Checks the configuration, the machine, the output directory, trackers,
 the data of both stages, the checkpoint, the tokenizer, each reward, each service (by asking it a question), memory and
 a few generated tokens; tries dishonest answers on the rewards (`python -m rewards.audit` tries more). Estimates time
-and calls of the run, for which it makes the first step, or a part of it. Prints one line per check; a failed check does
+and calls of the run, for which it makes a small first step. Prints one line per check; a failed check does
 not stop the others. The exit code is that of the first failure.
 """
 

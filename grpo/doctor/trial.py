@@ -10,7 +10,7 @@ from grpo.algorithm.schema import Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
-from grpo.doctor.estimate import check_room, rehearse
+from grpo.doctor.estimate import check_room, load_trainer
 from grpo.engine.device.draw import SamplingParams, hash_seed
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
@@ -148,8 +148,8 @@ def sample(case: Case) -> str:
     """Load the weights, and generate a few tokens."""
     first = need(case.prompts, "the prompts")[0]
     check_room(case)
-    case.rehearsal = rehearse(case)
-    policy = case.rehearsal.trainer.policy
+    case.trainer = load_trainer(case)
+    policy = case.trainer.policy
     sampling = SamplingParams(SAMPLE_TOKENS, temperature=0.0)
     sampler = Sampler(policy.model, policy.eos_ids, 1)
     ((completion,),) = sampler.sample([first.ids], 1, sampling, [hash_seed(0)])

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from grpo.base.storage import read_mapping
 from grpo.config.options import HIGHER_IS_BETTER
 from grpo.policy import Policy
 from grpo.run.checkpoint import BEST_FILE
 from grpo.run.diagnosis.glossary import Metrics
-from grpo.run.diagnosis.reader import is_number, read_document
 from grpo.run.run import Run
 
 
@@ -43,8 +43,7 @@ class Best:
 
 def _kept_value(path: Path, name: str | None, step: int, otherwise: float | None) -> float | None:
     """Return the value of the policy in best/; `otherwise` if it is damaged, or of another measure or a later step."""
-    kept = read_document(path)
-    is_intact = is_number(kept.get("step")) and is_number(kept.get("value"))
-    if is_intact and kept.get("metric") == name and kept["step"] <= step:
+    kept = read_mapping(path)
+    if kept and kept["metric"] == name and kept["step"] <= step:
         return kept["value"]
     return otherwise

@@ -19,7 +19,6 @@ import numpy as np
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.files import read_records
 from grpo.evaluation.measures import CHECKED
-from grpo.run.diagnosis.reader import clean, is_number
 
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap
@@ -125,7 +124,7 @@ def read_answers(path: Path) -> Measured:
 
 def collect(records: Iterable[Mapping[str, Any]], source: str) -> Measured:
     """Return the values of each measure. UserError (exit 3) if a record is not an answer of an evaluation."""
-    answers = [clean(record) for record in records]
+    answers = list(records)
     for number, record in enumerate(answers, 1):
         is_answer = {"row", "question", "outcome"} <= record.keys() and isinstance(record["row"], int | str)
         if not is_answer or record["outcome"] not in (None, *RATES.values()):
@@ -158,7 +157,7 @@ def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if isinstance(rewards, dict) and len(rewards) > 1:
         values |= {f"rewards/{name}": value for name, value in rewards.items()}
     for name, value in values.items():
-        if is_number(value):
+        if isinstance(value, int | float):
             yield name, value
 
 
@@ -166,7 +165,7 @@ def _facts(details: object) -> Iterator[tuple[str, float]]:
     """Yield how many facts of an answer are supported and refuted, by the first reward that has checked them."""
     of_rewards = details.values() if isinstance(details, dict) else ()
     for counts in of_rewards:
-        if isinstance(counts, dict) and all(is_number(counts.get(name)) for name in CHECKED):
+        if isinstance(counts, dict) and counts.keys() >= set(CHECKED):
             yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
             return
 

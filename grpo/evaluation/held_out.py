@@ -8,7 +8,7 @@ repeated, and the table names its step.
 from collections.abc import Iterable, Mapping
 
 from grpo.algorithm.schema import Prompt
-from grpo.base.storage import write_json, write_log_lines
+from grpo.base.storage import read_mapping, write_json, write_log_lines
 from grpo.data.questions import QuestionData, Questions, load_prompts
 from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
@@ -16,7 +16,6 @@ from grpo.evaluation.answers import generate_groups, split_into_parts
 from grpo.evaluation.measures import Summary, summary
 from grpo.evaluation.table import summary_table
 from grpo.policy import Policy
-from grpo.run.diagnosis.reader import read_document
 from grpo.run.log import completion_records
 from grpo.run.messages import tolerated
 from grpo.run.run import Run
@@ -81,7 +80,7 @@ class Evaluation:
     def _read(self) -> tuple[int, Measurement] | None:
         """Return step and result of the first measurement; None if it is not of these questions, or damaged."""
         try:
-            written = read_document(self.run.path / "evaluation.json")
+            written = read_mapping(self.run.path / "evaluation.json")
             before = written["before"]
             numbers = [value for part in before.values() for value in part.values()]
             is_intact = all(value is None or isinstance(value, int | float) for value in numbers)

@@ -13,11 +13,9 @@ import torch
 
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import split_into_micro_batches
-from grpo.algorithm.rollout import Rollout
 from grpo.algorithm.schema import Completion, Group, PackedBatch
-from grpo.algorithm.step import Equipment, Grpo, Learned
+from grpo.algorithm.step import Grpo, Learned
 from grpo.base.errors import CONFIG, UserError
-from grpo.engine.model.decoder import Decoder
 
 
 @dataclass(frozen=True)
@@ -64,18 +62,16 @@ class Look:
     error: float
 
 
+@dataclass(kw_only=True, eq=False)
 class Observer(Grpo):
     """The learner of a run that looks at the gradient of one step: that of its last update, before it is applied.
 
     number: of the step, from 1. row: of the data, whose tokens are looked at; None: that with the largest share.
     """
 
-    def __init__(
-        self, equipment: Equipment, rollout: Rollout, reference: Decoder | None, number: int, row: int | None = None
-    ):
-        super().__init__(equipment, rollout, reference)
-        self.number, self.row = number, row
-        self.look: Look | None = None
+    number: int
+    row: int | None = None
+    look: Look | None = None
 
     def add_gradient(
         self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None

@@ -20,7 +20,6 @@ from grpo.evaluation.table import summary_table
 from grpo.explain import explain
 from grpo.report.answers import answered_twice, before_and_after, draw_bars, examples, headline, most_changed
 from grpo.report.charts import draw_charts
-from grpo.run.diagnosis.reader import is_number
 from grpo.run.diagnosis.record import Record, read_record
 
 FILE_NAME = "report.html"
@@ -109,4 +108,4 @@ def changed_keys(config: Json) -> Iterator[tuple[str, str, str]]:
 
 def show_number(value: Any) -> str:
     """Format a reward or an advantage with at most three digits; other values stay unchanged."""
-    return f"{value:.3g}" if is_number(value) else str("–" if value is None else value)
+    return f"{value:.3g}" if isinstance(value, int | float) else str("–" if value is None else value)

@@ -7,16 +7,15 @@ Read in this order:
 - start.py: what must be right before a run begins, with case.py (what these checks have found, and the model without
   weights);
 - provenance.py: what a run is made from, and what of it may change when it resumes;
-- cold_starts.py: when a finished cold start is used again;
 - metrics.py: the numbers of a step; log.py: where they go, with trackers.py; messages.py: what the user is told;
 - diagnosis/: what the numbers of a run say;
-- guard.py: what protects a step; phases.py: what surrounds its parts;
-- stage1.py: the stage 1 that a configuration of stage 2 names;
+- stage1.py: the stage 1 that a configuration of stage 2 names, and when it is used again; form.py: the one that a model
+  writes for itself;
 - saved.py: the models that runs have written, read back.
 
-A resumed run takes its directory and finishes what a kill left half done (run_dir.py, checkpoint.py). Run.restore
-chooses the checkpoint (checkpoint.py), compares the run with it (provenance.py), and loads the state; Trainer.restore
-sets the counters. Log removes the lines of the steps that are made again, and Health.resume replays the others.
+A resumed run takes its directory and finishes what a kill left half done (run_dir.py, checkpoint.py). Trainer.restore
+chooses the checkpoint (checkpoint.py), compares the run with it (provenance.py), and loads the state and the counters.
+Log removes the lines of the steps that are made again, and Health.resume replays the others.
 
-These files import the other folders of grpo/, rewards/ and knowledge/. Only guard.py knows the trainer.
+These files import the other folders of grpo/, rewards/ and knowledge/. The trainer (grpo/trainer.py) imports them.
 """

@@ -61,7 +61,7 @@ class Case:
     num_examples: int | None = None  # of stage 1
     longest: int | None = None  # tokens of the longest prompt with its completion
     needed_bytes: int | None = None  # of memory
-    rehearsal: Any = None  # of the doctor: a trainer of this run
+    trainer: Any = None  # of the doctor: one of this run, which writes nothing
     functions: list[Reward] = field(default_factory=list)  # the user's own rewards
     checkups: "dict[str, Checkup]" = field(default_factory=dict)  # of the services
 

@@ -32,7 +32,6 @@ from grpo.engine.parallel.splits import whole_parameters
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time
 STATE_FILE, COUNTERS_FILE = "state.safetensors", "trainer_state.json"
-COUNTED = ("step", "position", "num_tokens", "skipped", "micro_batch_tokens")  # whole numbers in COUNTERS_FILE
 POLICIES = ("final", "best")  # folders of a run that hold a model and no state of the optimizer
 BEST_FILE = "best.json"  # in best/: which policy that is
 PREFIX = "optimizer."  # of the tensors' names in STATE_FILE
@@ -183,15 +182,6 @@ def read_state(folder: Path, rank: int = 0) -> tuple[dict[str, torch.Tensor], Js
     return {name.removeprefix(PREFIX): value for name, value in tensors.items()}, counters
 
 
-def check_counters(folder: Path, counters: Json) -> None:
-    """Raise UserError (exit 6) for counters that no run writes, and with which none could go on."""
-    wrong = [name for name in COUNTED if type(counters.get(name)) is not int or not 0 <= counters[name] < 2**53]
-    wrong += [] if isinstance(counters.get("inputs"), dict) else ["inputs"]
-    if wrong:
-        what = f"the checkpoint {folder} cannot be continued"
-        raise UserError(what, f"{COUNTERS_FILE} holds no valid {', '.join(wrong)}", "use an older one", STORAGE)
-
-
 # --- which one a run continues from ---------------------------------------------------------------------------------
 
 
@@ -209,41 +199,60 @@ def continues_a_run(config: AnyConfig) -> bool:
 def find_checkpoint(run_dir: Path, wanted: bool | str) -> tuple[Path | None, list[str]]:
     """Return the checkpoint to resume from, and notices.
 
-    wanted: True for the newest valid checkpoint (None if there is none); or the path of one.
+    wanted: True for the newest valid checkpoint (None if there is none; exit 6 if there is a result nevertheless); or
+    the path of one. UserError if that is not valid (exit 6), or is not the newest of its own run (exit 2).
     """
+    saved = checkpoints(run_dir)
     if isinstance(wanted, str):
-        _check_named(Path(wanted), run_dir)
-        return Path(wanted), []
+        named = Path(wanted)
+        if problem := problem_with(named):
+            fix = "name another one, or use resume_from_checkpoint=true"
+            raise UserError(f"{named} is not a valid checkpoint", problem, fix, STORAGE)
+        if is_own(named, run_dir) and named.resolve() != saved[0].resolve():
+            raise UserError(
+                f"{named} is not the newest checkpoint of its run",
+                f"the run in {run_dir} would hold later models that do not belong to it",
+                "set another output_dir, where the run goes on from this checkpoint; or remove the later ones",
+                CONFIG,
+            )
+        return named, []
     notices = []
-    for folder in checkpoints(run_dir):
+    for folder in saved:
         problem = problem_with(folder)
         if not problem:
             return folder, notices
         notices.append(f"{folder.name} is not used: {problem}")
-    return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
-
-
-def _check_named(folder: Path, run_dir: Path) -> None:
-    """Raise UserError for a checkpoint that is not valid (exit 6), or is not the newest of its own run (exit 2)."""
-    if problem := problem_with(folder):
-        fix = "name another one, or use resume_from_checkpoint=true"
-        raise UserError(f"{folder} is not a valid checkpoint", problem, fix, STORAGE)
-    if is_own(folder, run_dir) and folder.resolve() != checkpoints(run_dir)[0].resolve():
+    if (run_dir / "final").is_dir():
         raise UserError(
-            f"{folder} is not the newest checkpoint of its run",
-            f"the run in {run_dir} would hold later models that do not belong to it",
-            "set another output_dir, where the run goes on from this checkpoint; or remove the later ones",
-            CONFIG,
+            f"the run in {run_dir} has a result, and no checkpoint to continue from",
+            "; ".join(notices) or "its checkpoints were removed; to start from step 0 would replace final/",
+            f"use {run_dir}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
+            STORAGE,
         )
+    return None, [*notices, f"no valid checkpoint in {run_dir}: starting from step 0"]
 
 
 def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> Path | None:
     """Return the checkpoint to resume from. Rank 0 chooses it, and the other ranks must see the same one."""
-    chosen = ranks.of_first(lambda: _choose(config, ranks, say))
+    run_dir = Path(config.output_dir)
+
+    def choose() -> tuple[str, str] | None:
+        """Return the name of the checkpoint, "" if it is of another run, and a hash of its manifest."""
+        wanted = config.resume_from_checkpoint
+        if ranks.is_restart and (not wanted or checkpoints(run_dir)):
+            wanted = True
+        folder, notices = find_checkpoint(run_dir, wanted) if wanted else (None, [])
+        for notice in notices:
+            say(f"note: {notice}")
+        if folder is None:
+            return None
+        return folder.name if is_own(folder, run_dir) else "", sha256(folder / MANIFEST_FILE)
+
+    chosen = ranks.of_first(choose)
     if chosen is None:
         return None
     own_name, manifest = chosen
-    seen = Path(config.output_dir) / own_name if own_name else Path(config.resume_from_checkpoint)
+    seen = run_dir / own_name if own_name else Path(config.resume_from_checkpoint)
     if not (seen / MANIFEST_FILE).exists() or sha256(seen / MANIFEST_FILE) != manifest:
         raise UserError(
             f"rank {ranks.rank} on {socket.gethostname()} does not see the checkpoint {seen} of rank 0",
@@ -252,25 +261,3 @@ def agree_on_checkpoint(config: AnyConfig, ranks: Ranks, say: Callable[[str], No
             STORAGE,
         )
     return seen
-
-
-def _choose(config: AnyConfig, ranks: Ranks, say: Callable[[str], None]) -> tuple[str, str] | None:
-    """Choose the checkpoint to resume from; return its name, "" if it is of another run, and a hash of its manifest."""
-    run_dir, wanted = Path(config.output_dir), config.resume_from_checkpoint
-    if ranks.is_restart and (not wanted or checkpoints(run_dir)):
-        wanted = True
-    if not wanted:
-        return None
-    folder, notices = find_checkpoint(run_dir, wanted)
-    for notice in notices:
-        say(f"note: {notice}")
-    if folder is None and (run_dir / "final").is_dir():
-        raise UserError(
-            f"the run in {run_dir} has a result, and no checkpoint to continue from",
-            "; ".join(notices[:-1]) or "its checkpoints were removed; to start from step 0 would replace final/",
-            f"use {run_dir}/final as it is, or set another output_dir; overwrite_output_dir=true starts anew",
-            STORAGE,
-        )
-    if folder is None:
-        return None
-    return folder.name if is_own(folder, run_dir) else "", sha256(folder / MANIFEST_FILE)

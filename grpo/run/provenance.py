@@ -1,17 +1,15 @@
 """What a run is made from, keys, inputs and program, and where it runs. It is compared twice:
 
 - between the processes of a run, before they begin (`environment`, `inputs_of`);
-- with the checkpoint that a run resumes from (`check_changes`, `check_machine`, `check_inputs`). Keys in FREE may
-  change silently, those in WARNED, the program and the machine with a notice. Other keys, and the inputs, stop the run
-  unless `allow_changes` names them.
+- with the checkpoint that a run resumes from (`check_changes`, `check_inputs`). Keys in FREE may change silently, those
+  in WARNED, the program and the machine with a notice. Other keys, and the inputs, stop the run unless `allow_changes`
+  names them.
 """
 
-import ast
 import hashlib
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from math import prod
@@ -27,13 +25,11 @@ from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
 from grpo.config.load import load_config, to_yaml
 from grpo.config.options import AnyConfig, keys_that
-from grpo.data.prompts import render
 from grpo.data.rows import digest
 from grpo.engine.device import kernel_choice
 from grpo.policy import Policy
 from grpo.run.diagnosis.record import CONFIG_FILE
 
-EXAMPLE = "example_prompt"  # of the inputs; it may change: some chat templates print the date
 FREE, WARNED = set(keys_that("free")), set(keys_that("warned"))
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 BLOCK_BYTES, MAX_BLOCKS = 1 << 20, 256  # a file of up to 256 MB is read completely
@@ -90,63 +86,28 @@ def inputs_of(policy: Policy, data_hash: str, config: AnyConfig) -> dict[str, st
         "base_weights": digest([repr(policy.model.config), *hashes]),
         "tokenizer": digest([definition, tokenizer.all_special_ids, policy.eos_ids]),
         "chat_template": digest([tokenizer.chat_template]),
-        EXAMPLE: render(tokenizer, [{"role": "user", "content": "x"}]),
     }
     if knowledge_base := getattr(config, "knowledge_base", None):
         from knowledge.store.database import identity  # it brings SQLite
 
         inputs["knowledge_base"] = identity(knowledge_base)
     for key in ("reward_funcs", "eval_reward_funcs", "tools"):
-        functions = getattr(config, key, None) or ()
-        for file, content in code_of(functions).items():
-            inputs[f"{key} ({file})"] = content
+        for path in files_of_functions(getattr(config, key, None) or ()):
+            name = f"{key} ({path.name})"
+            inputs[name] = inputs.get(name, "") + file_hash(path)
     return inputs | hidden_values(config)
 
 
-def code_of(rewards: Iterable[str]) -> dict[str, str]:
-    """Return a hash of each file of the user's rewards, by its name; also of the files near it that it imports.
-
-    rewards: names such as `path/file.py:function`. A comment, or another layout of the code, makes no difference.
-    """
-    found: dict[Path, str] = {}
-    files = filter(None, map(_file_of, rewards))
-    waiting = [path.resolve() for path in files]
-    while waiting:
-        path = waiting.pop()
-        if path in found:
-            continue
-        with suppress(OSError, SyntaxError, ValueError):  # it is no Python text; then it is not looked at
-            code = ast.parse(path.read_bytes())
-            found[path] = ast.dump(code)
-            waiting += _imported_files(code, path.parent)
-    contents: dict[str, list[str]] = {}
-    for path, content in found.items():
-        contents.setdefault(path.name, []).append(content)
-    return {name: digest(sorted(contents[name])) for name in sorted(contents)}
-
-
-def _file_of(reward: str) -> Path | None:
-    """Return the file that defines a user's reward; None if it has none, as in a notebook."""
-    where = reward.rpartition(":")[0]
-    path = Path(where.removesuffix(".py") + ".py")
-    file = path if path.is_file() else getattr(sys.modules.get(where), "__file__", None)
-    return Path(file) if file else None
-
-
-def _imported_files(code: ast.AST, folder: Path) -> list[Path]:
-    """Return the files in or below a folder that a module there imports."""
-    modules = set()
-    for node in ast.walk(code):
-        if isinstance(node, ast.ImportFrom):
-            modules |= {node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-    files = []
-    for module in modules:
-        if name := module.strip("."):
-            path = folder / name.replace(".", "/")
-            files += [path.with_suffix(".py"), path / "__init__.py"]
-    return [file for file in files if file.is_file()]
+def files_of_functions(names: Iterable[str]) -> list[Path]:
+    """Return the files of a user's own functions, which are named like `path/file.py:function` or `module:function`."""
+    files = set()
+    for name in names:
+        where = name.rpartition(":")[0]
+        path = Path(where.removesuffix(".py") + ".py")
+        file = path if path.is_file() else getattr(sys.modules.get(where), "__file__", None)
+        if file:  # one of a notebook has none
+            files.add(Path(file).resolve())
+    return sorted(files)
 
 
 def file_hash(path: Path) -> str:
@@ -197,36 +158,21 @@ def written(config: AnyConfig) -> Json:
 # --- what has changed since a checkpoint -----------------------------------------------------------------------------
 
 
-def check_changes(folder: Path, config: AnyConfig, num_replicas: int) -> list[str]:
+def check_changes(folder: Path, config: AnyConfig, num_replicas: int, device: torch.device | None = None) -> list[str]:
     """Compare a run with the checkpoint it resumes from; return notices. UserError (exit 2) if it may not resume.
 
-    num_replicas: processes, divided by those that share a model.
+    num_replicas: processes, divided by those that share a model. device: of this machine, to compare that as well.
+    What an older checkpoint does not say is not compared.
     """
     manifest = read_json(folder / MANIFEST_FILE)
     saved, _ = load_config(folder / CONFIG_FILE, kind=type(config))
-    before = _compared(saved, manifest.get("world_size", 1))
-    now = _compared(config, num_replicas)
-    changes = differences(before, now)
-    frozen = {}
-    for name, (old, new) in changes.items():
-        if name not in FREE | WARNED:
-            frozen[name] = f"{old} -> {new}"
+    changes = differences(_compared(saved, manifest.get("world_size", 1)), _compared(config, num_replicas))
+    frozen = {name: f"{old} -> {new}" for name, (old, new) in changes.items() if name not in FREE | WARNED}
     _refuse_changes(folder, "configuration", frozen, config)
-    changes |= differences(manifest.get("program", program()), program())
-    return _notices({name: change for name, change in changes.items() if name not in FREE})
-
-
-def check_machine(folder: Path, device: torch.device) -> list[str]:
-    """Compare a run's machine with that of the checkpoint it resumes from; return notices.
-
-    An older checkpoint does not say where it was made.
-    """
-    now = machine(device)
-    return _notices(differences(read_json(folder / MANIFEST_FILE).get("machine", now), now))
-
-
-def _notices(changes: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items()]
+    here = program() | (machine(device) if device else {})
+    there = manifest.get("program", {}) | manifest.get("machine", {})
+    changes |= differences({name: there.get(name, fact) for name, fact in here.items()}, here)
+    return [f"{name} was {old}, is now {new}" for name, (old, new) in changes.items() if name not in FREE]
 
 
 def _compared(config: AnyConfig, num_replicas: int) -> Json:
@@ -237,21 +183,14 @@ def _compared(config: AnyConfig, num_replicas: int) -> Json:
     return keys | {BATCH[0]: f"{prod(sizes)} in all processes{divided}"}
 
 
-def check_inputs(folder: Path, before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> list[str]:
-    """Compare the inputs of a run with those of a checkpoint; return notices. UserError (exit 2) if one has changed.
+def check_inputs(folder: Path, before: Mapping[str, str], now: Mapping[str, str], config: AnyConfig) -> None:
+    """Compare the inputs of a run with those of a checkpoint. UserError (exit 2) if one has changed.
 
     An input that the checkpoint does not know is not compared.
     """
     changed = [name for name in now if before.get(name, now[name]) != now[name]]
-    changes = dict.fromkeys(changed, "its content has changed")
-    notices = []
-    if changes.pop(EXAMPLE, None) and "chat_template" not in changes:
-        notices = [f"the chat template prints something else than before, such as the date: {now[EXAMPLE]!r}"]
-        if "dataset" in changes:
-            changes["dataset"] += f", perhaps because {notices[0]}"
-    what = ", ".join(changes).replace("_", " ")
-    _refuse_changes(folder, what, changes, config)
-    return notices
+    what = ", ".join(changed).replace("_", " ")
+    _refuse_changes(folder, what, dict.fromkeys(changed, "its content has changed"), config)
 
 
 def _refuse_changes(folder: Path, what: str, changes: Mapping[str, str], config: AnyConfig) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Group
-from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, explained, redact
+from grpo.base.errors import CONFIG, STORAGE, Interrupted, UserError, describe, redact
 from grpo.base.folders import write_folder
-from grpo.base.storage import Json, write_atomically, write_json
+from grpo.base.storage import write_atomically, write_json
 from grpo.config.load import to_yaml
 from grpo.config.options import AnyConfig
 from grpo.data.count import RowCount
@@ -25,13 +24,12 @@ from grpo.engine.device.distributed import Ranks, choose_device
 from grpo.engine.model.gguf import is_gguf
 from grpo.policy import Policy
 from grpo.report.page import write_report
-from grpo.run import checkpoint, libraries
-from grpo.run.checkpoint import agree_on_checkpoint, continues_a_run, is_own
-from grpo.run.cold_starts import ORIGIN_FILE
+from grpo.run import libraries
+from grpo.run.checkpoint import continues_a_run
 from grpo.run.diagnosis.glossary import Metrics
 from grpo.run.log import Log
 from grpo.run.messages import DebugLog, tell
-from grpo.run.provenance import check_changes, check_inputs, check_machine, environment, machine, program
+from grpo.run.provenance import environment
 from grpo.run.run_dir import CONFIG_FILE, RunDir, holds_a_run, may_be_restarted
 from grpo.run.signals import Signals
 from grpo.run.start import check_start
@@ -43,6 +41,8 @@ class Run:
     notices: lines to show at the start. ranks: those of the run that this one is part of, if any. objects: the rows,
     rewards and tools of a program.
     """
+
+    writes = True  # whether it has a directory
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class Run:
         self.ranks, self.owns_ranks = ranks, ranks is None
         self.dir: RunDir | None = None
         self.log: Log | None = None
-        self.saved_step: int | None = None
         self.remark = ""  # on a run that is done
         self.debug = DebugLog(self.path / "debug.log")
 
@@ -96,11 +95,11 @@ class Run:
     def _take_directory(self) -> None:
         """Check the start, and then hold the output directory."""
         check_start(self.config, self.ranks.is_restart, self.objects)
-        continues = self.ranks.is_restart or continues_a_run(self.config)
-        self.dir = RunDir(self.path, continues, self.config.overwrite_output_dir)
+        goes_on = continues_a_run(self.config)
+        self.dir = RunDir(self.path, goes_on or self.ranks.is_restart, self.config.overwrite_output_dir)
         if self.config.toy_world or may_be_restarted():  # a world is made there; a restarted run looks there
             self.dir.begin()
-        if continues and self.config.overwrite_output_dir:
+        if goes_on and self.config.overwrite_output_dir:
             self.say("note: overwrite_output_dir means nothing here: the run in this directory goes on")
 
     def __exit__(self, kind, error, _) -> None:
@@ -171,13 +170,10 @@ class Run:
         if self.log is not None and metrics:
             self.log.write_evaluation(step, metrics)
 
-    def save_final(self, policy: Policy, origin: Mapping[str, Any] | None = None) -> None:
-        """Write final/, the adapter (or checkpoint) and the tokenizer, completely or not at all.
-
-        origin: what it was made from, which is written as well (`cold_starts.origin_of`).
-        """
+    def save_final(self, policy: Policy, notes: Mapping[str, Any]) -> None:
+        """Write final/, the adapter (or checkpoint), the tokenizer and the notes, completely or not at all."""
         self.signals.is_training = False  # everything is saved, so a signal may end the run
-        self.save_policy("final", policy, {ORIGIN_FILE: origin} if origin else {})
+        self.save_policy("final", policy, notes)
         if is_gguf(policy.base[0]) and policy.model.build.lora is not None:
             command = f"python -m grpo.export {self.path} OUT"
             self.say(f"note: final/ names a GGUF file as its base; for PEFT, `{command}` writes adapter and base")
@@ -189,14 +185,14 @@ class Run:
         All ranks call this; rank 0 writes.
         """
         if not self.ranks.is_main:
-            self._contribute(policy)
+            self.contribute(policy)
             return
         with write_folder(self.path / name) as folder:
             policy.save(folder)
             for file, note in notes.items():
                 write_json(folder / file, note)
 
-    def _contribute(self, policy: Policy) -> None:
+    def contribute(self, policy: Policy) -> None:
         """Send rank 0 this rank's part of the policy. Rank 0 writes it."""
         if self.ranks.replicas.rank == 0:
             policy.save(None)
@@ -207,72 +203,11 @@ class Run:
         if self.dir is not None:
             self.dir.update(data={**self.dir.state["data"], use: str(count)})
 
-    # --- checkpoints ------------------------------------------------------------------------------------------------
-
-    def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
-        """Write checkpoint-N, and remove old ones. All ranks call this; rank 0 writes.
-
-        An existing checkpoint of this step is kept only if this run wrote it or resumed from it. Otherwise it is
-        damaged, or the run was resumed from an earlier one.
-        UserError (exit 5) if some weight is not finite; then nothing is written.
-        """
-        optimizer.check_finite()
-        if self.saved_step == step:
-            return
-        random_states = self.ranks.replicas.gather(checkpoint.random_state())
-        has_adapter = policy.model.build.lora is not None
-        state = optimizer.state()
-        if self.ranks.is_main:
-            made = {"program": program(), "machine": machine(self.device)}
-            about = {"world_size": self.ranks.replicas.world, **made}
-            needed_bytes = sum(tensor.nbytes for tensor in state.values())
-            with checkpoint.new_checkpoint(self.path, step, about, needed_bytes) as folder:
-                checkpoint.write_state(folder, state, {"step": step, **counters}, random_states)
-                write_atomically(folder / CONFIG_FILE, to_yaml(self.config))
-                if has_adapter:
-                    policy.save(folder)
-                else:
-                    policy.tokenizer.save_pretrained(folder)
-            checkpoint.remove_old(self.path, self.config.save_total_limit, step)
-            self.dir.update(step=step, last_checkpoint=f"checkpoint-{step}")
-        elif has_adapter:
-            self._contribute(policy)
-        self.saved_step = step
-        self.ranks.barrier()
-
-    def restore(self, policy: Policy, optimizer: Optimizer, inputs: Mapping[str, str]) -> Json:
-        """Load the checkpoint to resume from and return its counters; {} if the run starts from the beginning.
-
-        Everything has been checked by then, so a run that is overwritten is moved now.
-        inputs: what the run is made from (`provenance.inputs_of`). UserError (exit 2) if the checkpoint has others.
-        """
-        folder = agree_on_checkpoint(self.config, self.ranks, self.say)
-        if folder is None:
-            if self.ranks.is_main:
-                self.dir.begin()
-                self.dir.update(step=0, last_checkpoint=None)
-            return {}
-        notices = check_changes(folder, self.config, self.ranks.replicas.world) + check_machine(folder, self.device)
-        tensors, counters = checkpoint.read_state(folder, self.ranks.replicas.rank)
-        checkpoint.check_counters(folder, counters)
-        for notice in notices + check_inputs(folder, counters["inputs"], inputs, self.config):
-            self.say(f"note: {notice}")
-        misfit = f"the checkpoint {folder} does not fit the model"
-        with explained((KeyError, RuntimeError), misfit, "name a checkpoint of this run", STORAGE):
-            optimizer.load_state(tensors)
-        policy.model.refresh()
-        if self.dir is not None:
-            self.dir.begin()
-        if is_own(folder, self.path):
-            self.saved_step = counters["step"]
-            if self.ranks.is_main:
-                self.dir.update(step=counters["step"], last_checkpoint=folder.name)
-        self.say(f"resuming from {folder} at step {counters['step']}")
-        return counters
-
 
 class SilentRun(Run):
     """A run that writes nothing, and shows nothing: what it says is in `said`. It needs no `with`."""
+
+    writes = False
 
     def __init__(self, config: AnyConfig):
         nowhere = replace(config, output_dir=os.devnull)
@@ -285,6 +220,3 @@ class SilentRun(Run):
     def say(self, text: str) -> None:
         """Keep a line."""
         self.said.append(text)
-
-    def save_checkpoint(self, step: int, policy: Policy, optimizer: Optimizer, counters: Json) -> None:
-        """Save nothing."""

@@ -65,8 +65,9 @@ def check_free(path: Path, overwrite: bool) -> None:
             "or set another output_dir",
             CONFIG,
         )
-    written = {entry.name for entry in own_entries(path)} | names & {OLD_RUN, "debug.log"}
-    if written and not (_id_of(path) or _id_of(path / OLD_RUN)):
+    ours = {entry.name for entry in own_entries(path)} | names & {OLD_RUN, "debug.log"}
+    notes = {name for name in ours if name.startswith("run_state.rank")}  # of ranks whose rank 0 has not begun
+    if ours - notes and not (_id_of(path) or _id_of(path / OLD_RUN)):
         raise UserError(
             f"the output directory {path} holds files that no run has written",
             f"it holds {shown}, and a run uses the same names",

@@ -1,24 +1,42 @@
-"""The stage 1 that a configuration of stage 2 names by cold_start: its own configuration, and its result."""
+"""The stage 1 that comes first in a run of stage 2, by `cold_start`: its configuration, and when its result is used.
 
+A finished stage 1 is used again, where it lies, only if it would be made the same: origin.json in its final/ holds the
+keys, and hashes of the data and of the base model, that it was made from.
+"""
+
+import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from grpo.base.errors import UserError
-from grpo.config.load import load_config
+from grpo.base.errors import CONFIG, UserError
+from grpo.base.storage import Json, read_mapping
+from grpo.config.load import examine_config
 from grpo.config.options import FORM, SftConfig, TrainConfig, keys_that
-from grpo.data import form
+from grpo.data.files import files_of
+from grpo.data.registry import find_sources
+from grpo.data.rows import digest
 from grpo.data.worlds.world import locate
 from grpo.engine.model.adapter import is_adapter
-from grpo.run.cold_starts import check_origin
+from grpo.policy import find_parts
+from grpo.run import form
+from grpo.run.provenance import differences, file_hash
+
+ORIGIN_FILE = "origin.json"  # in the final/ of a stage 1
+LENGTH = {"max_steps", "num_train_epochs"}  # free for a resumed run, but they decide what a finished one has learned
 
 
-def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str]]:
-    """Load the stage 1 config that a stage 2 config names, or make that of `form`; and its notices."""
-    overrides = stage1_overrides(config)
+def load_stage1(config: TrainConfig) -> tuple[SftConfig, list[str], list[str]]:
+    """Load the stage 1 config that a stage 2 config names, or make that of `form`; and its notices and mistakes."""
     if config.cold_start == FORM:
-        return form.stage1(config), []
-    return load_config(config.cold_start, overrides, SftConfig)
+        return form.stage1(config), [], []
+    if not Path(config.cold_start).is_file():
+        raise UserError(
+            f"cold_start: there is no file {config.cold_start}",
+            f"it was sought in {Path.cwd()}, and in the folder of the config that names it and those above",
+            "set cold_start=FILE, or cold_start=null model_name_or_path=MODEL to start without a stage 1",
+        )
+    return examine_config(config.cold_start, stage1_overrides(config), SftConfig)
 
 
 def stage1_overrides(config: TrainConfig) -> list[str]:
@@ -45,18 +63,48 @@ def stage1_overrides(config: TrainConfig) -> list[str]:
     return overrides
 
 
-def after_stage1(stage1: SftConfig, config: TrainConfig) -> TrainConfig | None:
-    """Return the configuration of a stage 2 whose stage 1 is done; None if it has to run first.
-
-    UserError (exit 2) if the result that is there is that of another stage 1.
-    """
-    final = Path(stage1.output_dir) / "final"
+def is_done(stage1: SftConfig, config: TrainConfig) -> bool:
+    """Return whether a stage 1 is finished. UserError (exit 2) says what differs if its result is another one's."""
+    final = final_of(stage1)
     if not final.exists():
-        return None
-    check_origin(final, locate(stage1), config.cold_start)
-    return start_from(final, config)
+        return False
+    made, wanted = read_mapping(final / ORIGIN_FILE), origin_of(locate(stage1))
+    changes = [f"{name}: {before} -> {now}" for name, (before, now) in differences(made, wanted).items()]
+    if "data" not in made:
+        changes = [f"it does not say what it was made from ({ORIGIN_FILE})"]
+    if changes:
+        raise UserError(
+            f"the finished stage 1 in {final} is not what {config.cold_start} makes now",
+            "; ".join(changes),
+            f"to make it again, remove {final.parent}, or set another output_dir in {config.cold_start}; "
+            f"to use it nevertheless, set cold_start=null model_name_or_path={final}",
+            CONFIG,
+        )
+    return True
 
 
-def start_from(final: Path, config: TrainConfig) -> TrainConfig:
+def origin_of(config: SftConfig) -> Json:
+    """Return what a stage 1 is made from, as JSON: its keys, and hashes of its data and of its base model."""
+    parts = find_parts(config)
+    places = (parts.model, parts.adapter, parts.tokenizer)
+    base = [path for place in places if place for path in sorted(place.glob("*.*"))]
+    base += [Path(config.chat_template)] if config.chat_template else []
+    data = []
+    for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
+        layout = dict(source.layout)
+        data += [(hashlib.sha256(file.read_bytes()).hexdigest(), layout) for file in files_of(source.path)]
+    left_out = {*keys_that("free"), *keys_that("local")} - LENGTH
+    origin = {name: value for name, value in asdict(config).items() if name not in left_out}
+    origin["data"] = digest(data)
+    origin["base model"] = digest([path.name, file_hash(path)] for path in base if path.is_file())
+    return json.loads(json.dumps(origin))
+
+
+def final_of(stage1: SftConfig) -> Path:
+    """Return the folder of the model that a stage 1 makes."""
+    return Path(stage1.output_dir) / "final"
+
+
+def start_from(stage1: SftConfig, config: TrainConfig) -> TrainConfig:
     """Return the configuration of a stage 2 that starts from the result of stage 1."""
-    return replace(config, model_name_or_path=str(final), adapter_name_or_path=None, cold_start=None)
+    return replace(config, model_name_or_path=str(final_of(stage1)), adapter_name_or_path=None, cold_start=None)

@@ -13,14 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError
-from grpo.config.load import examine_config, replicas_of
+from grpo.config.load import replicas_of
 from grpo.config.options import FORM, SEARCH, AnyConfig, SftConfig
-from grpo.data import form
 from grpo.data.conversations import read_conversations
 from grpo.data.count import RowCount
 from grpo.data.messages import with_system
@@ -51,7 +49,7 @@ from grpo.run.checkpoint import check_disk, continues_a_run, existing_part, find
 from grpo.run.provenance import check_changes
 from grpo.run.run_dir import check_free, is_in_use
 from grpo.run.saved import start_of
-from grpo.run.stage1 import after_stage1, stage1_overrides
+from grpo.run.stage1 import is_done, load_stage1, start_from
 from grpo.run.trackers import check_trackers
 from rewards.registry import Reward, build_rewards, built_in
 
@@ -147,12 +145,6 @@ def _writable(folder: Path, what: str, fix: str) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         why = f"{existing} is {'not writable' if existing.is_dir() else 'not a folder'}"
         raise UserError(f"cannot use {what}", why, fix, STORAGE)
-    if not shutil.disk_usage(existing).total:  # it may hold no files at all, as /proc
-        try:
-            TemporaryDirectory(dir=existing).cleanup()
-        except OSError as error:
-            why = f"no folder can be made in {existing}, whose file system is on no disk"
-            raise UserError(f"cannot use {what}", why, fix, STORAGE) from error
     return existing
 
 
@@ -172,15 +164,7 @@ def resume(case: Case) -> str:
 def stage1(case: Case) -> str:
     """Check the stage 1 that the config names, and find the model that it makes or has made."""
     config = case.config
-    if config.cold_start == FORM:
-        return _stage1_first(case, form.stage1(config))
-    if not Path(config.cold_start).is_file():
-        raise UserError(
-            f"cold_start: there is no file {config.cold_start}",
-            f"it was sought in {Path.cwd()}, and in the folder of the config that names it and those above",
-            "set cold_start=FILE, or cold_start=null model_name_or_path=MODEL to start without a stage 1",
-        )
-    first, _, problems = examine_config(config.cold_start, stage1_overrides(config), SftConfig)
+    first, _, problems = load_stage1(config)
     if problems:
         case.start = first
         raise UserError(
@@ -188,13 +172,9 @@ def stage1(case: Case) -> str:
             "\n     ".join(problems),
             "correct or remove these keys; `python -m grpo.sft -h` lists every key",
         )
-    return _stage1_first(case, first)
-
-
-def _stage1_first(case: Case, first: SftConfig) -> str:
-    config, case.start = case.config, start_of(first)
-    if done := after_stage1(first, config):
-        case.start = done
+    case.start = start_of(first)
+    if is_done(first, config):
+        case.start = start_from(first, config)
         return f"done: {case.start.model_name_or_path}"
     return f"{config.cold_start} runs first, from {first.model_name_or_path or 'scratch'} into {first.output_dir}"
 
@@ -214,22 +194,13 @@ def questions(case: Case, use: str) -> str:
     rows, count = case.data.load(chosen)
     case.unread.remove(chosen.name)
     case.rows[use] = rows
-    found = [f"{len(rows)} questions in {count}", _duplicates(rows), *_flags(rows)]
+    found = [f"{len(rows)} questions in {count}", _duplicates(rows)]
     if use == "eval" and "train" in case.rows:
         trained = set(map(_normal, case.rows["train"]))
         known = [row for row in rows if _normal(row) in trained]
         if known:
             found.append(f"warning: {len(known)} of them are trained on as well, such as {_shown(known)}")
     return "; ".join(found)
-
-
-def _flags(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield for each column of true and false how often it holds what. Such a column may mark bad rows."""
-    for name in dict.fromkeys(name for row in rows for name in row.columns):
-        values = [str(row.columns.get(name)).lower() for row in rows if row.columns.get(name) is not None]
-        if values and set(values) <= {"true", "false"}:
-            count = Counter(values)
-            yield f"{name} is true in {count['true']} rows and false in {count['false']}, and all are used"
 
 
 def _duplicates(rows: Sequence[Row]) -> str:

@@ -267,7 +267,7 @@ def main() -> int:
     parser.add_argument("action", choices=["record", "compare"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CASES))
     options = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "GRPO_CACHE": "off"}  # cases train cold starts
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     paths = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "faults")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     sys.path[:0] = paths

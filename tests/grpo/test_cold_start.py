@@ -144,15 +144,15 @@ def test_nothing_of_stage_1_lives_when_stage_2_loads(stages, monkeypatch):
 def test_what_stage_2_says_of_the_model_is_meant_for_stage_1(tmp_path, stages, chat_checkpoint):
     keys = {"model_name_or_path": "owner/model", "model_revision": "v2", "tokenizer_name_or_path": "owner/tokenizer"}
     keys |= {"chat_template": "t.jinja", "adapter_name_or_path": "owner/adapter"}
-    stage1, _ = load_stage1(stages(two=keys)[0])
+    stage1, _, _ = load_stage1(stages(two=keys)[0])
     assert {name: getattr(stage1, name) for name in keys} == keys
-    own, _ = load_stage1(stages()[0])
+    own, _, _ = load_stage1(stages()[0])
     assert (own.model_name_or_path, own.model_revision) == (str(chat_checkpoint), "main")
 
 
 def test_both_stages_share_their_models_alike(stages):
     """They are one run of the same processes, whatever the file of stage 1 says."""
-    stage1, _ = load_stage1(stages({"tensor_parallel_size": 4}, {"tensor_parallel_size": 2})[0])
+    stage1, _, _ = load_stage1(stages({"tensor_parallel_size": 4}, {"tensor_parallel_size": 2})[0])
     assert stage1.tensor_parallel_size == 2
 
 

@@ -8,8 +8,8 @@ from test_cold_start import examine
 
 from grpo.algorithm.schema import Prompt
 from grpo.config.load import load_config
-from grpo.data.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
 from grpo.data.rows import Row
+from grpo.run.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
 from grpo.train import train
 from rewards.boxed import last_boxed
 from rewards.format import parse, stated_confidence

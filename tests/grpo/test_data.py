@@ -5,8 +5,9 @@ import json
 import pytest
 from making import real_data, refused, write_rows
 
+from grpo.algorithm.schema import Order
 from grpo.data.files import read_records
-from grpo.data.rows import Order, fingerprint, read_rows
+from grpo.data.rows import fingerprint, read_rows
 
 
 def test_json_array_jsonl_and_csv_are_told_apart_by_content(tmp_path):

@@ -191,10 +191,7 @@ def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(config, tmp_path, 
 
 
 def test_a_file_system_without_a_size_is_too_small_for_nothing(config, capsys, tmp_path, monkeypatch):
-    """/proc holds no files, and some network file systems tell no size."""
-    seen = examine(capsys, config, "output_dir=/proc/here")
-    assert seen.code == STORAGE and seen.failed == ["output"]
-    assert "no folder can be made in /proc" in seen.text["output"] and "too small" not in str(seen.text)
+    """As some network file systems."""
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0, free=0))
     seen = examine(capsys, config)
     assert not seen.failed and "tells no size" in seen.text["output"]
@@ -223,15 +220,6 @@ def test_answers_that_are_sentences_are_a_warning(config, tmp_path):
     write_rows(tmp_path / "data.jsonl", [{"question": "q", "answer": answer} for answer in answers])
     questions(case, "train")
     assert "warning: 1 answers that are sentences" in reward(case, "math") and "row 2" in reward(case, "math")
-
-
-def test_columns_of_true_and_false_are_counted(config, capsys, tmp_path):
-    """They may mark bad rows, as the math guide's `correct` does. All rows are used."""
-    rows = [{"question": f"{n}?", "answer": "2", "correct": n % 3 > 0, "label": "True", "n": n % 2} for n in range(60)]
-    write_rows(tmp_path / "data.jsonl", rows)
-    said = examine(capsys, config).text["data"]
-    assert "correct is true in 40 rows and false in 20, and all are used" in said
-    assert "label is true in 60 rows and false in 0" in said and "n is " not in said
 
 
 def test_a_tracker_with_an_account_says_that_its_login_is_not_tested(config, capsys, monkeypatch):

@@ -26,9 +26,8 @@ from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.parallel.shard import Shard
 from grpo.engine.parallel.shared_decoder import make_decoder
-from grpo.run.guard import Guard, longest_groups
 from grpo.run.run import Run
-from grpo.train import GrpoTrainer
+from grpo.train import GrpoTrainer, longest_groups
 
 
 def qwen2(vocab_size, hidden_size, intermediate_size, num_hidden_layers, heads, kv_heads, positions=4096, **more):
@@ -373,7 +372,7 @@ def runs_out_above(wrap_passes):
 
 def step(trainer):
     """A step as a run makes it; its metrics."""
-    Guard(trainer).run_step()
+    trainer.run_step()
     return trainer.summarise_step()[0]
 
 
@@ -433,7 +432,7 @@ def test_a_step_that_is_done_again_asks_the_other_ranks_nothing_twice(made, runs
         if name == "halved":
             runs_out_above(trainer, 120, "backward")
         tokens = trainer.memory.budget.tokens
-        Guard(trainer).run_step()
+        trainer.run_step()
         assert (trainer.memory.budget.tokens < tokens) == (name == "halved")
         times = trainer.clock.result()
         assert times["step_time"] > times["time/generate"] > 0
@@ -497,12 +496,12 @@ def test_the_longest_step_is_made_of_the_longest_prompt_and_fills_a_micro_batch(
     assert [len(group.completions) for group in groups] == [3] * 5
 
 
-def test_the_rehearsal_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
-    first, second = made("rehearsed"), made("not_rehearsed")
+def test_the_longest_step_finds_the_size_that_fits_and_leaves_no_trace(made, wrap_passes, runs_out_above, capsys):
+    first, second = made("tried"), made("not_tried")
     runs_out_above(first, 200, "backward")
     seen = []
     wrap_passes(first, lambda batch, run: (seen.append(batch.layout.num_tokens), run())[1])
-    Guard(first).try_largest()
+    first.try_largest()
     assert max(seen) > 200 >= seen[-1] > 100  # it tried the largest, and what fits fills its budget
     assert "the longest step fits" in capsys.readouterr().err
     assert not first.optimizer.flat.grad.any()

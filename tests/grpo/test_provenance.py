@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from datetime import date
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +15,7 @@ from grpo.config.options import TrainConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.policy import load_policy
 from grpo.run import provenance
-from grpo.run.provenance import check_inputs, code_of, environment, file_hash, inputs_of
+from grpo.run.provenance import check_inputs, environment, file_hash, inputs_of
 from knowledge.build import build
 
 
@@ -118,45 +117,26 @@ def test_each_input_has_a_hash_of_its_own(model, tmp_path, name, change):
     change(tmp_path / "copy")
     after = inputs_in(tmp_path / "copy")
     changed = [key for key in before if before[key] != after[key]]
-    assert changed == [name] or (name == "chat_template" and changed == [name, "example_prompt"])
+    assert changed == [name]
 
 
-def test_the_code_of_rewards_is_what_counts_not_its_layout(tmp_path, monkeypatch):
-    """Also that of the files that it imports from its folder, and of a module by its name."""
-    (tmp_path / "parts").mkdir()
-    files = {
-        "mine.py": "import json\nfrom helper import f\nfrom .parts import deep\ndef reward(**columns): return f(1)\n",
-        "helper.py": "def f(x): return x\n",
-        "parts/deep.py": "LIMIT = 3\n",
-        "other.py": "unused = 1\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    rewards = ["math", f"{tmp_path}/mine.py:reward"]
-    first = code_of(rewards)
-    assert list(first) == ["deep.py", "helper.py", "mine.py"] and code_of(["mine:reward"]) == first
-    (tmp_path / "other.py").write_text("unused = 2\n")
-    (tmp_path / "helper.py").write_text("# a comment\ndef f(x):\n    return x\n")
-    assert code_of(rewards) == first
-    (tmp_path / "helper.py").write_text("def f(x): return -x\n")
-    assert [name for name, content in code_of(rewards).items() if content != first[name]] == ["helper.py"]
-
-
-def test_a_chat_template_that_prints_the_date_is_noticed_on_another_day(model, tmp_path, monkeypatch):
-    """The run goes on, as the template is the same; its prompts are not, and a note says so."""
-    folder, config = tmp_path / "dated", TrainConfig(output_dir="o")
-    shutil.copytree(model, folder)
-    template = folder / "chat_template.jinja"
-    template.write_text("{{ strftime_now('%d %b %Y') }}" + template.read_text())
-    today = inputs_in(folder)
-    assert check_inputs(folder, today, inputs_in(folder), config) == []
-    tomorrow = today | {"example_prompt": today["example_prompt"].replace("20", "30", 1)}
-    (notice,) = check_inputs(folder, tomorrow, today, config)
-    assert "such as the date" in notice and f"{date.today():%d %b %Y}" in notice
-    with pytest.raises(UserError, match="another dataset") as error:  # in stage 1 that is of rendered prompts
-        check_inputs(folder, tomorrow | {"dataset": "other"}, today, config)
-    assert "perhaps because" in error.value.why
+def test_the_files_of_rewards_and_tools_are_inputs(model, tmp_path, monkeypatch):
+    """Two files of one name both count, and a module by its name."""
+    policy = load_policy(TrainConfig(model_name_or_path=str(model)), torch.device("cpu"))
+    files = [tmp_path / folder / "mine.py" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("def one(**columns): ...\ndef two(**columns): ...\n")
+    names = (f"{files[0]}:one", f"{files[0]}:two", f"{files[1]}:one", "math")
+    config = TrainConfig(reward_funcs=names, tools=(f"{files[0]}:one", "json:dumps"))
+    before = inputs_of(policy, "content", config)
+    assert before.keys() >= {"reward_funcs (mine.py)", "tools (mine.py)", "tools (__init__.py)"}
+    for file in files:
+        changed = ["reward_funcs (mine.py)", *["tools (mine.py)"] * (file == files[0])]
+        file.write_text("def one(**columns): return 1\n")
+        after = inputs_of(policy, "content", config)
+        assert [name for name in before if before[name] != after[name]] == changed
+        before = after
 
 
 # --- several machines ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from making import make_group
 
 from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.schema import Call, Score
-from grpo.algorithm.variants import RefusalCounts, refusal_shift, shifted_reward
+from grpo.algorithm.variants import refusal_shift, shifted_reward
 from grpo.engine.device.peers import Peers
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
@@ -30,9 +30,16 @@ def push(groups, shift):
     return total
 
 
+def graded(rewards, outcomes):
+    """Return a group whose completions have these rewards and outcomes."""
+    group = make_group((1,), *([5] for _ in rewards), reward=list(rewards))
+    for completion, outcome in zip(group.completions, outcomes, strict=True):
+        completion.scores = {"abstention": Score(0.0, "", outcome)}
+    return group
+
+
 def shift_of(groups, target):
-    columns = zip(*(RefusalCounts.of(*group) for group in groups), strict=True)
-    return RefusalCounts(*map(sum, columns)).shift(target)
+    return refusal_shift([graded(*group) for group in groups], target, Peers())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,8 +53,8 @@ def test_at_the_target_nothing_pushes_all_questions_one_way(seed):
 
 def test_what_has_no_reward_or_no_outcome_counts_for_nothing():
     rewards, outcomes = [0.0, 1.0, -1.0], ["refused", "correct", "wrong"]
-    counts = RefusalCounts.of([*rewards, None, 5.0], [*outcomes, "refused", None])
-    assert counts == RefusalCounts.of(rewards, outcomes)
+    shift = shift_of([([*rewards, None, 5.0], [*outcomes, "refused", None])], 0.3)
+    assert shift == shift_of([(rewards, outcomes)], 0.3)
 
 
 def test_without_a_pair_only_the_target_counts():
@@ -55,7 +62,7 @@ def test_without_a_pair_only_the_target_counts():
     none, all_, unknown = ["correct", "wrong"], ["refused", "refused"], [None, None]
     for outcomes, odds in ((none, 0.5 / 2.5), (all_, 2.5 / 0.5), (unknown, 1)):
         wanted = math.log(0.3 / 0.7) - math.log(odds)
-        assert RefusalCounts.of([0.0, 0.0], outcomes).shift(0.3) == pytest.approx(wanted)
+        assert shift_of([([0.0, 0.0], outcomes)], 0.3) == pytest.approx(wanted)
 
 
 CALLED = [Call("search", "q", "r", 0, 0, (0, 0))]
@@ -64,9 +71,7 @@ CALLED = [Call("search", "q", "r", 0, 0, (0, 0))]
 @pytest.mark.parametrize("outcome, calls", [("refused", []), ("correct", CALLED), ("wrong", CALLED), (None, CALLED)])
 def test_a_call_of_a_tool_counts_as_declining_whatever_is_answered_then(outcome, calls):
     """It earns 0.2 beside 1 and -1, so 0.2 less than they in the mean; 1 of 3 declines, and 0.4 should."""
-    group = make_group((1,), [5], [6], [7], reward=[0.2, 1.0, -1.0])
-    for completion, name in zip(group.completions, (outcome, "correct", "wrong"), strict=True):
-        completion.scores = {"abstention": Score(0.0, "", name)}
+    group = graded([0.2, 1.0, -1.0], [outcome, "correct", "wrong"])
     group.completions[0].calls = calls
     wanted = -0.2 + math.log(0.4 / 0.6) - math.log(1.5 / 2.5)
     assert refusal_shift([group], 0.4, Peers()) == pytest.approx(wanted)

@@ -177,7 +177,7 @@ def test_the_page_needs_no_network(tmp_path):
         {"num_steps": 2, "status": None},
         {"torn": '{"step": 41, "rew'},
         {"status": "failed", "reason": "error: boom\nwhy: x\nfix: y"},
-        {"reward": None, "entropy": "high", "step_time": None},
+        {"reward": None, "step_time": None},
         {"num_steps": 900},
     ],
 )

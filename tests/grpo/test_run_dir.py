@@ -107,6 +107,11 @@ def test_files_that_no_run_has_written_are_not_touched(tmp_path, name, overwrite
     assert error.value.exit_code == 2 and contents(tmp_path) == before
 
 
+def test_what_a_rank_has_left_whose_rank_0_did_not_begin_blocks_nothing(tmp_path):
+    (tmp_path / "run_state.rank1.json").write_text("{}")
+    RunDir(tmp_path, resume=False, overwrite=False).close(0, "")
+
+
 def test_to_ask_whether_a_run_is_under_way_takes_no_lock(tmp_path, monkeypatch):
     """Not for a moment: a run that starts just then would find it taken."""
     held = RunDir(tmp_path, resume=False, overwrite=False)

@@ -10,7 +10,7 @@ from grpo.algorithm.loss_weights import set_loss_weights, set_scored
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Sentence, completions_of
-from grpo.algorithm.step import Equipment, Grpo, Learned
+from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
 from grpo.engine.model.flat import FlatParameters
@@ -44,7 +44,8 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     model = load(folder, rank=4, dtype=torch.float64)
     optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.99), 1e-8, 0.01)
     memory = MemoryLimit(Budget(20, "none", 64), 8)
-    learner = Grpo(Equipment(config, model, optimizer, memory, Peers(), total_steps=1), rollout=None)
+    parts = {"config": config, "model": model, "optimizer": optimizer, "memory": memory, "replicas": Peers()}
+    learner = Grpo(**parts, total_steps=1, rollout=None)
     groups = make_groups()
     set_loss_weights(groups, config, ALONE)
     learner.reference = model if config.beta else None

@@ -230,3 +230,14 @@ def test_what_stage_2_lacks_ends_the_run_before_stage_1(tmp_path, chat_checkpoin
     config, notices = load_config(None, keys.split())
     refused(lambda: train(config, notices), what, exit_code=PREFLIGHT)
     assert not (tmp_path / "cold").exists()
+
+
+def test_only_rank_0_hashes_what_stage_1_is_made_from(tmp_path, chat_checkpoint, monkeypatch):
+    """It alone writes that down; the files may be large."""
+    hashed = []
+    monkeypatch.setattr("grpo.sft.origin_of", hashed.append)
+    monkeypatch.setattr("grpo.sft.SftTrainer", lambda *_: 1 / 0)
+    peers = SimpleNamespace(world=2, rank=1, is_main=False, barrier=lambda: None, max=float, agree=lambda facts: None)
+    with pytest.raises(ZeroDivisionError):
+        sft(*configure(tmp_path, chat_checkpoint, write(tmp_path / "rows.jsonl")), peers)
+    assert not hashed

@@ -1,27 +1,21 @@
-"""Read back what a run has written, even if it is unfinished, killed or damaged.
+"""Read back what a run has written, even if it is unfinished or was killed: what is missing is empty."""
 
-Whatever is missing or cannot be read is empty, so that a report shows what there is.
-"""
-
+import json
 import math
 import os
 import re
 import socket
-from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from grpo.base.errors import UserError
-from grpo.base.storage import Json
+from grpo.base.storage import Json, read_mapping
 from grpo.run.diagnosis.glossary import Metrics
-from grpo.run.diagnosis.reader import is_number, read_document, read_lines
 from grpo.run.diagnosis.reasons import Grades
 
 CONFIG_FILE, STATE_FILE, METRICS_FILE = "config.resolved.yaml", "run_state.json", "metrics.jsonl"
 TRACES = (METRICS_FILE, STATE_FILE, CONFIG_FILE)  # a folder with one of them holds a run
-MAX_STEP = 10**9
-MAPPINGS = ("rewards", "reasons", "details", "facts")  # of an answer, by reward
 
 
 @dataclass(frozen=True)
@@ -46,17 +40,12 @@ class Answer:
     @property
     def grades(self) -> Grades:
         """Return what each reward gave, and why."""
-        values = {name: value if is_number(value) else None for name, value in self.rewards.items()}
-        return {name: (value, str(self.reasons.get(name, ""))) for name, value in values.items()}
+        return {name: (_number(value), self.reasons.get(name, "")) for name, value in self.rewards.items()}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A run directory.
-
-    steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json.
-    num_damaged: the lines that cannot be read, by file, such as the last one of a killed run.
-    """
+    """A run directory. steps, evaluations: the lines of metrics.jsonl. summaries: those of evaluation.json."""
 
     path: Path
     config: Json = field(default_factory=dict)
@@ -64,7 +53,6 @@ class Record:
     steps: list[Metrics] = field(default_factory=list)
     evaluations: list[Metrics] = field(default_factory=list)
     summaries: dict[str, dict[str, Metrics]] = field(default_factory=dict)
-    num_damaged: Counter[str] = field(default_factory=Counter)
 
     @property
     def name(self) -> str:
@@ -79,11 +67,7 @@ class Record:
 
     def answers(self, step: int, folder: str = "completions") -> list[Answer]:
         """Return the answers of a step."""
-        name = f"{folder}/step-{step:06d}.jsonl"
-        lines = list(read_lines(self.path / name))
-        intact = [line for line in lines if isinstance(line, dict) and isinstance(line.get("completion"), str)]
-        self.num_damaged[name] = len(lines) - len(intact)
-        return [_answer(line) for line in intact]
+        return [_answer(line) for line in _read_lines(self.path / folder / f"step-{step:06d}.jsonl")]
 
     def answered_twice(self) -> list[tuple[Answer, Answer]]:
         """Return the first and the last answer to each held-out question; [] until they were answered twice."""
@@ -105,25 +89,25 @@ def read_record(path: str | Path) -> Record:
             f"it has none of {', '.join(TRACES)}",
             "give the output_dir of a run, such as runs/tiny",
         )
-    steps, evaluations, num_damaged = read_metrics(path / METRICS_FILE)
+    steps, evaluations = read_metrics(path / METRICS_FILE)
     return Record(
         path,
-        read_document(path / CONFIG_FILE),
-        read_document(path / STATE_FILE),
+        read_mapping(path / CONFIG_FILE),
+        read_mapping(path / STATE_FILE),
         steps,
         evaluations,
-        _summaries(read_document(path / "evaluation.json")),
-        Counter({METRICS_FILE: num_damaged}),
+        _summaries(read_mapping(path / "evaluation.json")),
     )
 
 
 def was_killed(state: Json) -> bool:
     """Return whether the process of a run that has not ended ran on this machine, and is gone."""
     pid = state.get("pid")
-    if not isinstance(pid, int) or not 0 < pid < 2**31 or state.get("host") != socket.gethostname():
+    is_here = isinstance(pid, int) and 0 < pid < 2**31 and state.get("host") == socket.gethostname()
+    if not is_here or os.name != "posix":  # elsewhere os.kill does more than ask
         return False
     try:
-        os.kill(pid, 0)  # which only asks
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except OSError:  # it belongs to somebody else
@@ -131,60 +115,44 @@ def was_killed(state: Json) -> bool:
     return False
 
 
-def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics], int]:
-    """Return the steps and the evaluations of metrics.jsonl, and the number of lines that cannot be read."""
-    steps, evaluations, num_damaged = [], [], 0
-    for line in read_lines(path):
-        metrics = _numbers(line)
-        if not 0 <= metrics.get("step", math.nan) <= MAX_STEP:
-            num_damaged += 1
-            continue
-        metrics["step"] = int(metrics["step"])
-        is_step = "step_time" in metrics
-        (steps if is_step else evaluations).append(metrics)
-    return steps, evaluations, num_damaged
+def read_metrics(path: Path) -> tuple[list[Metrics], list[Metrics]]:
+    """Return the steps and the evaluations of metrics.jsonl. null stands for a number that was not finite."""
+    steps: list[Metrics] = []
+    evaluations: list[Metrics] = []
+    for line in _read_lines(path):
+        metrics = {name: math.nan if value is None else value for name, value in line.items()}
+        of_kind = steps if "step_time" in metrics else evaluations
+        of_kind.append(metrics)
+    return steps, evaluations
+
+
+def _read_lines(path: Path) -> list[Json]:
+    """Return the mappings in a JSONL file, without the torn line that a killed run leaves."""
+    lines = []
+    if path.is_file():
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in filter(str.strip, file):
+                with suppress(ValueError):
+                    lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def _answer(line: Json) -> Answer:
-    """Return a line as an Answer, without the fields that have an unexpected type."""
-    texts = {name: str(line[name]) for name in ("question", "prompt", "outcome") if line.get(name)}
-    mappings = {name: line[name] for name in MAPPINGS if isinstance(line.get(name), dict)}
-    facts = mappings.pop("facts", {})
-    row = line.get("row")
-    return Answer(
-        line["completion"],
-        row if isinstance(row, int) else None,
-        true_answer=str(line.get("answer") or ""),
-        reward=line["reward"] if is_number(line.get("reward")) else None,
-        facts={name: _objects(of_reward) for name, of_reward in facts.items()},
-        sentences=_objects(line.get("sentences")),
-        tool_calls=_objects(line.get("tool_calls")),
-        ids=[token for token in _list(line.get("ids")) if type(token) is int and 0 <= token < 2**31],
-        **texts,
-        **mappings,
-    )
+    """Return a line of completions/ as an Answer."""
+    known = {entry.name for entry in fields(Answer)}
+    given = {name: value for name, value in line.items() if name in known and value is not None}
+    return Answer(**given | {"true_answer": str(line.get("answer") or ""), "reward": _number(line.get("reward"))})
 
 
-def _objects(value: Any) -> list[Json]:
-    return [entry for entry in _list(value) if isinstance(entry, dict)]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _numbers(content: Any) -> Metrics:
-    """Return the numbers of a mapping. null stands for a number that was not finite."""
-    pairs = content.items() if isinstance(content, dict) else ()
-    return {name: math.nan if value is None else value for name, value in pairs if value is None or is_number(value)}
+def _number(value: float | str | None) -> float | None:
+    """Return a number; None for one that was not finite, which is written as text."""
+    return None if isinstance(value, str) else value
 
 
 def _summaries(content: Json) -> dict[str, dict[str, Metrics]]:
     """Return the parts of each measurement, "before" and "after", with the numbers that are known."""
     found = {}
     for moment in ("before", "after"):
-        parts = content.get(moment)
-        if isinstance(parts, dict) and parts:
-            numbers = {part: _numbers(summary) for part, summary in parts.items()}
-            found[moment] = {part: {n: v for n, v in of.items() if math.isfinite(v)} for part, of in numbers.items()}
+        if parts := content.get(moment):
+            found[moment] = {part: {n: v for n, v in of.items() if v is not None} for part, of in parts.items()}
     return found
