@@ -257,7 +257,7 @@ def test_the_softmax_of_a_shared_vocabulary_is_that_of_one_process(least):
 
     def work(shard):
         part = shard.take(logits, of_logits)
-        logp, entropy, slope = split_log_softmax_rows(part, targets, 0.7, torch.float32, cut, shard, 50)
+        logp, entropy, slope = split_log_softmax_rows(shard, 50, part, targets, 0.7, torch.float32, cut)
         return logp, entropy, shard.join(slope, of_logits)
 
     for found in together(4, work):

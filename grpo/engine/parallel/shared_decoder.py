@@ -86,5 +86,4 @@ class SharedDecoder(Decoder):
 
     def log_softmax_rows(self, logits_XV: Tensor, *settings) -> tuple[Tensor, Tensor, Tensor | None]:
         """Normalise over all tokens. logits_XV, and the result's: of this shard's tokens."""
-        shard, vocab_size = self.build.shard, self.config.vocab_size
-        return split_log_softmax_rows(logits_XV, *settings, shard=shard, vocab_size=vocab_size)
+        return split_log_softmax_rows(self.build.shard, self.config.vocab_size, logits_XV, *settings)
