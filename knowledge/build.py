@@ -3,7 +3,7 @@
 Build a knowledge base from rows of {"title", "text"}: JSON lines (in constant memory), a JSON array, a table or
 Parquet, plain or gzip; or from a file of KnowRL or FActScore, which has no full-text index. Rows that cannot be used
 are reported with their number and the reason; of equal titles the first wins. OUT.db appears complete or not at all,
-and an older OUT.db stays until then.
+and an older OUT.db stays until then. A build that is killed leaves a folder OUT.db.unfinished-… behind.
 """
 
 import json
@@ -57,8 +57,7 @@ def build(
 ) -> Report:
     """Build `out` from the source. strict: stop at the first row that cannot be used. skipped: gets all such rows.
 
-    UserError: unusable source (exit 3), no room (exit 6), another build of it is running (exit 7). `out` is then as
-    before.
+    UserError: unusable source (exit 3), no room (exit 6). `out` is then as before.
     """
     report = Report()
     size_bytes = source.stat().st_size if source.exists() else 0
@@ -92,7 +91,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the file to read")
     parser.add_argument("out", type=Path, metavar="OUT.db", help="the knowledge base to write")
     parser.add_argument("--strict", action="store_true", help="stop at the first row that cannot be used")
-    skipped_help = "write number and reason of every skipped row to this file"
+    skipped_help = "write number and reason of every skipped row to this new file"
     parser.add_argument("--skipped", type=Path, metavar="FILE", help=skipped_help)
     options = parser.parse_args(argv)
     if options.skipped:

@@ -32,12 +32,3 @@ OPENERS = tuple(
     In On At As From For But And Yet Then However Also Although After Before When While Where If Since
     """.split()
 )
-
-# Numbers in words (rewards/mathematics).
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen".split()
-)
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-NUMBERS = {word: n for n, word in enumerate(ONES)}
-NUMBERS |= {word: 10 * n for n, word in enumerate(TENS, 2)}

@@ -11,7 +11,7 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     exact.py        the answer equals the truth after normalisation
     choice.py       the answer names the letter of the right choice
     overlong.py     DAPO's soft penalty for completions close to the length limit
-    math_reward.py  what the last \\boxed{} is worth             (boxed.py, mathematics/: whether it equals the truth)
+    boxed.py        what the last \\boxed{} is worth             (mathematics/: whether it equals the truth)
     prompts.py      what a reward's prompt asks for
     outcome/        is an answer right, wrong or a refusal, and what is that worth?
     knowrl/         KnowRL's reward: is the answer right, and does a knowledge base support the reasoning?

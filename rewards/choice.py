@@ -9,9 +9,9 @@ import re
 import unicodedata
 
 from grpo.algorithm.schema import Score
-from rewards.boxed import last_boxed
 from rewards.exact import truths
 from rewards.format import final_text
+from rewards.mathematics.boxes import last_boxed
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Columns
 

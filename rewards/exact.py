@@ -10,6 +10,7 @@ from knowledge.text import compatible
 from rewards.format import final_answer
 from rewards.registry import Columns
 
+TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
 ARTICLES = {"a", "an", "the"}
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
 _MARK = f"[{re.escape(string.punctuation)}“”‘’«»、。，！？：；（）《》·…]"
@@ -45,6 +46,11 @@ def truths(answer: Any) -> list[str]:
     return [text for text in texts if text.strip()]
 
 
+def is_unanswerable(columns: Columns) -> bool:
+    """Return whether a row says of its question that to decline is right."""
+    return str(columns.get("unanswerable")).strip().lower() in TRUE
+
+
 def _as_text(item: Any) -> str:
     return str(item).removesuffix(".0") if isinstance(item, float) else str(item)
 
@@ -52,11 +58,11 @@ def _as_text(item: Any) -> str:
 def after_solution(text: str) -> str:
     """Return what follows the #### of a solution on its line; a text without that is the answer itself.
 
-    Where other lines follow that hold a box, or there are several ####, these are headings.
+    It is a heading if other lines follow and it says nothing, or they hold a box, or there are several.
     """
     before, has_answer, after = text.rstrip().rpartition("####")
     answer, _, more = after.partition("\n")
-    is_heading = bool(more) and ("####" in before or "\\boxed" in more)
+    is_heading = bool(more) and (not answer.strip() or "####" in before or "\\boxed" in more)
     return answer.strip() if has_answer and not is_heading else text
 
 

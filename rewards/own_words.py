@@ -4,8 +4,7 @@ Where the calls are, the row of a completion says (`grpo.algorithm.schema.Call`)
 result of its own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from grpo.algorithm.schema import Call, Score
 from rewards.registry import Columns
@@ -25,28 +24,6 @@ def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
         blank = fill * (end - start)
         text = text[:start] + blank + text[end:]
     return text
-
-
-def calls_in(record: Mapping[str, Any], text: str) -> list[Call]:
-    """Return the calls that a record of completions/ names, as far as its text can hold them."""
-    entries = record.get(CALLS)
-    if not isinstance(entries, list):
-        return []
-    calls = [_call(entry, len(text)) for entry in entries]
-    return [call for call in calls if call]
-
-
-def _call(entry: Any, length: int) -> Call | None:
-    """Return the call that an entry names; None if it names none, or no place in a text of this length."""
-    span = entry.get("span") if isinstance(entry, dict) else None
-    if not isinstance(span, list) or [type(place) for place in span] != [int, int]:
-        return None
-    start, end = span
-    if not 0 <= start <= end <= length:
-        return None
-    tool = str(entry.get("tool"))
-    failure = str(entry.get("failure") or "")
-    return Call(tool, "", "", 0, 0, (start, end), failure)
 
 
 def cost(completion: str, columns: Columns) -> Score:

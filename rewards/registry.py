@@ -51,7 +51,7 @@ class BuiltIn:
 
 
 def _outcome(about: str, prompt: str = BLOCKS, pays_refusals: bool = True) -> BuiltIn:
-    where = "rewards.outcome.values:build"
+    where = "rewards.outcome.correctness:build"
     return BuiltIn(where, about, ("answer",), prompt, asks_judge=True, pays_refusals=pays_refusals)
 
 
@@ -72,7 +72,7 @@ BUILT_IN = {
     "format": BuiltIn("rewards.format:build", "1 for a think block and an answer block, else -1"),
     "tag_count": BuiltIn("rewards.format:count_tags", "0.25 for each of the four tags that occurs once (open-r1)"),
     "exact": BuiltIn("rewards.exact:grade", "1 if the answer equals the truth after normalisation, else 0", ANSWER),
-    "math": BuiltIn("rewards.math_reward:build", "math_reward_correct, _wrong or _no_answer, by the last box", ANSWER),
+    "math": BuiltIn("rewards.boxed:build", "math_reward_correct, _wrong or _no_answer, by the last box", ANSWER),
     "choice": BuiltIn("rewards.choice:grade", "1 if the letter of the right choice is named, else 0", ANSWER),
     "tool_cost": BuiltIn(
         "rewards.own_words:cost", "-1 for each call of a tool: its weight is the price", is_price=True

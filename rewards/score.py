@@ -26,7 +26,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Call, Completion, Group, Prompt
 from grpo.base.errors import PREFLIGHT, UserError, explained, run_main
 from grpo.base.progress import check_output, say_next
 from grpo.base.storage import write_atomically
@@ -36,9 +36,9 @@ from grpo.config.options import TrainConfig
 from grpo.data.files import read_records
 from grpo.data.messages import read_messages
 from grpo.data.rows import ANSWER_FIELDS, QUESTION_FIELDS, TITLE_FIELDS
-from rewards.boxed import last_boxed
 from rewards.format import parse
-from rewards.own_words import calls_in
+from rewards.mathematics.boxes import last_boxed
+from rewards.own_words import CALLS
 from rewards.registry import BUILT_IN, build_rewards
 from rewards.scorer import Scorer
 
@@ -106,7 +106,14 @@ def _group(number: int, row: dict[str, Any], encode: Encode) -> Group:
     asked = given if isinstance(given, str) else str(columns["question"] or "")
     prompt = Prompt(number, asked, (), columns, tuple(messages))
     text = row["completion"]
-    return Group(prompt, [Completion(encode(text), [], [], "stop", text, calls_in(row, text))])
+    return Group(prompt, [Completion(encode(text), [], [], "stop", text, _calls(number, row))])
+
+
+def _calls(number: int, row: dict[str, Any]) -> list[Call]:
+    """Return the calls of tools that a record of completions/ names."""
+    with explained((KeyError, TypeError, ValueError), f"row {number}: its {CALLS} are no calls", "remove the column"):
+        entries = [(entry["tool"], *entry["span"], entry.get("failure")) for entry in row.get(CALLS) or []]
+        return [Call(tool, "", "", 0, 0, (start, end), failure or "") for tool, start, end, failure in entries]
 
 
 def encoder(config: TrainConfig) -> Encode:

@@ -8,23 +8,18 @@ question at most. It raises UserError as the run would: exit 2 or 3, with what t
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from grpo.base.errors import CONFIG, PREFLIGHT, UserError
 from grpo.data.hub import fetch_model
-from knowledge.facts.matcher import SentenceMatcher
-from knowledge.facts.verdict import Verifier
 from knowledge.store.base import KnowledgeBase
 from knowledge.verify import verify
+from rewards.api.client import ModelService
 from rewards.api.endpoint import read_endpoint
-from rewards.api.service import ModelService
-from rewards.knowrl.decomposer import build_decomposer
+from rewards.knowrl.fact_checker import build_decomposer, build_verifier, knowledge_base_path, without_any_model
 from rewards.outcome.judge import build_judge
-from rewards.registry import NO_KNOWLEDGE_BASE, Options, Resource, built_in, expand
+from rewards.registry import Options, Resource, built_in, expand
 
 
 def services_of(rewards: Sequence[str]) -> list[str]:
@@ -33,21 +28,6 @@ def services_of(rewards: Sequence[str]) -> list[str]:
     services = ["judge"] if any(reward.asks_judge for reward in used) else []
     of_facts = ["knowledge base", "decomposer", "verifier"]
     return services + (of_facts if any(reward.checks_facts for reward in used) else [])
-
-
-def knowledge_base_path(options: Options) -> Path:
-    """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
-    path = options["knowledge_base"]
-    if not path:
-        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
-    if not Path(path).exists():
-        raise UserError(
-            f"the knowledge base {path} does not exist",
-            f"there is no such file in {Path.cwd()}",
-            NO_KNOWLEDGE_BASE,
-            PREFLIGHT,
-        )
-    return Path(path)
 
 
 def check_settings(name: str, options: Options) -> str:
@@ -60,38 +40,12 @@ def check_settings(name: str, options: Options) -> str:
         KnowledgeBase(path).close()
         return str(path)
     if name == "verifier" and options["verifier"] == "nli":
-        with _without_any_model():
+        with without_any_model():
             return str(fetch_model(options["nli_model"], kind="entailment model", weights=False))
     if options[name] == "api":
         endpoint = read_endpoint(name, options)
         return f"{endpoint.model} at {endpoint.base_url}"
     return OFFLINE.text
-
-
-@contextmanager
-def _without_any_model() -> Iterator[None]:
-    """Say in an error of the entailment model how to do without it."""
-    try:
-        yield
-    except UserError as error:
-        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
-        raise UserError(error.what, error.why, fix, error.exit_code) from None
-
-
-def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
-    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
-    if options["verifier"] == "lexical":
-        return SentenceMatcher()
-    from grpo.engine.device.distributed import choose_device
-    from knowledge.facts.entailment import EntailmentVerifier
-
-    with _without_any_model():
-        return EntailmentVerifier(
-            options["nli_model"],
-            device=choose_device(options["device"]),
-            threshold=options["entailment_threshold"],
-            weigh_contradiction=weigh_contradiction,
-        )
 
 
 @dataclass(frozen=True)

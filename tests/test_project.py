@@ -265,8 +265,8 @@ BUDGETS = {
     "grpo/replay": 6_500,
     "grpo/tools": 3_750,
     "knowledge": 14_500,
-    "rewards": 30_000,
-    "rewards/mathematics": 15_500,
+    "rewards": 24_250,
+    "rewards/mathematics": 16_500,
     "bench": 15_000,
     "tests": 261_000,
 }

@@ -106,14 +106,6 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def is_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is still the one at `path`: it was neither deleted nor replaced."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 def try_to_lock(descriptor: int) -> bool:
     """Lock an open file; return False at once if another process holds it. The lock ends with the process."""
     try:

@@ -17,9 +17,7 @@ from grpo.data.objects import NO_OBJECTS, Objects
 from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
-from rewards.boxed import is_prose
-from rewards.exact import truths
-from rewards.outcome.correctness import is_unanswerable
+from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 
@@ -144,6 +142,8 @@ def check_answer(reward: str, row: Row, data: str) -> None:
 
 def count_prose(rows: Sequence[Row], count: RowCount) -> None:
     """Note in `count` how many rows have sentences as their answers, which the reward `math` finds in no completion."""
+    from rewards.boxed import is_prose  # with the mathematics, which other rewards do without
+
     found = []
     for row in rows:
         answers = truths(row.columns.get("answer"))

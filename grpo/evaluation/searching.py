@@ -10,7 +10,7 @@ from statistics import fmean
 
 from grpo.algorithm.schema import Completion, Group, Outcome, completions_of
 from grpo.data.worlds.kinds import DECLINED
-from rewards.outcome.correctness import is_unanswerable
+from rewards.exact import is_unanswerable
 
 
 def searching(groups: Sequence[Group]) -> dict[str, float]:

@@ -72,7 +72,7 @@ class Coverage:
 
 
 class KnowledgeBase:
-    """Open our own, KnowRL's or FActScore's file, and check it: ours by its seal, others by SQLite.
+    """Open our own, KnowRL's or FActScore's file, and check it: ours by its digests, others by SQLite.
 
     UserError (exit 3) says what was found instead, and how to build a knowledge base. Every method may raise
     KnowledgeBusy if the file is locked for 5 s, and UserError (exit 3) if it is damaged, or was changed or replaced

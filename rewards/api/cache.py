@@ -10,21 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateTable
 
 from grpo.base.errors import PREFLIGHT, STORAGE, UserError, is_storage_error
 from grpo.base.storage import failpoint
 
 BUSY_TIMEOUT_S = 5.0
-REPLIES = sa.Table(
-    "replies",
-    sa.MetaData(),
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-    sqlite_with_rowid=False,
-)
-GET = sa.select(REPLIES.c.text).where(REPLIES.c.key == sa.bindparam("wanted"))
-PUT = sa.insert(REPLIES).prefix_with("OR REPLACE")
+TABLE = sa.text("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
+GET = sa.text("SELECT text FROM replies WHERE key = :key")
+PUT = sa.text("INSERT OR REPLACE INTO replies VALUES (:key, :text)")
 _log = logging.getLogger("grpo")
 
 
@@ -49,8 +42,8 @@ class ReplyCache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._engine.connect() as connection:
-                connection.execute(CreateTable(REPLIES, if_not_exists=True))
-                connection.execute(GET, {"wanted": ""})  # fails for another table
+                connection.execute(TABLE)
+                connection.execute(GET, {"key": ""})  # fails for another table
         except (OSError, sa.exc.SQLAlchemyError) as error:
             self._engine.dispose()
             fix, exit_code = "name a new file, or delete this one, and it is made anew", PREFLIGHT
@@ -60,7 +53,7 @@ class ReplyCache:
 
     def get(self, key: str) -> str | None:
         """Find the reply that was kept under a key."""
-        return self._run(GET, wanted=key)
+        return self._run(GET, key=key)
 
     def put(self, key: str, reply: str) -> None:
         """Keep a reply."""

@@ -18,30 +18,22 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import openai
-
 from grpo.base.errors import PREFLIGHT, SERVICE, UserError
 from grpo.base.event_loop import EventLoop
 from grpo.base.text import encodable
 from rewards.api.cache import ReplyCache
-from rewards.api.endpoint import Endpoint, check_address, read_endpoint, read_key
+from rewards.api.endpoint import Endpoint, read_endpoint, read_key
 from rewards.api.reply import CUT, ChatReply, Permanent, Response, Trouble, Usage, excerpt, read_body, read_status
+from rewards.registry import Counts, Resource, Rows, Say
 
 Messages = Sequence[Mapping[str, str]]
 CLOSED = ChatReply(None, "the client was closed")
 SPENT = ChatReply(None, "no further question is allowed")
+MAX_REPLIES = 2  # how often a question is asked whose reply is empty or cut
+PREFLIGHT_TRIES = 4  # how often an endpoint is asked before the first step
+BACKOFF_S, MAX_BACKOFF_S = 0.5, 8.0  # before retry n, wait a random time up to the first times 2^n ("full jitter")
 CLOSE_S = 2.0  # that `close` waits for the event loop
 COUNTS = ("calls", "retries", "failures", "unscorable", "cache_hits", "prompt_tokens", "completion_tokens")
-SENT = {
-    "host",
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-type",
-    "content-length",
-    "user-agent",
-    "x-stainless-raw-response",  # it makes the SDK hand over the body unread
-}
 Result = TypeVar("Result")
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5)")  # OpenAI's reasoning models: another name for max_tokens, no temperature
 _log = logging.getLogger("rewards")
@@ -54,18 +46,11 @@ class Limits:
     max_concurrency: questions under way.
     deadline_s: seconds for one question with all its tries and pauses; a single try may take half of it. It starts with
     the question's first request, so waiting for a free place does not count.
-    Backoff: before retry n, wait a random time up to min(backoff_s * 2 ** n, max_backoff_s) seconds ("full jitter").
-    max_replies: how often a question is asked whose reply is empty or cut.
-    preflight_tries: how often an endpoint is asked before the first step.
     dead_after: this many questions in a row without a reply are announced. is_fatal: they end the run.
     """
 
     max_concurrency: int = 128
     deadline_s: float = 120.0
-    backoff_s: float = 0.5
-    max_backoff_s: float = 8.0
-    max_replies: int = 2
-    preflight_tries: int = 4
     dead_after: int = 32
     is_fatal: bool = True
 
@@ -127,8 +112,7 @@ class ApiClient:
         Raises UserError (exit 3) if the endpoint cannot answer.
         """
         try:
-            await check_address(self.endpoint)
-            reply = await self._ask(messages, max_tokens, self.limits.preflight_tries)
+            reply = await self._ask(messages, max_tokens, PREFLIGHT_TRIES)
         except UserError as error:
             raise UserError(error.what, error.why, error.fix, PREFLIGHT) from None
         if reply.text is None and reply.reason != CUT:
@@ -220,9 +204,9 @@ class ApiClient:
                     return outcome
                 before, reason = reason, outcome.reason
                 num_replies += outcome.is_reply
-                if num_replies == limits.max_replies:
+                if num_replies == MAX_REPLIES:
                     return ChatReply(None, reason, outcome.cut)
-                longest_s = min(limits.backoff_s * 2 ** min(num_tries - 1, 30), limits.max_backoff_s)
+                longest_s = min(BACKOFF_S * 2 ** min(num_tries - 1, 30), MAX_BACKOFF_S)
                 pause_s = max(outcome.wait_s, random.uniform(0, longest_s))
                 if num_tries == max_tries or session.loop.time() + pause_s > ends:
                     tried = f"no answer in {num_tries} tries within {limits.deadline_s:g} s"
@@ -258,6 +242,8 @@ class Session:
     """
 
     def __init__(self, base_url: str, key: str, limits: Limits):
+        import openai  # takes a second
+
         self.loop = asyncio.get_running_loop()
         self.slots = asyncio.Semaphore(limits.max_concurrency)
         self.running: dict[str, asyncio.Task[ChatReply]] = {}  # by their keys in the cache
@@ -266,7 +252,7 @@ class Session:
             follow_redirects=False,
             trust_env=base_url.startswith("https:"),  # the environment's proxies do not serve this machine or network
             timeout=limits.deadline_s,
-            event_hooks={"request": [self._send_our_headers_only]},
+            event_hooks={"request": [self._send_our_key]},
         )
         self._sdk = openai.AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http_client)
 
@@ -275,6 +261,8 @@ class Session:
 
         One timeout spans the complete exchange: the SDK's own timeout is per read, so a slow drip would outlive it.
         """
+        import openai
+
         try:
             async with asyncio.timeout(timeout_s):
                 raw = await self._sdk.chat.completions.with_raw_response.create(**request)
@@ -294,10 +282,8 @@ class Session:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._sdk.close()
 
-    async def _send_our_headers_only(self, request: Any) -> None:
-        for name in list(request.headers):
-            if name.lower() not in SENT:
-                del request.headers[name]
+    async def _send_our_key(self, request: Any) -> None:
+        """Send this key and no other: OPENAI_CUSTOM_HEADERS would replace it."""
         request.headers["authorization"] = f"Bearer {self._key}"
 
 
@@ -337,3 +323,40 @@ def client_for(service: str, options: Mapping[str, Any]) -> ApiClient:
     )
     cache = ReplyCache(options["api_cache"]) if options["api_cache"] else None
     return ApiClient(read_endpoint(service, options), limits, cache)
+
+
+class ModelService(Resource):
+    """A model behind an API. A subclass asks it, and has a `check` that asks about something known.
+
+    max_tokens: of a reply.
+    """
+
+    def __init__(self, client: ApiClient, max_tokens: int):
+        self.client, self.max_tokens = client, max_tokens
+
+    @property
+    def clients(self) -> list[ApiClient]:
+        return [self.client]
+
+    def check(self) -> str:
+        """Ask about something known, and describe the answer. Raise UserError (exit 3) if the model is of no use."""
+        raise NotImplementedError
+
+    def prepare(self, rows: Rows, say: Say) -> None:
+        self.check()
+
+    def counts(self) -> Counts:
+        return {name: (number, 0) for name, number in self.client.metrics().items()}
+
+    def close(self) -> None:
+        self.client.close()
+
+    def useless(self, why: str) -> UserError:
+        """Return the error that the model cannot do this work."""
+        name = self.client.endpoint.name
+        return UserError(
+            f"the model {self.client.endpoint.model} does not work as a {name}",
+            why,
+            f"set {name}_model to a model that follows instructions, or {name}_max_tokens to leave it more room",
+            PREFLIGHT,
+        )

@@ -3,7 +3,6 @@
 Values come from the configuration. A key is only ever named, never written down.
 """
 
-import asyncio
 import ipaddress
 import logging
 import os
@@ -12,11 +11,12 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError, check_all, keep_secret
 
 OPENAI_URL = "https://api.openai.com/v1"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger("rewards")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -90,7 +90,7 @@ def read_endpoint(name: str, options: Mapping[str, Any]) -> Endpoint:
 
 
 def check_url(name: str, url: str, plain_http: bool = False) -> None:
-    """Allow https, and http to this machine, without user, query or link-local address; else raise UserError (exit 2).
+    """Allow https, and http to this machine, without user or query; else raise UserError (exit 2).
 
     plain_http: http is also allowed to the private addresses of a local network, and to names that stand for nothing
     else now. The log says so.
@@ -101,10 +101,11 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
         _ = parts.port  # raises ValueError for a port that is no number, or too large
     except ValueError as error:
         raise UserError(f"{name} is no URL", str(error), fix, CONFIG) from None
-    problem = _problem_with(parts)
-    if problem:
-        raise UserError(f"{name} is not allowed", problem, fix, CONFIG)
-    if parts.scheme == "https" or _is_loopback(parts.hostname):
+    has_more = "@" in parts.netloc or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or has_more:
+        why = "it must begin with https:// or http:// and a host, and hold no user, password, query or fragment"
+        raise UserError(f"{name} is not allowed", why, fix, CONFIG)
+    if parts.scheme == "https" or parts.hostname in LOOPBACK:
         return
     addresses = _addresses(parts.hostname)
     is_private = bool(addresses) and not any(address.is_global for address in addresses)
@@ -119,49 +120,11 @@ def check_url(name: str, url: str, plain_http: bool = False) -> None:
     _log.warning("note: %s is %s: prompts, answers and the key travel unencrypted", name, url)
 
 
-async def check_address(endpoint: Endpoint) -> None:
-    """Refuse a host whose name hides a link-local address. A name without an address fails when it is asked."""
-    host = urlsplit(endpoint.base_url).hostname
-    if any(map(_is_forbidden, await asyncio.to_thread(_addresses, host))):
-        why = f"{host} stands for a link-local address"
-        raise UserError(f"{endpoint.name}_base_url is not allowed", why, "name the service itself", PREFLIGHT)
-
-
-def _problem_with(parts: SplitResult) -> str:
-    if parts.scheme not in ("http", "https"):
-        return "it is neither http nor https"
-    if not parts.hostname:
-        return "it names no host"
-    if "@" in parts.netloc:
-        return "it holds a user or a password"
-    if parts.query or parts.fragment:
-        return "it holds a query or a fragment"
-    if any(map(_is_forbidden, _addresses(parts.hostname, socket.AI_NUMERICHOST))):
-        return "link-local addresses serve a machine's own secrets"
-    return ""
-
-
-def _is_forbidden(address: Address) -> bool:
-    """Recognise link-local addresses, and addresses that stand for no host."""
-    return address.is_link_local or address.is_unspecified or address.is_multicast
-
-
-def _is_loopback(host: str) -> bool:
-    """Tell whether a host is written as an address of this machine; other names may come to stand for another."""
-    return host == "localhost" or any(address.is_loopback for address in _addresses(host, socket.AI_NUMERICHOST))
-
-
-def _addresses(host: str, flags: int = 0) -> list[Address]:
-    """Return all addresses of a host, without the network that may be behind one (fe80::1%eth0); none if it has none.
-
-    The system understands numbers written in any way: 2852039166, 0xa9.254. AI_NUMERICHOST: it asks no name server.
-    """
+def _addresses(host: str) -> list[Address]:
+    """Return all addresses of a host; none if it has none."""
     try:
-        found = socket.getaddrinfo(host.partition("%")[0], None, flags=flags)
+        found = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return []
-    addresses = []
-    for *_, (written, *_) in found:
-        address = ipaddress.ip_address(written.partition("%")[0])
-        addresses.append(getattr(address, "ipv4_mapped", None) or address)
-    return addresses
+    addresses = [ipaddress.ip_address(address[0].partition("%")[0]) for *_, address in found]
+    return [getattr(address, "ipv4_mapped", None) or address for address in addresses]

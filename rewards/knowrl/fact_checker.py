@@ -8,22 +8,26 @@ before it is no further fact. The event loop never waits for work: look-ups, sea
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from grpo.algorithm.schema import Score
-from knowledge.facts.claims import Claim, admissible, every_fact
-from knowledge.facts.verdict import LABELS, FactToCheck, Verdict
+from grpo.base.errors import CONFIG, PREFLIGHT, UserError
+from knowledge.facts.claims import Claim, Claims, Keep, admissible, every_fact
+from knowledge.facts.matcher import SentenceMatcher, by_rules
+from knowledge.facts.model_decomposer import by_model
+from knowledge.facts.verdict import LABELS, FactToCheck, Verdict, Verifier
 from knowledge.store.base import KnowledgeBase, Lookup
 from knowledge.store.database import KnowledgeBusy
 from knowledge.store.passages import Passage, pack
 from knowledge.store.tokens import tokens
 from knowledge.text import shortened
+from rewards.api.client import ApiClient, ModelService, client_for
 from rewards.format import thoughts
-from rewards.knowrl.decomposer import build_decomposer
-from rewards.registry import Columns, Counts, Options, Resource, Rows, Say
-from rewards.services import build_verifier, knowledge_base_path
+from rewards.registry import NO_KNOWLEDGE_BASE, Columns, Counts, Options, Resource, Rows, Say
 
 NUM_PASSAGES = 5  # evidence per fact, as in KnowRL
 PREMISE_TOKENS = 384  # of what was said before: with a fact of 400 characters, an entailment model reads 512
@@ -33,6 +37,11 @@ MAX_PASSAGE_CHARS = 400  # of the passage that decided
 LOWEST_COVERAGE = 0.5  # of the data set's titles in the knowledge base; below it the run warns
 BASE, DECOMPOSER = "knowledge base", "decomposer"  # the services of this file
 NOTHING_FOUND = {"factuality": 0.0, "facts": 0, "supported": 0, "refuted": 0}
+KNOWN_TEXT = (  # text, question, subject
+    "Paris is the capital of France, and it lies on the Seine.",
+    "What is the capital of France?",
+    "Paris",
+)
 CheckedFact = dict[str, Any]  # as a score holds it: see grpo.algorithm.schema.Score
 Formula = Callable[[int, int, int], float]  # of the facts that count: how many are supported, refuted, and all
 
@@ -243,3 +252,73 @@ def _checked(claim: Claim, passages: Sequence[Passage], verdict: Verdict, text_s
         "text": passage and shortened(passage.text, MAX_PASSAGE_CHARS),
         "sentences": [[text_start + start, text_start + end] for start, end in claim.sentences],
     }
+
+
+# --- what it is made of -----------------------------------------------------------------------------------------------
+def knowledge_base_path(options: Options) -> Path:
+    """Return where the knowledge base is. UserError if nothing says so (exit 2), or if it is not there (exit 3)."""
+    path = options["knowledge_base"]
+    if not path:
+        raise UserError("there is no knowledge base", "knowledge_base is not set", NO_KNOWLEDGE_BASE, CONFIG)
+    if not Path(path).exists():
+        raise UserError(
+            f"the knowledge base {path} does not exist",
+            f"there is no such file in {Path.cwd()}",
+            NO_KNOWLEDGE_BASE,
+            PREFLIGHT,
+        )
+    return Path(path)
+
+
+class RuleDecomposer(Resource):
+    """Takes texts apart by rules."""
+
+    async def decompose(self, text: str, question: str = "", subject: str = "") -> Claims:
+        return await by_rules(text, question, subject)
+
+
+class ModelDecomposer(ModelService):
+    """Lets a model list the facts of a text. keep: chooses those that count."""
+
+    def __init__(self, client: ApiClient, max_tokens: int, keep: Keep = admissible):
+        super().__init__(client, max_tokens)
+        self.decompose = by_model(client.complete, max_tokens, keep)
+
+    def check(self) -> str:
+        claims = self.client.run_sync(by_model(self.client.check, self.max_tokens)(*KNOWN_TEXT))
+        if not claims.facts:
+            raise self.useless(f"it should list the facts of {KNOWN_TEXT[0]!r}; {claims.reason or 'it found none'}")
+        return f"of {KNOWN_TEXT[0]!r} it makes: {'; '.join(claim.fact for claim in claims.facts)}"
+
+
+def build_decomposer(options: Options, keep: Keep = admissible) -> RuleDecomposer | ModelDecomposer:
+    """Build the configured decomposer: `decomposer: api` asks a model, `decomposer: rules` none."""
+    if options["decomposer"] == "rules":
+        return RuleDecomposer()
+    return ModelDecomposer(client_for("decomposer", options), options["decomposer_max_tokens"], keep)
+
+
+@contextmanager
+def without_any_model() -> Iterator[None]:
+    """Say in an error of the entailment model how to do without it."""
+    try:
+        yield
+    except UserError as error:
+        fix = f"{error.fix}; without any model: judge=offline, or verifier=lexical alone"
+        raise UserError(error.what, error.why, fix, error.exit_code) from None
+
+
+def build_verifier(options: Options, weigh_contradiction: bool) -> Verifier:
+    """Build the configured verifier: `verifier: nli` asks a model, `verifier: lexical` compares sentences."""
+    if options["verifier"] == "lexical":
+        return SentenceMatcher()
+    from grpo.engine.device.distributed import choose_device
+    from knowledge.facts.entailment import EntailmentVerifier
+
+    with without_any_model():
+        return EntailmentVerifier(
+            options["nli_model"],
+            device=choose_device(options["device"]),
+            threshold=options["entailment_threshold"],
+            weigh_contradiction=weigh_contradiction,
+        )

@@ -1,7 +1,7 @@
 """Build KnowRL's reward: correctness, and factuality where it can matter. Its three versions:
 
                     knowrl                           knowrl_v1                 knowrl_v2
-    correctness     rules, judge (correctness.py)    guide_rules.py, judge     the judge alone
+    correctness     rules, judge (correctness.py)    judge_by_guide, judge     the judge alone
     right           2                                2                         2
     refused         1                                -1 + fact                 1
     wrong           -1 + fact                        -1 + fact                 -1 + fact
@@ -20,8 +20,7 @@ from dataclasses import replace
 
 from grpo.algorithm.schema import Score
 from rewards.knowrl.fact_checker import FactChecker, Formula
-from rewards.knowrl.guide_rules import judge_by_guide
-from rewards.outcome.correctness import KNOWRL, WRONG, grader, judge_by_rules
+from rewards.outcome.correctness import KNOWRL, WRONG, grader, judge_by_guide, judge_by_rules
 from rewards.outcome.judge import build_judge
 from rewards.registry import Columns, Options, Reward
 

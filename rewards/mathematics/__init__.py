@@ -1,7 +1,9 @@
-r"""Read mathematical answers as exact values, and compare them; `rewards/boxed.py` calls this.
+r"""Find mathematical answers in boxes, read them as exact values, and compare them.
 
-One answer on its way, `x = 3\tfrac12\text{ cm}`, where the truth is `7/2`:
+This folder needs nothing of the project, so it can be copied out. `rewards/boxed.py` calls boxes.py. One answer on its
+way, where the truth is `7/2`:
 
+    boxes.py       x = 3\tfrac12\text{ cm}           the last \boxed{} of a completion
     spelling.py    x = 3\frac{1}{2}\text{ cm}        LaTeX and Unicode in one spelling   (tables: symbols.py)
     tokens.py      x  =  3  \frac  {  1  }  {  2  }  cm                                   (words: units.py)
     names.py       no letter here is a function of the brackets behind it; x is the name of a value
@@ -14,6 +16,7 @@ One answer on its way, `x = 3\tfrac12\text{ cm}`, where the truth is `7/2`:
 
 What cannot be read equals only the same text, so that in doubt an answer is wrong. These right answers are missed:
 
+    numbers that are left to be worked out             3 + 4 for 7, 2 \cdot 3 for 6, 6 \div 2 for 3; but 3 + 4 = 7 is 7
     identities of trigonometry, and its values         \sin 30^\circ for 1/2, \sin(-x) for -\sin x
     functions of whole numbers                         \gcd(4,6), 10 \bmod 3, \max(3,5), C(5,2), C_5^2, {5 \choose 2}
     functions of the same argument in other clothes    f(1+x) for f(x+1); y = 2x for f(x) = 2x

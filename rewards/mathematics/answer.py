@@ -8,7 +8,6 @@ Every text has a shape. What cannot be read as mathematics, or exceeds a limit, 
 import re
 from collections.abc import Sequence
 
-from knowledge.words import NUMBERS
 from rewards.mathematics.expression import expression_or_none
 from rewards.mathematics.names import Label, mark_applications
 from rewards.mathematics.quantity import Scalar, read_quantity
@@ -28,6 +27,7 @@ from rewards.mathematics.shapes import (
     all_but,
     union,
 )
+from rewards.mathematics.symbols import NUMBERS
 from rewards.mathematics.tokens import (
     RELATIONS,
     Tokens,
@@ -158,7 +158,7 @@ class _AnswerReader:
         if time and time[1] < "10":
             return Text(text_key(tokens))
         values = [expression_or_none(part, self.points) for part in parts]
-        if any(value is None or value.is_zero for value in values):
+        if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
             return Row(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last

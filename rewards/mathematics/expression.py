@@ -12,6 +12,7 @@ function of that argument is one symbol.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 from rewards.mathematics import symbols
@@ -64,6 +65,7 @@ class _ExpressionReader:
     def __init__(self, tokens: Tokens, points: Points):
         self.tokens, self.points = tokens, points
         self.at, self.depth, self.open_bars = 0, 0, 0
+        self.is_calculation = False  # something is added, subtracted or multiplied
         self.degree: Value | Rational = 1  # what ° stands for: a unit, but π/180 in an angle
 
     def peek(self, ahead: int = 0) -> Token:
@@ -88,11 +90,12 @@ class _ExpressionReader:
         value = self.expression()
         if self.peek() is not _END:
             raise Unreadable(f"something follows the expression: {self.peek().text}")
-        return value
+        return replace(value, is_calculation=self.is_calculation)
 
     def expression(self) -> Value:
         total = self.signed(self.product)
         while is_mark(self.peek(), "+-"):
+            self.is_calculation = True
             total = total + self.signed(self.product)
         return total
 
@@ -106,12 +109,18 @@ class _ExpressionReader:
 
     def product(self) -> Value:
         value = self.factor()
+        num_divisors = 0
         while True:
-            if self.accept("/"):
+            if sign := self.accept("/÷"):
+                num_divisors += 1
+                self.is_calculation |= sign == "÷" or num_divisors > 1  # 1/2 is a number
                 value = value / self.signed(self.divisor)
             elif self.accept("*"):
+                is_power_of_ten = self.peek().text == "10" and is_mark(self.peek(1), "^")
+                self.is_calculation |= not is_power_of_ten  # 3*10^8 is a number
                 value = value * self.signed(self.factor)
             elif self.starts_factor():
+                self.is_calculation |= self.peek().kind in ("open", "number")  # 2(3), 3!4!
                 value = value * self.factor()
             else:
                 return value

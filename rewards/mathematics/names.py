@@ -40,7 +40,7 @@ _ACCENTED = rf"{_ACCENT} (?:\S+|\{{ \S+ \}}|{_LETTERS}|[({{] {_LETTERS} [)}}])"
 _ONE = rf"(?![πi]$)(?:{_NAME}|[A-Z](?: [A-Z])+|{_ACCENTED})"
 _OF_ANGLE = rf"(?:{'|'.join(symbols.OF_ANGLES)}) (?:[0-9.]+ )?(?![a-z]$)"  # \sin x = 1 is an equation for x
 _THING = re.compile(rf"(?:{_OF_ANGLE})?{_ONE}|\| (?!\S+ \|){_ONE} \|")
-_NO_LABEL = "+-*/^=<>≤≥≠≈±∓!|"
+_NO_LABEL = "+-*/÷^=<>≤≥≠≈±∓!|"
 
 
 # --- functions and factors -------------------------------------------------------------------------------------------

@@ -114,7 +114,8 @@ def all_but(number: Scalar) -> Bag:
 def same(answer: Shape, truth: Shape) -> bool:
     """Tell whether the answer is the truth.
 
-    It is not symmetric: an answer may say more, so x + y = 5 and 3 + 2 = 5 answer 5, and 5 answers neither. A question
+    It is not symmetric: an answer may say more, so x + y = 5 and 3 + 2 = 5 answer 5, and 5 answers neither. It must not
+    leave a number to be worked out: 3 + 2 does not answer 5, and 5 answers 3 + 2. A question
     may give the base of its answer, so 664 answers 664_7, and 664_7 does not answer 664.
     """
     match answer, truth:
@@ -133,13 +134,18 @@ def same(answer: Shape, truth: Shape) -> bool:
         case (Bag(), _) | (_, Bag()):
             return _same_list(answer, truth)
         case Scalar(), Scalar():  # bare digits answer a truth with a base, and bare truths are decimal
-            return answer.base in (10, truth.base) and answer.equals(truth)
+            return answer.base in (10, truth.base) and not _is_left_open(answer, truth) and answer.equals(truth)
         case Row(), Row():
             are_alike = answer.brackets == truth.brackets or (answer.is_tuple and truth.is_tuple)
             return are_alike and _in_order(answer.items, truth.items)
         case Relation(), Relation():
             return _same_relation(answer, truth)
     return answer == truth
+
+
+def _is_left_open(answer: Scalar, truth: Scalar) -> bool:
+    """Tell whether the answer leaves a number to be worked out, as the question does: 3 + 4 for 7."""
+    return answer.value.is_calculation and truth.value.number is not None and not truth.value.is_calculation
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

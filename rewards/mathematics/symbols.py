@@ -23,7 +23,7 @@ GREEK = dict(zip(_NAMES, "αβγδεζηθικλμνξοπρστυφχψω", str
 GREEK |= dict(zip(map(str.title, _NAMES), "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ", strict=True))
 GREEK |= {"varepsilon": "ε", "vartheta": "θ", "varrho": "ρ", "varphi": "φ", "ell": "ℓ", "hbar": "ħ"}
 _SIGNS = spellings(r"""
-    - − ‐ ‑ ‒ – — ⁃ ; * × · ⋅ ∙ • ∗ ✕ ; / ÷ ⁄ ∕ ; ' ′ ’ ‘ ´ ` ; " ″ “ ” „ ; φ ϕ ; ε ϵ
+    - − ‐ ‑ ‒ – — ⁃ ; * × · ⋅ ∙ • ∗ ✕ ; / ⁄ ∕ ; ' ′ ’ ‘ ´ ` ; " ″ “ ” „ ; φ ϕ ; ε ϵ
     μ µ ; ° º ˚ ; °C ℃ ; °F ℉ ; ∅ ø ⌀ ; : ∶ ; ≤ ≦ ⩽ ; ≥ ≧ ⩾ ; ≈ ≅ ; | ∣ ‖
     \Rightarrow ⇒ ; \therefore ∴ ; \dots … ⋯ ; \langle ⟨ ; \rangle ⟩ ; \lfloor ⌊
     \rfloor ⌋ ; \lceil ⌈ ; \rceil ⌉ ; \sqrt √ ; \sqrt[3] ∛ ; \sqrt[4] ∜ ; \neg ¬
@@ -44,7 +44,7 @@ CHARACTERS: dict[int, str] = {
 }
 
 _MARKS = spellings(r"""
-    * times cdot ast bullet ; / div ; ± pm ; ∓ mp ; ∞ infty ; ∘ circ ; ° degree
+    * times cdot ast bullet ; ÷ div ; ± pm ; ∓ mp ; ∞ infty ; ∘ circ ; ° degree
     ≤ le leq leqslant ; ≥ ge geq geqslant ; < lt ; > gt ; ≠ ne neq ; ≈ approx simeq
     ∈ in ; ∪ cup ; ∩ cap ; ∖ setminus backslash ; ∅ emptyset varnothing
     … dots ldots cdots vdots ddots ; → to rightarrow ; : colon ; ' prime
@@ -82,6 +82,15 @@ BARE_WORDS = {
     "或": ("word", "or"),
     "和": ("word", "and"),
 }
+
+# numbers in words
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+NUMBERS = {word: number for number, word in enumerate(_ONES.split())}
+NUMBERS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 
 
 def _commands(names: str) -> frozenset[str]:

@@ -223,7 +223,7 @@ def is_sum(tokens: Tokens) -> bool:
     depth = 0
     for before, token in pairwise(tokens):
         depth += nesting(before)
-        if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/+-"):
+        if depth == 0 and is_mark(token, "+-") and not is_mark(before, "^*/÷+-"):
             return True
     return False
 

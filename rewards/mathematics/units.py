@@ -6,8 +6,7 @@ nothing may be left out. No unit is turned into another one: 1 km is not 1000 m.
 
 import re
 
-from knowledge.words import NUMBERS
-from rewards.mathematics.symbols import BARE_WORDS, FUNCTIONS, GREEK
+from rewards.mathematics.symbols import BARE_WORDS, FUNCTIONS, GREEK, NUMBERS
 
 
 def _words(text: str) -> frozenset[str]:

@@ -56,12 +56,14 @@ class Value:
     """The numbers of an expression: one of a constant, else one per point; None where it is too large.
 
     name: of the variable or constant, if it is nothing else. names: the variables that were met on the way.
+    is_calculation: it was written with operations that can be carried out, 2 + 3 and not 5.
     """
 
     at: tuple[Number | None, ...]
     points: "Points" = field(repr=False)
     names: frozenset[str] = frozenset()
     name: str = ""
+    is_calculation: bool = False
 
     def __add__(self, other: "Value | Rational") -> "Value":
         return self.points.apply(_sum, self, other)

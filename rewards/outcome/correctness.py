@@ -1,11 +1,11 @@
-"""Grade the answer: by rules, then by a judge. The values are KnowRL's.
+"""Grade the answer: by rules, then by a judge. Say what right, wrong and declined are worth. KnowRL's values:
 
                          this project's rules                     knowrl_v1             knowrl_v2
     no answer block      -1 (as for anything but one              -1                    -1
                          pair of each tag)
-    before the judge     no letter or digit, or nothing but       the guide's rules     nothing
-                         alternatives or candidates of the        (rewards/knowrl/
-                         question: -1; a refusal: 1; what         guide_rules.py): -1
+    before the judge     no letter or digit, or nothing but       judge_by_guide: -1    nothing
+                         alternatives or candidates of the
+                         question: -1; a refusal: 1; what
                          equals a truth is none of these
     judge: correct       2                                        2                     2
     judge: wrong         -1                                       -1                    -1
@@ -14,49 +14,105 @@
 
 The judge sees the row's question, never the rendered prompt. (The original pays 0 when the judge fails, more than for a
 wrong answer; and 2 for any reply that holds the article "a".)
+
+Other rewards value the same outcome in other ways (Eq. 19, 20):
+
+    name          right         refused   wrong
+    simpleqa      1             0         0            SimpleQA, 2411.04368
+    correctness   2             1         -1           KnowRL, 2506.19807: t = 2/3
+    truthrl       1             0         -1           TruthRL, 2509.25760: t = 1/2
+    abstention    1             0         -t / (1-t)   2509.04664, 2511.11500
+    rlcr          1 - (1-q)^2   -q^2      -q^2         2507.16806
+
+t is the probability of being right above which answering pays; with `abstention` it is abstention_threshold. q
+is the probability that the completion states in its <confidence> block. A completion without one gets the worst value,
+as if it had stated 0 for a right answer and 1 for any other.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from grpo.algorithm.schema import Outcome, Score
-from rewards.exact import equals_one, truths
-from rewards.format import Parsed, final_text, parse
-from rewards.outcome.choices import lists_alternatives, num_candidates
-from rewards.outcome.judge import Judge, Judgement
-from rewards.outcome.refusal import is_refusal
-from rewards.registry import Columns
+from knowledge.store.tokens import tokens
+from rewards.exact import equals_one, is_unanswerable, truths
+from rewards.format import Parsed, final_text, parse, stated_confidence
+from rewards.outcome.judge import Judge, Judgement, build_judge
+from rewards.outcome.refusal import is_refusal, lists_alternatives, num_candidates
+from rewards.registry import Columns, Options, Reward
 
 CORRECT, REFUSED, WRONG = 2.0, 1.0, -1.0
-TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
 NO_ANSWER = "This question has no known answer."
 Values = Mapping[Outcome, float]  # what each outcome is worth
 KNOWRL: Values = {"correct": CORRECT, "refused": REFUSED, "wrong": WRONG}
+TERNARY: Values = {"correct": 1.0, "refused": 0.0, "wrong": -1.0}
+SIMPLEQA: Values = TERNARY | {"wrong": 0.0}
 GradeAnswer = Callable[[str, Columns], Awaitable[Score]]
 Rules = Callable[[Parsed, str, Sequence[str]], Judgement | None]  # of the completion, the question, the truths
 
-
-def is_unanswerable(columns: Columns) -> bool:
-    """Return whether a row says of its question that to decline is right."""
-    return str(columns.get("unanswerable")).strip().lower() in TRUE
+# what declines by KnowRL's guide
+_UNABLE = r"(?:cannot|can not|can't|unable to|not able to|won't)"
+_ANSWER = r"(?:answer|respond|provide|assist|give (?:you|an|any)|tell you|help (?:you|with))"
+_MORE = r"(?:more|additional) (?:information|details|context|specifics|clarification)"
+_NEAR = r"[^\n]{0,80}?"
+_GUIDE_REFUSALS = re.compile(
+    "|".join(
+        (
+            rf"\b{_UNABLE} {_ANSWER}\b",
+            rf"\bi (?:must|have to|need to)\b{_NEAR}\b(?:decline|refuse|refrain|abstain)"
+            r" (?:to answer|(?:from )?\w+ing)\b",
+            rf"\bas an? (?:ai|language model|assistant)\b{_NEAR}\bi (?:{_UNABLE}|must decline|don't have)",
+            rf"\b(?:ethical|moral|legal)\b{_NEAR}\b(?:concerns|issues|considerations|limitations|constraints)\b"
+            rf"{_NEAR}\b(?:prevent|stop|preclude|prohibit|disallow)",
+            rf"\b(?:need|require)s? {_MORE} to {_ANSWER}\b",
+            rf"\b(?:insufficient|lack of|not enough) (?:information|context|details) to {_ANSWER}\b",
+            rf"\btoo vague to {_ANSWER}\b",
+            rf"\b{_MORE} (?:is|are|would be) (?:needed|required|necessary)\b",
+        )
+    ),
+    re.IGNORECASE,
+)
 
 
 def judge_by_rules(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
     """Judge an answer for which no judge is needed; None if a judge is to decide."""
     if not parsed.is_well_tagged:
-        return Judgement("wrong", "not exactly one think block and one answer block")
+        return ("wrong", "not exactly one think block and one answer block")
     if equals_one(parsed.answer, accepted):
         return None  # such an answer is no refusal and no list, even if it is "Unknown", "Trick or Treat" or "∞"
     if not any(char.isalnum() for char in parsed.answer):
-        return Judgement("wrong", "the answer holds neither letter nor digit")
+        return ("wrong", "the answer holds neither letter nor digit")
     if is_refusal(parsed.answer):
-        return Judgement("refused", "declines to answer")
+        return ("refused", "declines to answer")
     kind = lists_alternatives(parsed.answer, accepted)
     if kind:
-        return Judgement("wrong", f"lists alternatives ({kind})")
+        return ("wrong", f"lists alternatives ({kind})")
     num_right = max(num_candidates(question, truth) for truth in accepted)
     if num_candidates(question, parsed.answer) > max(num_right, 1):
-        return Judgement("wrong", "lists candidates of the question")
+        return ("wrong", "lists candidates of the question")
     return None
+
+
+def judge_by_guide(parsed: Parsed, question: str, accepted: Sequence[str]) -> Judgement | None:
+    """Judge an answer block by the rules of KnowRL's guide; None if a judge is to decide.
+
+    1. An answer that declines is no attempt.
+    2. If the truth holds a digit, the judge decides.
+    3. An answer that shares no keyword with the truth is wrong; any other one goes to the judge.
+
+    The guide's own patterns miss "I don't know" and curly apostrophes, and find "I can't help falling in love". It
+    seeks keywords within words ("red" in "scared"). Here everyday refusals decline, too; what equals a truth does not;
+    and keywords are words.
+    """
+    answer = " ".join(parsed.answer.replace("’", "'").split())
+    if equals_one(answer, accepted):
+        return None
+    if is_refusal(answer) or _GUIDE_REFUSALS.search(answer):
+        return ("refused", "declines to answer")
+    keywords = set(tokens(" ".join(accepted)))
+    if not keywords or any(truth == NO_ANSWER or is_refusal(truth) or re.search(r"\d", truth) for truth in accepted):
+        return None
+    return None if keywords & set(tokens(answer)) else ("wrong", "shares no keyword with the truth")
 
 
 def grader(
@@ -80,9 +136,56 @@ def grader(
         judgement, asked = rules(parsed, question, accepted) if rules else None, {}
         if judgement is None:
             judgement = await judge.judge(question, text, accepted, truths(columns.get("incorrect_answers")))
-            asked = {"judge": judgement.outcome is not None}
-        is_right = judgement.outcome == "refused" and is_unanswerable(columns)
-        outcome = "correct" if is_right else judgement.outcome
-        return Score(values.get(outcome), judgement.reason, outcome, asked=asked)
+            asked = {"judge": judgement[0] is not None}
+        outcome, reason = judgement
+        if outcome == "refused" and is_unanswerable(columns):
+            outcome = "correct"
+        return Score(values.get(outcome), reason, outcome, asked=asked)
 
     return grade
+
+
+# --- what the outcome is worth ---------------------------------------------------------------------------------------
+def build(name: str, options: Options) -> Reward:
+    """Build a reward that needs the judge and nothing else.
+
+    `simpleqa` asks for no format: without an answer block, the judge grades the text after the thoughts.
+    """
+    judge = build_judge(options)
+    values = {"simpleqa": SIMPLEQA, "correctness": KNOWRL}.get(name, TERNARY)
+    if name == "abstention":
+        values = with_threshold(options["abstention_threshold"])
+    is_free = name == "simpleqa"
+    grade = grader(judge, values, None if is_free else judge_by_rules, needs_block=not is_free)
+    if name == "rlcr":
+        grade = with_confidence(grade)
+    return Reward(name, grade, resources=(judge,))
+
+
+def with_confidence(grade_answer: GradeAnswer) -> GradeAnswer:
+    """Value the stated confidence as well."""
+
+    async def grade(completion: str, columns: Columns) -> Score:
+        return value_confidence(await grade_answer(completion, columns), completion)
+
+    return grade
+
+
+def with_threshold(threshold: float) -> Values:
+    """Return the values under which p - (1 - p) t / (1 - t) > 0 exactly if p > t."""
+    return TERNARY | {"wrong": -threshold / (1 - threshold)}  # Eq. 19
+
+
+def value_confidence(score: Score, completion: str) -> Score:
+    """Value a grade by 1 if right, minus the squared error (Brier score) of the confidence that the completion states.
+
+    To state the probability of being right is the best policy: it earns p squared on average, never less than a
+    refusal.
+    """
+    if score.outcome is None:
+        return score
+    is_right, stated = score.outcome == "correct", stated_confidence(completion)
+    said = "states no confidence" if stated is None else f"states the confidence {stated:g}"
+    confidence = float(not is_right) if stated is None else stated
+    value = is_right - (confidence - is_right) ** 2  # Eq. 20
+    return replace(score, value=value, reason=f"{score.reason}; {said}")

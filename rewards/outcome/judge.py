@@ -11,20 +11,15 @@ unscorable.
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from grpo.algorithm.schema import Outcome
 from knowledge.facts.replies import Ask, converse
 from knowledge.text import printable, shortened
-from rewards.api.service import ModelService
+from rewards.api.client import ApiClient, ModelService, client_for
 from rewards.exact import equals_one
 from rewards.outcome.grades import parse_grade
 from rewards.outcome.refusal import is_refusal
 from rewards.registry import Options, Resource
-
-if TYPE_CHECKING:
-    from rewards.api.client import ApiClient
 
 PROMPT_VERSION = "judge-1"
 MAX_CHARS = 2000  # of each text
@@ -55,15 +50,8 @@ Reply with one letter, A, B or C, and with nothing else."""
 KNOWN_WRONG = (
     "Each known_wrong text is a wrong answer to the question: a candidate that says what one of them says is B."
 )
+Judgement = tuple[Outcome | None, str]  # how an answer turned out, None if that cannot be said; and why
 ASK_AGAIN = "That is not one of the three letters. Reply with A, B or C alone."
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """How an answer turned out, or None (unscorable); and why."""
-
-    outcome: Outcome | None
-    reason: str
 
 
 class OfflineJudge(Resource):
@@ -77,10 +65,10 @@ class OfflineJudge(Resource):
         What equals no truth is wrong anyway, and no answer is unscorable.
         """
         if equals_one(answer, truths):
-            return Judgement("correct", "equals the truth")
+            return "correct", "equals the truth"
         if is_refusal(answer):
-            return Judgement("refused", "declines to answer")
-        return Judgement("wrong", f"is not {truths[0][:80]!r}")
+            return "refused", "declines to answer"
+        return "wrong", f"is not {truths[0][:80]!r}"
 
 
 def build_messages(
@@ -104,7 +92,7 @@ def quote(text: str) -> str:
 class ModelJudge(ModelService):
     """Ask a chat model for grades. max_tokens: of a reply."""
 
-    def __init__(self, client: "ApiClient", max_tokens: int = MAX_REPLY_TOKENS):
+    def __init__(self, client: ApiClient, max_tokens: int = MAX_REPLY_TOKENS):
         super().__init__(client, max_tokens)
 
     async def judge(
@@ -117,10 +105,11 @@ class ModelJudge(ModelService):
         return await self._grade(self.client.complete, question, answer, truths, falsehoods)
 
     def check(self) -> str:
-        judgement = self.wait_for(self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"]))
-        if judgement.outcome != "correct":
+        asking = self._grade(self.client.check, "What is the capital of France?", "Paris", ["Paris"])
+        outcome, reason = self.client.run_sync(asking)
+        if outcome != "correct":
             wanted = "it should reply A, B or C, and A to the answer Paris for the capital of France"
-            raise self.useless(f"{wanted}; {judgement.reason}")
+            raise self.useless(f"{wanted}; {reason}")
         return "it grades a right answer as correct"
 
     async def _grade(
@@ -133,11 +122,11 @@ class ModelJudge(ModelService):
         outcome, replies = await converse(ask, messages, parse_grade, ASK_AGAIN, **settings)
         last = replies[-1]
         if last.text is None:
-            return Judgement(None, f"the judge: {last.reason}")
+            return None, f"the judge: {last.reason}"
         shown = [_shown(reply.text) for reply in replies]
         if outcome is None:
-            return Judgement(None, f"the judge gave no verdict: {', then '.join(shown)}")
-        return Judgement(outcome, f"the judge says {outcome}: {shown[-1]}")
+            return None, f"the judge gave no verdict: {', then '.join(shown)}"
+        return outcome, f"the judge says {outcome}: {shown[-1]}"
 
 
 Judge = OfflineJudge | ModelJudge
@@ -147,8 +136,6 @@ def build_judge(options: Options) -> Judge:
     """Build the configured judge: `judge: api` asks a model, `judge: offline` matches texts."""
     if options["judge"] == "offline":
         return OfflineJudge()
-    from rewards.api.client import client_for  # the SDK takes a second to import
-
     return ModelJudge(client_for("judge", options), options["judge_max_tokens"])
 
 

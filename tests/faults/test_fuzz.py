@@ -20,8 +20,8 @@ from grpo.run import checkpoint
 from knowledge.source import Document, Skip, read_source
 from knowledge.store.base import KnowledgeBase
 from rewards.api.reply import read_body
-from rewards.boxed import verdict
 from rewards.format import TAGS, grade, parse, thoughts
+from rewards.mathematics.boxes import verdict
 from rewards.outcome.grades import LETTERS, WORDS, parse_grade
 
 # --- the configuration ---------------------------------------------------------------------------------------------

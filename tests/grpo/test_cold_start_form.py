@@ -11,8 +11,8 @@ from grpo.config.load import load_config
 from grpo.data.rows import Row
 from grpo.run.form import complete_sentences, first_words, in_form, make_examples, own_system_prompt, plain, stage1
 from grpo.train import train
-from rewards.boxed import last_boxed
 from rewards.format import parse, stated_confidence
+from rewards.mathematics.boxes import last_boxed
 
 QUESTIONS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
 

@@ -17,7 +17,7 @@ from grpo.config.options import ENVIRONMENT, FACTS, OF_FACTS, SftConfig, TrainCo
 from grpo.config.values import coerce
 from grpo.data.worlds.world import locate
 from rewards import format
-from rewards.boxed import verdict
+from rewards.mathematics.boxes import verdict
 from rewards.outcome.refusal import is_refusal
 from rewards.prompts import BLOCKS, BLOCKS_AND_CONFIDENCE, BOXED
 

@@ -1,4 +1,4 @@
-"""Every endpoint of these tests has a key."""
+"""Every endpoint of these tests has a key, and pauses between tries are short."""
 
 import pytest
 from asking import FACTS_KEY_NAME, KEY, KEY_NAME
@@ -8,3 +8,5 @@ from asking import FACTS_KEY_NAME, KEY, KEY_NAME
 def keys(monkeypatch):
     monkeypatch.setenv(KEY_NAME, KEY)
     monkeypatch.setenv(FACTS_KEY_NAME, KEY)
+    monkeypatch.setattr("rewards.api.client.BACKOFF_S", 0.005)
+    monkeypatch.setattr("rewards.api.client.MAX_BACKOFF_S", 0.02)

@@ -120,7 +120,7 @@ def computes(completions, answer, **columns):
 """
 
 
-@pytest.mark.parametrize("name", ["exact"])
+@pytest.mark.parametrize("name", ["math", "exact"])
 def test_the_expression_of_the_question_is_tried(world, tmp_path, name):
     """A reward that computes what it is given pays it; ours do not."""
     sums = [{"question": f"What is {a} + 4 + 8 + 1?", "answer": str(a + 13)} for a in range(9)]

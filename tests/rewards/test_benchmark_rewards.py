@@ -10,8 +10,7 @@ from cells import cells
 from grpo.algorithm.schema import Score
 from rewards import choice
 from rewards.format import final_text
-from rewards.knowrl.guide_rules import judge_by_guide
-from rewards.outcome.correctness import grader, judge_by_rules
+from rewards.outcome.correctness import grader, judge_by_guide, judge_by_rules
 from rewards.outcome.judge import KNOWN_WRONG, build_messages
 from rewards.registry import build_rewards
 
@@ -27,6 +26,7 @@ LETTERS = {  # None: an article, another word, or an end within the thoughts
         <think>Answer: A</think>\nAnswer: B ¦ First answer: A. Final answer: B ¦ 答案：B ¦ 答案是 B ¦ Option B
         <think>\boxed{A}</think>Answer: B ¦ b ¦ (b) ¦ option b ¦ the answer is b ¦ Ｂ ¦ （Ｂ） ¦ B: Paris ¦ B Paris
         Not A. B ¦ not A, B ¦ A is wrong. B ¦ A isn't right. B ¦ B, not A ¦ It is B, not A ¦ A? No, B. ¦ maybe B ¦ So B.
+        It is A. No, not A. B.
         B is correct ¦ B is the right option. ¦ I think it is B ¦ The answer is B because A is a river
         Answer: B. A would be Rome. ¦ Answer: B. Option A names Rome. ¦ \boxed{\mathbf{B}} ¦ Final answer: option B
         选B ¦ 应该选B ¦ 不是A，是B ¦ 排除A，选B ¦ 我选择B ¦ B选项正确 ¦ 答案是B，不是A
@@ -91,7 +91,7 @@ def test_what_a_completion_says_in_the_end(completion, text):
 
 def graded(monkeypatch, outcome, completion, row=ROW) -> tuple[Score, SetJudge]:
     judge = SetJudge(outcome)
-    monkeypatch.setattr("rewards.outcome.values.build_judge", lambda options: judge)
+    monkeypatch.setattr("rewards.outcome.correctness.build_judge", lambda options: judge)
     (reward,) = build_rewards(["simpleqa"], {"judge": "api"})
     return asyncio.run(reward.grade(completion, row)), judge
 

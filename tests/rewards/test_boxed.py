@@ -3,8 +3,9 @@
 import pytest
 from cells import cells
 
-from rewards import math_reward
-from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, is_prose, last_boxed, verdict
+from rewards.boxed import build, is_prose
+from rewards.exact import after_solution
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, last_boxed, verdict
 
 BOXES = cells(
     r"""
@@ -62,12 +63,37 @@ TRUTHS = {  # the answer that a truth holds
     "5": cells(r"#### Step 1\nSo \boxed{5}. ¦ #### \boxed{5}"),
     "": cells(r"#### ¦ \boxed{} ¦ \boxed{4 ¦ The sum is \boxed{4 ¦ The sum is\n#### \boxed{4", "", "  \n"),
     "#### Add\nso\n#### Done\nas asked": ["#### Add\nso\n#### Done\nas asked"],  # headings
+    "####\n5": ["####\n5"],
 }
 
 
 @pytest.mark.parametrize("answer", TRUTHS)
 def test_gold_answer(answer):
-    assert {gold_answer(text) for text in TRUTHS[answer]} == {answer}
+    assert {gold_answer(after_solution(text)) for text in TRUTHS[answer]} == {answer}
+
+
+LEFT_OPEN = cells(  # the question, copied: nothing is worked out
+    r"""
+    3 + 4 + 8 + 1 + 2 → 18 ¦ x = 20 - 2 → 18 ¦ 6 \times 3 → 18 ¦ 36 \div 2 → 18 ¦ 3(6) → 18 ¦ (3)(6) → 18
+    9 + 9 \text{ cm} → 18 ¦ \frac{30 + 6}{2} → 18 ¦ \sqrt{300 + 24} → 18 ¦ 2^{1+3} → 16 ¦ 100 - 46\% → 54
+    \frac12 + \frac13 → \frac56 ¦ 72/2/2 → 18 ¦ 1 + 1, 3 → 2, 3 ¦ (1 + 1, 3) → (2, 3) ¦ [0, 3 + 4) → [0, 7)
+    \text{the sum is } 9 + 9 → 18 ¦ (1+1):3 → 2:3 ¦ 3!4! → 144
+    """
+)
+WORKED_OUT = cells(
+    r"""
+    \frac{36}{2} → 18 ¦ 36/2 → 18 ¦ 3\frac12 → 3.5 ¦ -\frac{-7}{2} → 3.5 ¦ \sqrt{324} → 18 ¦ 2^{10} → 1024
+    3\cdot10^8 → 300000000 ¦ 1.5 \times 10^{-2} → 0.015 ¦ 50\% → 50 ¦ 3 + 4 + 8 + 1 + 2 = 18 → 18 ¦ 18 = 9 + 9 → 18
+    9 + 9 → 9 + 9 ¦ 2x + x → 3x ¦ 3! → 6 ¦ 1 + \sqrt2 → \sqrt2 + 1 ¦ 2 \cdot 3^4 → 3^4 \cdot 2 ¦ 18 → 9 + 9
+    -5 → -5 ¦ 2 + 3i → 3i + 2 ¦ \log_2 8 → 3 ¦ 5\text{ cm}^2 → 5
+    """
+)
+
+
+@pytest.mark.parametrize("case", LEFT_OPEN + WORKED_OUT)
+def test_a_number_that_is_left_to_be_worked_out_is_no_answer(case):
+    answer, truth = case.split(" → ")
+    assert equivalent(answer, truth) is (case in WORKED_OUT)
 
 
 SENTENCES = cells(
@@ -93,7 +119,7 @@ def test_a_sentence_is_told_from_an_answer():
     ("completion", "truth", "kind", "reason"),
     [
         (r"\boxed{0.5}", r"\frac12", "correct", r"0.5 is \frac12"),
-        (r"\boxed{0.5}", "2*4=8\n#### 8", "wrong", "0.5 is not 8"),
+        (r"\boxed{0.5}", r"2*4=\boxed{8}", "wrong", "0.5 is not 8"),
         ("it is 8", "8", "no_answer", r"no \boxed{} in the completion"),
         (r"\boxed{8", "8", "no_answer", r"the last \boxed{} is cut off"),
         (r"\boxed{\ }", "8", "no_answer", r"the last \boxed{} is blank"),
@@ -123,7 +149,7 @@ def test_verdict(completion, truth, kind, reason):
 )
 def test_a_float_stands_for_the_fraction_that_rounds_to_it(truth, right, wrong):
     values = {"math_reward_correct": 1.0, "math_reward_wrong": 0.0, "math_reward_no_answer": -1.0}
-    grade = math_reward.build("math", values).grade
+    grade = build("math", values).grade
     for answers, value in ((right, 1.0), (wrong, 0.0)):
         assert [grade(rf"\boxed{{{answer}}}", {"answer": truth}).value for answer in answers] == [value] * len(answers)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rewards.boxed import equivalent, verdict
+from rewards.mathematics.boxes import equivalent, verdict
 
 CASES_FOLDER = Path(__file__).parent / "boxed_cases"
 # the first for the other, and turned round

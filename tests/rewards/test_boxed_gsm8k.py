@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rewards.boxed import equivalent, gold_answer, verdict
+from rewards.exact import after_solution
+from rewards.mathematics.boxes import equivalent, gold_answer, verdict
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k"
 
@@ -17,9 +18,9 @@ def test_every_gold_answer(name):
     if not path.exists():
         pytest.skip(f"GSM8K is not at {path}")
     solutions = {json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()}
-    golds = {gold_answer(solution): solution for solution in solutions}
+    golds = {gold_answer(after_solution(solution)) for solution in solutions}
     assert len(golds) > 300
-    for gold, solution in golds.items():
+    for gold in golds:
         number = int(gold.replace(",", ""))
         for written in (
             gold,
@@ -33,7 +34,7 @@ def test_every_gold_answer(name):
             rf"\frac{{{2 * number}}}{{2}}",
             rf"{number}\%",
         ):
-            assert verdict(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", solution)[0] == "correct", (
+            assert verdict(rf"Step 1 gives \boxed{{1}}. So \boxed{{{written}}}.", gold)[0] == "correct", (
                 written,
                 gold,
             )

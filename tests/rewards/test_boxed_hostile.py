@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from rewards import boxed
-from rewards.boxed import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
+from rewards.mathematics import boxes
+from rewards.mathematics.boxes import MAX_ANSWER_CHARS, equivalent, gold_answer, verdict
 from rewards.mathematics.expression import MAX_DEPTH, read_expression
 from rewards.mathematics.tokens import tokenize
 from rewards.mathematics.value import Points, Unreadable
@@ -135,7 +135,7 @@ def test_pythons_own_limit_is_a_verdict_too(monkeypatch):
     def too_deep(*_):
         raise RecursionError
 
-    monkeypatch.setattr(boxed, "read_answer", too_deep)
+    monkeypatch.setattr(boxes, "read_answer", too_deep)
     assert not equivalent("1", "x")
 
 

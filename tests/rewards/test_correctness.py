@@ -11,9 +11,9 @@ from making import real_data
 
 from grpo.algorithm.schema import Score
 from rewards.format import parse
-from rewards.outcome.choices import lists_alternatives, num_candidates
 from rewards.outcome.correctness import grader
 from rewards.outcome.judge import OfflineJudge
+from rewards.outcome.refusal import lists_alternatives, num_candidates
 
 ROW = {
     "question": "What is the capital of France?",

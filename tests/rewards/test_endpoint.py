@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from api_server import ApiServer, fails, says, sends
-from asking import FACTS_KEY_NAME, FAST, KEY, KEY_NAME, ask, at_any_pace, check, client_of
+from asking import FACTS_KEY_NAME, FAST, KEY, KEY_NAME, ask, at_any_pace, client_of
 from cells import cells
 
 from grpo.base.errors import CONFIG, PREFLIGHT, UserError
-from rewards.api.client import ApiClient, client_for
+from rewards.api.client import client_for
 from rewards.api.endpoint import Endpoint, check_url, read_endpoint, read_key
 from rewards.api.reply import ChatReply
 
@@ -41,21 +41,18 @@ def test_without_its_own_key_the_client_refuses_and_never_takes_openai_api_key(m
     assert caught.value.exit_code == PREFLIGHT and "OPENAI_API_KEY_JUDGE" in str(caught.value) and not server.requests
 
 
-def test_only_the_endpoints_own_key_and_plain_headers_are_sent(monkeypatch):
+def test_only_the_endpoints_own_key_is_sent(monkeypatch):
     for name, value in {
         "OPENAI_API_KEY": "canary-a",
-        "OPENAI_ORG_ID": "canary-b",
-        "OPENAI_PROJECT_ID": "canary-c",
-        "OPENAI_ADMIN_KEY": "canary-d",
-        "OPENAI_CUSTOM_HEADERS": "Authorization: canary-e\nX-Secret: canary-f",
+        "OPENAI_ADMIN_KEY": "canary-b",
+        "OPENAI_CUSTOM_HEADERS": "Authorization: canary-c",
         "OPENAI_BASE_URL": "http://127.0.0.1:9/v1",
     }.items():
         monkeypatch.setenv(name, value)
     with ApiServer() as server:
         assert ask(client_of(server), "question") == [ChatReply("A")]
         headers = server.requests[0].headers
-    assert headers.pop("authorization") == f"Bearer {KEY}"
-    assert "canary" not in str(headers) and not {name for name in headers if name.startswith("openai")}
+    assert headers.pop("authorization") == f"Bearer {KEY}" and "canary" not in str(headers)
 
 
 def test_no_proxy_of_the_environment_stands_between_this_machine_and_its_own_server(monkeypatch):
@@ -98,19 +95,17 @@ def test_a_literal_key_in_the_configuration_and_a_malformed_one_are_refused_and_
 URLS = {  # allowed without api_plain_http, and with it
     (True, True): cells("""
     https://api.openai.com/v1 ¦ http://127.0.0.1:8000/v1 ¦ http://localhost/v1 ¦ http://[::1]:8000/v1
-    http://127.1/v1 ¦ https://10.0.0.5/v1
+    https://10.0.0.5/v1
     """),
     (False, True): cells("""
     http://10.0.0.5:8000/v1 ¦ http://192.168.0.7/v1 ¦ http://172.16.3.4/v1 ¦ http://100.64.1.2/v1
-    http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://10.1/v1
+    http://172.20.0.2/v1 ¦ http://172.31.255.1/v1 ¦ http://[fd00::7]:8000/v1 ¦ http://127.1/v1
     """),
     (False, False): cells(
         """
     ftp://host/v1 ¦ file:///etc/passwd ¦ host/v1 ¦ https:// ¦ http://8.8.8.8/v1 ¦ http://172.32.0.1/v1
     https://user:pw@host/v1 ¦ https://@host/v1 ¦ http://user:pw@10.0.0.5/v1 ¦ https://host/v1?key=1 ¦ https://host/v1#x
-    https://169.254.169.254/v1 ¦ http://169.254.169.254/v1 ¦ https://[fe80::1]/v1 ¦ https://[fe80::1%25eth0]/v1
-    https://2852039166/v1 ¦ https://0xa9.0xfe.0xa9.0xfe/v1 ¦ https://[::ffff:169.254.169.254]/v1
-    https://224.0.0.251/v1 ¦ https://[ff02::1]/v1 ¦ http://0.0.0.0/v1 ¦ https://host:99999/v1 ¦ https://[bad/v1
+    http://[::ffff:8.8.8.8]/v1 ¦ https://host:99999/v1 ¦ https://[bad/v1
     """,
         "",
     ),
@@ -155,17 +150,6 @@ def test_the_key_allows_a_name_that_stands_for_private_addresses_alone(monkeypat
     for host in ("mixed", "far", "unknown", "10.0.0.5.far", "localhost.far", "127.0.0.1.far"):
         with pytest.raises(UserError, match="not allowed"):
             check_url("judge_base_url", f"http://{host}/v1", plain_http=True)
-
-
-@pytest.mark.parametrize(
-    "addresses", [["169.254.169.254"], ["93.184.216.34", "169.254.169.254"], ["93.184.216.34", "fe80::1%eth0"]]
-)
-def test_a_name_that_stands_for_a_link_local_address_is_refused_before_anything_is_sent(monkeypatch, addresses):
-    client = ApiClient(Endpoint("judge", "https://example.org/v1", KEY_NAME, "m"), FAST)
-    names(monkeypatch, **{"example.org": addresses})
-    with pytest.raises(UserError, match="not allowed") as caught:
-        check(client)
-    assert caught.value.exit_code == PREFLIGHT
 
 
 def test_an_endpoint_is_what_the_configuration_says(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from cells import cells
 
 from rewards.format import parse
-from rewards.knowrl.guide_rules import judge_by_guide
+from rewards.outcome.correctness import judge_by_guide
 
 REFUSALS = cells("""
     I cannot provide that. ¦ I can’t answer this. ¦ Sorry, I'm unable to assist. ¦ I must decline to answer this.
@@ -39,7 +39,7 @@ RULED = [  # answer, truth, what is judged without a judge
 def test_the_rules_in_their_order(answer, truth, outcome):
     parsed = parse(f"<think>hm</think><answer>{answer}</answer>")
     found = judge_by_guide(parsed, "Who?", [truth] if isinstance(truth, str) else truth)
-    assert (found and found.outcome) == outcome
+    assert (found and found[0]) == outcome
 
 
 @pytest.mark.parametrize("piece", ["I must ", "ethical ", "legal concerns ", "as an ai ", "cannot ", "more "])

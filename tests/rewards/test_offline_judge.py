@@ -29,7 +29,7 @@ OUTCOMES = {  # answer | truths
 def test_offline_judge(outcome):
     for answer, *truths in (case.split(" | ") for case in OUTCOMES[outcome]):
         verdict = asyncio.run(OfflineJudge().judge("?", answer, truths))
-        assert verdict.outcome == outcome and verdict.reason, answer
+        assert verdict[0] == outcome and verdict[1], answer
 
 
 NUMBERS = cells("""
@@ -45,4 +45,4 @@ NUMBERS = cells("""
 def test_another_number_is_never_paid(pair):
     answer, truth = pair.split(" | ")
     assert normalise(answer) != normalise(truth)
-    assert asyncio.run(OfflineJudge().judge("Which?", answer, [truth])).outcome == "wrong"
+    assert asyncio.run(OfflineJudge().judge("Which?", answer, [truth]))[0] == "wrong"

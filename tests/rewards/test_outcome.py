@@ -4,7 +4,7 @@ import pytest
 from making import grade_groups, make_completion
 
 from grpo.algorithm.schema import Group, Prompt, Score
-from rewards.outcome.values import value_confidence, with_threshold
+from rewards.outcome.correctness import value_confidence, with_threshold
 from rewards.registry import build_rewards
 
 OPTIONS = {"judge": "offline", "abstention_threshold": 0.75}

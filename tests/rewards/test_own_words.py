@@ -4,7 +4,7 @@ import pytest
 from making import build_base, grade_groups, make_answers
 
 from grpo.algorithm.schema import Call
-from rewards.own_words import calls_in, own_words
+from rewards.own_words import own_words
 from rewards.registry import build_rewards
 
 OPTIONS = {
@@ -89,11 +89,3 @@ def test_own_words_stay_in_their_places():
     text = f"ab{CALL}cd"
     said = own_words(text, [Call("search", "", "", 0, 0, (2, 2 + len(CALL)))])
     assert len(said) == len(text) and said.split() == ["ab", "cd"] and said.endswith("cd")
-
-
-@pytest.mark.parametrize("wild", [None, 3, "x", [3], [{}], [{"span": [1]}], [{"span": [5, 2]}], [{"span": [0, 99]}],
-                                  [{"span": ["a", "b"]}], [{"span": [True, 2]}]])  # fmt: skip
-def test_calls_of_a_file_are_those_that_its_text_can_hold(wild):
-    assert calls_in({"tool_calls": wild}, "some text") == []
-    (call,) = calls_in({"tool_calls": [{"tool": "search", "span": [0, 4]}]}, "some text")
-    assert own_words("some text", [call]).split() == ["text"]

@@ -189,3 +189,12 @@ def test_a_reward_that_counts_tokens_needs_a_tokenizer(tmp_path):
     with pytest.raises(UserError, match="there is no tokenizer") as caught:
         main(["--reward", f"{tmp_path}/mine.py:brevity", str(source)])
     assert "model_name_or_path=MODEL" in caught.value.fix
+
+
+def test_what_a_tool_has_said_is_not_graded_and_calls_that_are_none_are_named():
+    row = {"completion": "<f>x</f><result>y</result>b", "answer": "b"}
+    assert graded([row | {"tool_calls": [{"tool": "f", "span": [0, 26]}]}], "exact")[0]["rewards"] == {"exact": 1.0}
+    assert graded([row, row | {"tool_calls": None}], "exact")[1]["rewards"] == {"exact": 0.0}
+    for wild in (3, "x", [3], [{}], [{"tool": "f", "span": [1]}], [{"tool": "f", "span": 1}]):
+        with pytest.raises(UserError, match="row 1: its tool_calls are no calls"):
+            graded([row | {"tool_calls": wild}], "exact")

@@ -25,7 +25,7 @@ from grpo.data.worlds.model import make_model
 from grpo.data.worlds.sums import PLAIN, REMAINDERS, make_sums
 from grpo.engine.device.distributed import Ranks
 
-VERSION = 5  # of the generated files; a world of another version is replaced
+VERSION = 6  # of the generated files; a world of another version is replaced
 KINDS_OF_SUMS = {"arithmetic": REMAINDERS, SUMS: PLAIN}
 MODELS = {  # worlds with a model of their own -> its sizes
     "arithmetic": {},
