@@ -76,7 +76,7 @@ def test_a_healthy_config(config, capsys, tmp_path):
         ),
         *("audit", "memory", "sample", "steps", "time", "cost"),
     ]
-    assert "dishonest answers to 1 rows; paid: " in seen.text["audit"]
+    assert "dishonest answers to 1 rows; paid: none" in seen.text["audit"]
     assert "4 prompts" in seen.text["prompts"] and "GB" in seen.text["memory"]
     assert sorted(tmp_path.rglob("*")) == before
     assert main([str(config)]) == 0
