@@ -79,17 +79,21 @@ def _tile(
     q_rows = q_ptr + o[:, None].to(tl.int64) * q_stride
     tail_rows = tail_ptr + o[:, None].to(tl.int64) * tail_stride
     scale = tl.load(scale_ptr + o, mask=o < O, other=0.0)
+    is_row = t[:, None] < T
+    is_output = o[:, None] < O
     sums = tl.zeros([rows, outputs], tl.float32)
     for start in range(0, I, inner):
         i = start + c
-        x = tl.load(x_rows + i[None], mask=(t[:, None] < T) & (i[None] < I), other=0.0)
-        q = tl.load(q_rows + i[None], mask=(o[:, None] < O) & (i[None] < I), other=0)
+        is_input = i[None] < I
+        x = tl.load(x_rows + i[None], mask=is_row & is_input, other=0.0)
+        q = tl.load(q_rows + i[None], mask=is_output & is_input, other=0)
         w = (q.to(tl.float32) * scale[:, None]).to(x.dtype)
         sums += tl.dot(x, tl.trans(w), input_precision="ieee")
     for start in range(0, R, inner):
         r = start + c
-        h = tl.load(x_rows + I + r[None], mask=(t[:, None] < T) & (r[None] < R), other=0.0)
-        tail = tl.load(tail_rows + r[None], mask=(o[:, None] < O) & (r[None] < R), other=0.0)
+        is_rank = r[None] < R
+        h = tl.load(x_rows + I + r[None], mask=is_row & is_rank, other=0.0)
+        tail = tl.load(tail_rows + r[None], mask=is_output & is_rank, other=0.0)
         sums += tl.dot(h, tl.trans(tail), input_precision="ieee")
     if bias_ptr is not None:
         sums += tl.load(bias_ptr + o, mask=o < O, other=0.0).to(tl.float32)[None]

@@ -73,7 +73,11 @@ def _choose_file(folder: Path, name: str, config: str, split: str) -> Path:
             return candidate
     found = sorted(path for pattern in DATA_FILES for path in folder.rglob(pattern) if path.name not in NOT_DATA)
     names = [str(path.relative_to(folder)) for path in found if not _LATER_PART.search(path.name)]
-    chosen = [name for name in names if config in ("", *Path(name).parts[:-1]) or Path(name).stem.startswith(config)]
+    chosen = []
+    for name in names:
+        *folders, file = Path(name).parts
+        if config in ("", *folders) or file.startswith(config):
+            chosen.append(name)
     word = re.compile(rf"(?<![a-z]){re.escape(split)}(?![a-z])", re.IGNORECASE)  # latest.jsonl is no test
     chosen = list(filter(word.search, chosen)) or chosen
     others = [name for name in chosen if not name.endswith(".parquet")]
