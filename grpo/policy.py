@@ -13,7 +13,6 @@ from grpo.base.storage import write_json
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.data.hub import fetch_model, find_model
 from grpo.data.prompts import ChatEncoder, eos_ids, has_tokenizer, load_tokenizer
-from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model.adapter import (
     Adapter,
     is_adapter,
@@ -28,6 +27,7 @@ from grpo.engine.model.gguf import is_gguf, open_gguf
 from grpo.engine.model.memory import loading
 from grpo.engine.model.weight import master_dtype
 from grpo.engine.model.weights import DTYPES, load_decoder, save_checkpoint
+from grpo.engine.parallel.shard import ALONE, Shard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

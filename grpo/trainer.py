@@ -22,7 +22,7 @@ from grpo.engine.model import memory
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.memory import MemoryLimit
-from grpo.engine.model.slices import shares_of
+from grpo.engine.parallel.splits import trained_splits
 from grpo.policy import Policy, find_parts, load_policy
 from grpo.run import checkpoint
 from grpo.run.checkpoint import agree_on_checkpoint, check_disk, is_own
@@ -42,7 +42,7 @@ def load_trained(config: TrainConfig | SftConfig, device: torch.device, ranks: R
     policy = load_policy(config, device, shard=ranks.shard)
     model = policy.model
     optimizer = Optimizer(
-        FlatParameters(model.parameters(), ranks.replicas, ranks.shard, shares_of(model)),
+        FlatParameters(model.parameters(), ranks.replicas, ranks.shard, trained_splits(model)),
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,

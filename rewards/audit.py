@@ -163,7 +163,7 @@ ATTACKS = (
     Attack("misspelt", _misspelt, "ask for the answer's own letters, in their order"),
     Attack(
         "the truth elsewhere",
-        _say("At first sight {truth} may seem right. => {wrong}", "The answer is {truth}. => "),
+        _say("At first sight {truth} may seem right. => {wrong}", "At first sight {truth} may seem right. => "),
         "read the answer alone, after the reasoning",
     ),
     Attack(
@@ -471,8 +471,8 @@ def lines_of(found: Audit) -> Iterator[str]:
     for reason, count in found.untried.items():
         yield f"not tried: {count} texts: {reason}"
     for one in found.findings:
-        gives = "fails" if one.value is None else f"gives {one.value:g}"
-        yield f"\nPAID {one.reward} {gives}: {one.attack}; below {one.bar:g} would be right"
+        gives = "" if one.value is None else f" gives {one.value:g}: {one.attack}; below {one.bar:g} would be right"
+        yield f"\nPAID {one.reward}{gives}" if gives else f"\nFAILS: {one.reward}"
         yield f"  row {one.row}: {one.question[:MAX_CHARS]!r}"
         yield f"  text: {one.text[:MAX_CHARS]!r}"
         yield f"  remedy: {one.remedy}"

@@ -23,11 +23,11 @@ from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
 from grpo.engine.attention.packed import PackedAttention
-from grpo.engine.device import shard
 from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.lora import POLICY, Mode
 from grpo.engine.model.weights import load_decoder
+from grpo.engine.parallel import shard
 from knowledge.build import build
 from rewards.scorer import Scorer
 

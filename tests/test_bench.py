@@ -80,7 +80,7 @@ def small_model(dtype):
     config = SimpleNamespace(
         num_layers=1, hidden_size=2, intermediate_size=3, num_heads=1, num_kv_heads=1, head_dim=2, vocab_size=5
     )
-    return SimpleNamespace(config=config, shard_config=config, build=SimpleNamespace(dtype=dtype, device="cpu"))
+    return SimpleNamespace(config=config, shape=config, build=SimpleNamespace(dtype=dtype, device="cpu"))
 
 
 def test_the_floor_of_a_step_by_hand():

@@ -17,7 +17,6 @@ itself needs the logits again.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from grpo.algorithm.schema import PackedTokens
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.device.ops import exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
-from grpo.engine.device.split_softmax import split_log_softmax_rows
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.lora import POLICY, Mode
 
@@ -40,14 +38,10 @@ def batch_logprobs(
 
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """
-    shard = model.build.shard
     attend = packed_attention(model, batch.layout)
     hidden_TD = model(batch.ids_T, batch.positions_T, attend, mode)
-    hidden_CD = shard.spread(_Sources.apply(hidden_TD, batch.source_C))
-    log_softmax = log_softmax_rows
-    if shard.world > 1:
-        log_softmax = partial(split_log_softmax_rows, shard=shard, vocab_size=model.config.vocab_size)
-    targets_C, cut_C = batch.targets_C, batch.cut_C
+    hidden_CD = _Sources.apply(hidden_TD, batch.source_C)
+    targets_C, cut_C, log_softmax = batch.targets_C, batch.cut_C, model.log_softmax_rows
     return token_logprobs(hidden_CD, model.head(), targets_C, temperature, cut_C, chunk, log_softmax)  # Eq. 3
 
 

@@ -23,6 +23,8 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
             yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
     if config.base_weights == "int8" and not config.lora_r:
         yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
+    if config.tensor_parallel_size > 1 and not config.lora_r:
+        yield "tensor_parallel_size shares frozen weights, and lora_r: 0 trains them; set lora_r, or train replicas"
     if config.max_steps == 0:
         yield "max_steps is 0: nothing to do"
     if config.run_name is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", config.run_name):

@@ -340,7 +340,7 @@ class Reader:
         self.names.add(name)
         word = str(entry.value).lower()
         word = str(BOOLEANS.get(word, word)).lower()  # yes is true
-        ours, value = SWITCHES.get(f"{name}={word}", (name, entry.value))
+        ours, value = SWITCHES.get(f"{name}:{word}", (name, entry.value))
         if ours not in self.keys:
             ours = ALIASES.get(name)
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)

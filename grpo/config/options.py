@@ -311,7 +311,7 @@ class RewardKeys:
 
 @dataclass(frozen=True)
 class KnowledgeKeys:
-    knowledge_base: str | None = key(None)
+    knowledge_base: str | None = key(None, "local")
     """Database made by python -m knowledge.build, or of KnowRL or FActScore. Unset: the variable FACTSCORE_DB_PATH."""
     missing_title_policy: str = key("zero", choices=("zero", "unscored", "search"))
     """Factuality of a completion whose title is not in the knowledge base. zero: 0. search: of what full-text search

@@ -65,19 +65,19 @@ ALIASES = _by_name(  # our key -> its other names
 
 SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
     {
-        ("device", "cpu"): "use_cpu=true",
-        ("eval_max_samples", "0"): "eval_max_samples=-1",
-        ("lora_r", "0"): "finetuning_type=full lora_enabled=false use_lora=false use_peft=false",
-        ("max_samples", "0"): "max_samples=-1",
-        ("report_to", "swanlab"): "use_swanlab=true",
-        ("scale_rewards", "group"): "scale_rewards=true",
-        ("scale_rewards", "none"): "scale_rewards=false",
-        ("top_k", "0"): "top_k=-1",
-        ("torch_dtype", "bfloat16"): "bf16=true pure_bf16=true",
-        ("torch_dtype", "float16"): "fp16=true",
+        ("device", "cpu"): "use_cpu:true",
+        ("eval_max_samples", "0"): "eval_max_samples:-1",
+        ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
+        ("max_samples", "0"): "max_samples:-1",
+        ("report_to", "swanlab"): "use_swanlab:true",
+        ("scale_rewards", "group"): "scale_rewards:true",
+        ("scale_rewards", "none"): "scale_rewards:false",
+        ("top_k", "0"): "top_k:-1",
+        ("torch_dtype", "bfloat16"): "bf16:true pure_bf16:true",
+        ("torch_dtype", "float16"): "fp16:true",
     }
 )
-SWITCH_NAMES = {word.partition("=")[0] for word in SWITCHES}  # other values of them mean nothing
+SWITCH_NAMES = {word.partition(":")[0] for word in SWITCHES}  # other values of them mean nothing
 
 IGNORED = _by_name(  # what happens instead -> names that cannot change the result
     {

@@ -4,4 +4,5 @@ model/      the decoder of Qwen and Llama, LoRA, checkpoints in and out, the mem
 sampling/   batched generation over a key-value cache
 attention/  attention inside a micro-batch, and of one new token per sequence
 device/     the choice between fused kernels and torch's operations; several processes
+parallel/   one model in several processes
 """

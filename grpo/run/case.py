@@ -19,11 +19,12 @@ from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.world import is_made, locate
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.device.shard import Shard
 from grpo.engine.model import memory
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import named_tensors, read_model_config
+from grpo.engine.parallel.shard import Shard
+from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.policy import ModelParts, choose_dtype, find_parts, lora_spec
 from grpo.run.saved import start_of
 from rewards.registry import Reward, expand
@@ -150,7 +151,7 @@ def share_of(case: Case) -> Decoder:
     if num_shards == 1:
         return decoder
     build = replace(decoder.build, shard=Shard(0, num_shards))
-    return Decoder(decoder.config, build)
+    return make_decoder(decoder.config, build)
 
 
 def sketch_reference(case: Case) -> Decoder | None:

@@ -27,7 +27,7 @@ from grpo.base.storage import Json, failpoint, read_json, save_tensors
 from grpo.config.options import AnyConfig
 from grpo.engine.device.distributed import Ranks
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.slices import whole_parameters
+from grpo.engine.parallel.splits import whole_parameters
 
 FORMAT = 4
 COPIES = 3  # of every trained weight: itself and AdamW's two moments; an adapter is written a second time

@@ -14,11 +14,11 @@ from making import hidden_states, load, refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from grpo.data.hub import fetch_data, fetch_model
-from grpo.engine.device.shard import Shard
 from grpo.engine.model import weights
 from grpo.engine.model.build import Build
-from grpo.engine.model.slices import split_of
 from grpo.engine.model.weights import save_checkpoint
+from grpo.engine.parallel.shard import Shard
+from grpo.engine.parallel.splits import split_of
 
 IDS = torch.tensor([5, 9, 6, 40, 41, 2, 7, 7, 80, 3])
 

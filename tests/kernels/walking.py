@@ -31,13 +31,14 @@ from grpo.config.options import TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
 from grpo.engine.device.draw import SamplingParams
-from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model import lora
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
 from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.model_config import ModelConfig
+from grpo.engine.parallel.shard import ALONE, Shard
+from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.sampling.cache import KVCache
 from grpo.engine.sampling.cuda_graph import DecodeGraphs
 from grpo.engine.sampling.decode_step import Slots
@@ -200,7 +201,7 @@ class Case:
         config = replace(config, num_layers=num_layers or config.num_layers)
         shard = Shard(self.shards - 1, self.shards) if self.shards > 1 else ALONE
         spec = LoraSpec(self.rank, 2 * self.rank, targets=self.targets)
-        return Decoder(config, Build(spec, False, torch.bfloat16, "meta", int8=self.int8, shard=shard))
+        return make_decoder(config, Build(spec, False, torch.bfloat16, "meta", int8=self.int8, shard=shard))
 
 
 CASES = {

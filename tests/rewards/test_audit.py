@@ -252,7 +252,7 @@ def test_the_rewards_of_this_program_pay_no_attack(world, tmp_path, name):
 
 
 def test_the_rewards_of_sums_and_choices_pay_no_attack(world, tmp_path):
-    sums = [{"question": f"Add {a} and 7.", "answer": str(a + 7)} for a in range(9)]
+    sums = [{"question": f"{a} + 7 = ?", "answer": str(a + 7)} for a in range(9)]
     sums += [{"question": "1/3 of 1/2?", "answer": "\\frac{1}{6}"}, {"question": "x^2 < 4?", "answer": "(-2, 2)"}]
     choices = [{"question": "Which? A) 1 B) 2 C) 3 D) 4", "answer": letter} for letter in "ABCD"]
     for name, rows in (("math", sums), ("choice", choices)):

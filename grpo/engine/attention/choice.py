@@ -41,7 +41,7 @@ class Heads(NamedTuple):
     @classmethod
     def of(cls, model: "Decoder") -> Self:
         """Return the heads that this process computes."""
-        config, build = model.shard_config, model.build
+        config, build = model.shape, model.build
         return cls(config.num_heads, config.num_kv_heads, config.head_dim, build.dtype, build.device)
 
     @property

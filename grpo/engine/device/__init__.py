@@ -2,6 +2,5 @@
 
 products.py multiplies with weight matrices: on a CPU by oneDNN, elsewhere by torch (ops.py may do it in C). draw.py
 draws tokens from logits. capture.py records work on a GPU as CUDA graphs. peers.py has what several processes compute
-together: all those of a run (distributed.py), or those that hold one model (shard.py; split_softmax.py and
-split_draw.py for their parts of the vocabulary). Besides kernels/, these files import only each other and base/.
+together: all those of a run (distributed.py), or those that hold one model (parallel/).
 """

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from grpo.base.errors import CONFIG, INTERNAL, UserError, explained, redact
 from grpo.engine.device.peers import Peers, explain_lost_peers
-from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.parallel.shard import ALONE, Shard
 
 TIMEOUT = timedelta(minutes=30)  # if a rank stops answering, the others end after this; rewards must be faster
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is the newer name

@@ -233,7 +233,9 @@ def draw_tokens(
     if not uses_kernels(logits_BV):
         place = "cpu" if logits_BV.device.type == "mps" else logits_BV.device  # Apple's GPUs have no float64
         drawn = draw(logits_BV.to(place), uniforms(seed_B.to(place), count_B.to(place)), params)
-        return write_drawn(tuple(value_B.to(logits_BV.device) for value_B in drawn), count_B, record)
+        for values_BX, value_B in zip(record, drawn, strict=True):
+            values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX))
+        return drawn[0].to(logits_BV.device)
     from grpo.kernels.inverse_cdf import draw_rows
     from grpo.kernels.nucleus import thresholds
 
@@ -241,13 +243,6 @@ def draw_tokens(
     if params.truncates:
         least = thresholds(logits_BV, params.temperature, params.top_k, params.top_p)
     return draw_rows(logits_BV, seed_B, count_B, params.temperature, least, record)
-
-
-def write_drawn(drawn: tuple[Tensor, ...], count_B: Tensor, record: tuple[Tensor, ...]) -> Tensor:
-    """Write token, log-prob and cut of each row to the record of `draw_tokens`, and return the token."""
-    for values_BX, value_B in zip(record, drawn, strict=True):
-        values_BX.scatter_(1, count_B[:, None], value_B[:, None].to(values_BX.dtype))
-    return drawn[0]
 
 
 def log_softmax_rows(

@@ -18,8 +18,8 @@ from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.storage import save_tensors, write_json
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.slices import split_of, splits_of_adapter
 from grpo.engine.model.weights import NAMES_SHOWN, finite, projections
+from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 PREFIX = "base_model.model."
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"

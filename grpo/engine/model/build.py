@@ -3,15 +3,13 @@
 Counterpart of the sizes that minimal.py passes to each module.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 
-from grpo.engine.device.shard import ALONE, Shard
+from grpo.engine.parallel.shard import ALONE, Shard
 
 ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-SPLIT_BY_INPUTS = ("o_proj", "down_proj")  # several processes share the inputs of these, and the outputs of the others
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Build:
     """The settings of every module: adapters, if any; whether the weights themselves are trained; dtype and device.
 
     int8: whether the projections' own weights are held in 8 bits. They are then frozen.
-    shard: the part of the model to build. Sizes given to modules are those of the part.
+    shard: this process among those that share the model; sizes given to modules are those of its part.
     """
 
     lora: LoraSpec | None
@@ -53,8 +51,3 @@ def for_layer(build: Build, number: int) -> Build:
     if build.lora is None or build.lora.layers is None or number in build.lora.layers:
         return build
     return replace(build, lora=None)
-
-
-def sharing_inputs(build: Build, parts: Iterable[str]) -> Shard:
-    """Return this process among those that share the inputs of these projections. Their outputs are then summed."""
-    return build.shard if set(parts) <= set(SPLIT_BY_INPUTS) else ALONE

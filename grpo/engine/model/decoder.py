@@ -1,6 +1,6 @@
 """The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-Counterpart of `Transformer` and `Block` in minimal.py: packed, not padded; with fused kernels, shards and a cache.
+Counterpart of `Transformer` and `Block` in minimal.py: packed, not padded; with fused kernels and a cache.
 
 One forward serves all uses: tokens come packed [T], and `attend` decides which token sees which (attention/: inside a
 micro-batch, or one new token per cache slot). The head is not applied here: hidden states are small, and logits large.
@@ -9,7 +9,7 @@ micro-batch, or one new token per cache slot). The head is not applied here: hid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -56,16 +56,12 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention (2305.13245). `attend` computes what lies between the projections.
-
-    A shard has some of the heads. `spread` and `collect` return their argument if one process has them all.
-    """
+    """Grouped-query attention (2305.13245). `attend` computes what lies between the projections."""
 
     def __init__(self, c: ModelConfig, build: Build, layer: int):
         super().__init__()
         self.layer = layer
         self.head_dim = c.head_dim
-        self.shard = build.shard
         q_width = c.num_heads * c.head_dim
         kv_width = c.num_kv_heads * c.head_dim
         sizes = {"q_proj": q_width, "k_proj": kv_width, "v_proj": kv_width}
@@ -75,7 +71,6 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.norm_eps, build) if c.qk_norm else None
 
     def forward(self, x_TD: Tensor, this_pass: Pass) -> Tensor:
-        x_TD = self.shard.spread(x_TD)
         parts = self.qkv(x_TD, this_pass.mode)
         heads = (-1, self.head_dim)
         q_THE, k_TKE, v_TKE = (part.unflatten(-1, heads) for part in parts)
@@ -84,7 +79,7 @@ class Attention(nn.Module):
             k_TKE, _ = self.k_norm(k_TKE)
         out_THE = this_pass.attend(self.layer, q_THE, k_TKE, v_TKE, this_pass.cos_sin)
         (out_TD,) = self.o(out_THE.flatten(1), this_pass.mode)
-        return self.shard.collect(out_TD)
+        return out_TD
 
 
 class MLP(nn.Module):
@@ -92,17 +87,15 @@ class MLP(nn.Module):
 
     def __init__(self, c: ModelConfig, build: Build):
         super().__init__()
-        self.shard = build.shard
         sizes = {"gate_proj": c.intermediate_size, "up_proj": c.intermediate_size}
         self.gate_up = Linear(c.hidden_size, sizes, c.mlp_bias, build)
         self.down = Linear(c.intermediate_size, {"down_proj": c.hidden_size}, c.mlp_bias, build)
 
     def forward(self, x_TD: Tensor, mode: Mode) -> Tensor:
-        x_TD = self.shard.spread(x_TD)
         gate_TF, up_TF = self.gate_up(x_TD, mode)
         hidden_TF = ops.swiglu(gate_TF, up_TF, self.down.room)
         (out_TD,) = self.down(hidden_TF, mode)
-        return self.shard.collect(out_TD)
+        return out_TD
 
 
 class Block(nn.Module):
@@ -161,24 +154,22 @@ class Decoder(nn.Module):
     """Tokens to hidden states. `weights.load_decoder` builds one from a checkpoint.
 
     recompute: which activations are computed again in the backward pass instead of being kept: "none", "mlp" or "all".
-    shard_config: the shape of what this process computes; with `build.shard` alone, that is `config`.
+    config: of the checkpoint. shape: of what this process computes, which may be a part of that (parallel/).
     """
 
     def __init__(self, config: ModelConfig, build: Build):
         super().__init__()
         check_layers(build, config.num_layers)
-        own = config.of_shard(build.shard.world)
-        self.config = config
-        self.shard_config = own
+        self.config = self.shape = config
         self.build = build
         self.recompute = "none"
-        self.embedding = Weight(build, own.vocab_size, config.hidden_size)
+        self.embedding = Weight(build, config.vocab_size, config.hidden_size)
         blocks = []
         for number in range(config.num_layers):
-            blocks.append(Block(own, for_layer(build, number), number))
+            blocks.append(Block(config, for_layer(build, number), number))
         self.blocks = cast(Sequence[Block], nn.ModuleList(blocks))
         self.norm = RMSNorm(config.hidden_size, config.norm_eps, build)
-        self.untied_head = None if config.tied_head else Weight(build, own.vocab_size, config.hidden_size)
+        self.untied_head = None if config.tied_head else Weight(build, config.vocab_size, config.hidden_size)
         self.tables: tuple[Tensor, Tensor] | None = None
         for number, linear in enumerate(self.lora_linears()):
             linear.number = number
@@ -191,7 +182,7 @@ class Decoder(nn.Module):
         cos_T1E = cos_SE[positions_T][:, None]
         sin_T1E = sin_SE[positions_T][:, None]
         this_pass = Pass(attend, (cos_T1E, sin_T1E), mode, recomputes_mlp=recompute == "mlp")
-        x_TD, added_TD = self._embed(ids_T), None
+        x_TD, added_TD = self.embed(ids_T), None
         for block in self.blocks:
             if recompute == "all":
                 x_TD = block.recomputed(x_TD, this_pass)
@@ -210,22 +201,20 @@ class Decoder(nn.Module):
             self.recompute = usual
 
     def head(self) -> Tensor:
-        """Return the output matrix [V, D]: the embedding if the head is tied to it. A shard has some of its rows."""
+        """Return the output matrix [V, D]: the embedding if the head is tied to it."""
         return self.embedding() if self.untied_head is None else self.untied_head()
 
-    def _embed(self, ids_T: Tensor) -> Tensor:
-        """Look up the embeddings of tokens. A shard has some of them, and 0 for the others; then all shards add up."""
-        shard = self.build.shard
-        embedding_VD = self.embedding()
-        if shard.world == 1:
-            return F.embedding(ids_T, embedding_VD)
-        size = self.shard_config.vocab_size
-        place_T = ids_T - shard.part(self.config.vocab_size).start
-        is_here_T = (place_T >= 0) & (place_T < size)
-        nearest_T = place_T.clamp(0, size - 1)
-        found_TD = F.embedding(nearest_T, embedding_VD)
-        own_TD = found_TD.where(is_here_T[:, None], 0.0)
-        return shard.collect(own_TD)
+    def embed(self, ids_T: Tensor) -> Tensor:
+        """Look up the embeddings of tokens."""
+        return F.embedding(ids_T, self.embedding())
+
+    def logits(self, hidden_XD: Tensor, head_VD: Packed) -> Tensor:
+        """Return the logits of hidden states. head_VD: may be packed."""
+        return ops.exact_logits(hidden_XD, head_VD)
+
+    def log_softmax_rows(self, logits_XV: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Call `ops.log_softmax_rows`."""
+        return ops.log_softmax_rows(logits_XV, *settings)
 
     @contextmanager
     def sampling(self) -> Iterator[Packed]:

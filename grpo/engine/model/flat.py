@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from grpo.engine.device.peers import Peers
-from grpo.engine.device.shard import ALONE, Shard, Split
-from grpo.engine.model.slices import PARTIAL, SAME, Share
+from grpo.engine.parallel.shard import ALONE, Shard, Split
 
 
 class FlatParameters:
     """Parameters and their gradients, as views of two buffers. All processes make the same calls.
 
-    In the buffer lie matrices first, then vectors; in both SAME ones, PARTIAL ones, split ones. So weight decay applies
-    to one slice, and an operation on one kind of share to two slices at most. Files do not depend on shards: in them,
-    matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
+    In the buffer lie matrices first, then vectors; of both, those first that every shard has. So weight decay applies
+    to one slice, and an operation on what is split, or is not, to two slices at most. Files do not depend on shards: in
+    them, matrices and vectors have the order of `parameters`. Without shards, so has the buffer.
 
     replicas: the processes that train the same parameters on other data. shard: the processes that hold the model
-    together. shares: how those share each parameter; a parameter that is not there is SAME.
+    together. splits: how those share parameters. Of one that is not there, each has all, and a term of its gradient.
     """
 
     def __init__(
@@ -32,14 +31,14 @@ class FlatParameters:
         parameters: Iterable[nn.Parameter],
         replicas: Peers | None = None,
         shard: Shard = ALONE,
-        shares: Mapping[nn.Parameter, Share] | None = None,
+        splits: Mapping[nn.Parameter, Split] | None = None,
     ):
         self.replicas, self.shard = replicas or Peers(), shard
         self.parameters = sorted(parameters, key=_is_vector)
         if not self.parameters:
             raise ValueError("nothing to train: no parameter requires a gradient")
         self.shapes = [parameter.shape for parameter in self.parameters]
-        self._lay_out(shares or {})
+        self._lay_out(splits or {})
         self.values = self.parameters[0].data.new_zeros(self.size)
         self.grad = torch.zeros_like(self.values)
         views = zip(self.parameters, self._views(self.values), self._views(self.grad), strict=True)
@@ -51,30 +50,24 @@ class FlatParameters:
         start = self.replicas.rank * length
         self.own = slice(start, start + length)  # what is updated here
 
-    def _lay_out(self, shares: Mapping[nn.Parameter, Share]) -> None:
+    def _lay_out(self, splits: Mapping[nn.Parameter, Split]) -> None:
         """Give each parameter its place in the buffer, whose length is a multiple of the number of replicas."""
         self.size = 0
         self.decayed = 0  # numbers in matrices: weight decay applies to them alone
-        self.alike: list[slice] = []  # places of SAME parameters
-        self.summed: list[slice] = []  # places of SAME and PARTIAL parameters
+        self.summed: list[slice] = []  # places of parameters that every shard has
         self.split: list[slice] = []  # places of split parameters
-        share_of = {parameter: shares.get(parameter, SAME) for parameter in self.parameters}
+        split_of = {parameter: splits.get(parameter) for parameter in self.parameters}
         starts = {}
-        for parameter, share in sorted(share_of.items(), key=_sort_key):
+        for parameter, split in sorted(split_of.items(), key=_sort_key):
             start = self.size
             self.size += parameter.numel()
             place = slice(start, self.size)
             starts[parameter] = start
             if not _is_vector(parameter):
                 self.decayed = place.stop
-            if share == SAME:
-                _extend(self.alike, place)
-            if isinstance(share, Split):
-                _extend(self.split, place)
-            else:
-                _extend(self.summed, place)
+            _extend(self.summed if split is None else self.split, place)
         self.starts = [starts[parameter] for parameter in self.parameters]
-        self.splits = [share if isinstance(share, Split) else None for share in share_of.values()]
+        self.splits = list(split_of.values())
         self.size += -self.size % self.replicas.world
 
     def _views(self, flat: Tensor) -> Iterator[Tensor]:
@@ -99,18 +92,10 @@ class FlatParameters:
                 yield part, slice(start, start + part.numel()), decays
 
     def sum_grad(self) -> Tensor:
-        """Sum the gradient of `own` over replicas and shards, and return it.
-
-        All shards have computed the gradient of SAME parameters. Only the first shard's is used, so that the shards'
-        weights stay equal bit for bit.
-        """
+        """Sum the gradient of `own` over replicas and shards, and return it."""
         grad = self.grad[self.own]
         if self.replicas.world > 1:
             grad.copy_(self.replicas.sum_to_parts(self.grad))
-        if self.shard.rank:
-            for place in self.alike:
-                mine = _overlap(place, self.own)
-                self.grad[mine] = 0
         for place in self.summed:
             mine = _overlap(place, self.own)
             self.shard.sum_(self.grad[mine])
@@ -194,9 +179,9 @@ def _is_vector(parameter: nn.Parameter) -> bool:
     return parameter.ndim < 2
 
 
-def _sort_key(item: tuple[nn.Parameter, Share]) -> tuple[bool, bool, bool]:
-    parameter, share = item
-    return _is_vector(parameter), isinstance(share, Split), share == PARTIAL
+def _sort_key(item: tuple[nn.Parameter, Split | None]) -> tuple[bool, bool]:
+    parameter, split = item
+    return _is_vector(parameter), split is not None
 
 
 def _extend(places: list[slice], place: slice) -> None:

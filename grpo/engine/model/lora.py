@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
-from grpo.engine.model.build import Build, LoraSpec, sharing_inputs
+from grpo.engine.model.build import Build, LoraSpec
 from grpo.engine.model.weight import Int8Rows, Int8Weight, Weight, dense, frozen_linear, master_dtype
+from grpo.engine.parallel.shard import ALONE
 
 # A product for several parts may hold this many zeros off the diagonal of s B; with more, each part has its own.
 MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
@@ -73,7 +74,7 @@ class Linear(nn.Module):
         adapted = [part for part in sizes if part in self.lora.targets]
         rank = self.lora.rank
         self.in_features = in_features
-        self.input_shard = sharing_inputs(build, sizes)
+        self.input_shard = ALONE
         self.out_slices = _slices(sizes)
         self.rank_slices = _slices(dict.fromkeys(adapted, rank))  # the rows of A that belong to each adapted part
 
@@ -92,7 +93,7 @@ class Linear(nn.Module):
         self.trains_weight = build.train_weights and not adapted
         self.weight: Weight | Int8Weight
         if build.int8:
-            self.weight = Int8Weight(build, out_features, in_features, num_columns, self.input_shard)
+            self.weight = Int8Weight(build, out_features, in_features, num_columns)
         else:
             self.weight = Weight(build, out_features, in_features, trained=self.trains_weight, tail=num_columns)
         self.bias = Weight(build, out_features, trained=self.trains_weight) if bias else None

@@ -153,7 +153,7 @@ def kept_bytes_per_token(model: Decoder, fused: bool = False) -> tuple[float, fl
 
     A linear keeps its input if its weights are trained, and x Aᵀ if it has an adapter.
     """
-    config, lora = model.shard_config, model.build.lora
+    config, lora = model.shape, model.build.lora
     item = model.build.dtype.itemsize
     exact_item = max(item, 4)
     width, mlp_width = config.hidden_size, config.intermediate_size
@@ -186,7 +186,7 @@ def activation_bytes_per_token(model: Decoder, recompute: str, fused: bool = Fal
     Below the first layer with an adapter nothing has a gradient, and nothing is kept.
     Where shards share the model, their terms of a sum may take more than these gradients.
     """
-    config = model.shard_config
+    config = model.shape
     item = model.build.dtype.itemsize
     num_shards = model.build.shard.world
     attention, mlp, once = kept_bytes_per_token(model, fused)
@@ -204,12 +204,12 @@ def logits_bytes_per_row(model: Decoder) -> int:
     """Count one row of logits in the model's dtype, and two in float32; four where shards share the vocabulary."""
     item = model.build.dtype.itemsize
     num_copies = 2 if model.build.shard.world == 1 else 4
-    return model.shard_config.vocab_size * (item + num_copies * max(item, 4))
+    return model.shape.vocab_size * (item + num_copies * max(item, 4))
 
 
 def kv_bytes_per_token(model: Decoder) -> int:
     """Count the keys and values of one token in all layers."""
-    config = model.shard_config
+    config = model.shape
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * model.build.dtype.itemsize
 
 

@@ -1,7 +1,6 @@
 """The shape of a checkpoint, from its config.json: what this decoder can compute, and what is damaged or malicious."""
 
-from dataclasses import dataclass, field, replace
-from math import gcd
+from dataclasses import dataclass, field
 
 import torch
 
@@ -66,22 +65,6 @@ class ModelConfig:
     mlp_bias: bool
     qk_norm: bool
     raw: Json = field(repr=False)
-
-    def of_shard(self, num_shards: int) -> "ModelConfig":
-        """Return the shape of what each shard computes; UserError (exit 3) if that many cannot share the model."""
-        if num_shards == 1:
-            return self
-        shared = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "intermediate_size")}
-        if any(size % num_shards for size in shared.values()):
-            fitting = [number for number in range(1, min(shared.values()) + 1) if not gcd(*shared.values()) % number]
-            raise UserError(
-                f"tensor_parallel_size is {num_shards}, and the model cannot be cut into that many parts",
-                "it must divide " + ", ".join(f"{name} {size}" for name, size in shared.items()),
-                f"set tensor_parallel_size to one of {', '.join(map(str, fitting))}",
-                PREFLIGHT,
-            )
-        sizes = {name: size // num_shards for name, size in shared.items()}
-        return replace(self, **sizes, vocab_size=-(-self.vocab_size // num_shards))
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, prepack
-from grpo.engine.device.shard import ALONE, Shard
 from grpo.engine.model.build import Build
+from grpo.engine.parallel.shard import ALONE, Shard
 
 STEPS = 127  # from zero to a row's largest value
 ALL = slice(None)
@@ -166,9 +166,9 @@ class Int8Weight(nn.Module):
     scale: Tensor
     tail: Tensor
 
-    def __init__(self, build: Build, num_rows: int, width: int, tail: int = 0, input_shard: Shard = ALONE):
+    def __init__(self, build: Build, num_rows: int, width: int, tail: int = 0):
         super().__init__()
-        self.input_shard = input_shard
+        self.input_shard = ALONE
         self.register_buffer("q", torch.zeros(num_rows, width, dtype=torch.int8, device=build.device))
         self.register_buffer("scale", torch.ones(num_rows, device=build.device))
         self.register_buffer("tail", torch.zeros(num_rows, tail, dtype=build.dtype, device=build.device))

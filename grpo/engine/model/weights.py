@@ -12,13 +12,14 @@ from safetensors import SafetensorError, safe_open
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
 from grpo.base.storage import save_tensors, write_json
-from grpo.engine.device.shard import Shard, Split
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.slices import split_of, splits_of_adapter
 from grpo.engine.model.weight import Int8Rows, master_dtype
+from grpo.engine.parallel.shard import Shard, Split
+from grpo.engine.parallel.shared_decoder import make_decoder
+from grpo.engine.parallel.splits import split_of, splits_of_adapter
 
 if TYPE_CHECKING:
     from grpo.engine.model.adapter import Adapter
@@ -52,7 +53,7 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
     adapter: is added to them, before they are converted. A shard (build.shard) takes its parts of them.
     UserError (exit 3) lists the tensors that are missing, unexpected, of another shape, or not finite.
     """
-    model = Decoder(read_model_config(folder), build)
+    model = make_decoder(read_model_config(folder), build)
     named, seen, problems = named_tensors(model), set(), []
     splits = {name: split_of(model, name, tensor) for name, tensor in named.items()}
     shapes = {name: build.shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}

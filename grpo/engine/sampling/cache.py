@@ -28,7 +28,7 @@ class KVCache:
     @classmethod
     def of(cls, model: Decoder, num_slots: int, num_positions: int) -> "KVCache":
         """Make a cache for the sequences of a model."""
-        config, build = model.shard_config, model.build
+        config, build = model.shape, model.build
         shape = config.num_layers, 2, num_slots, config.num_kv_heads, num_positions, config.head_dim
         kv_L2BKSE = torch.zeros(shape, dtype=build.dtype, device=build.device)
         return cls(kv_L2BKSE)

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from grpo.engine.attention.decode import DecodeAttention
-from grpo.engine.device.draw import SamplingParams, uniforms
-from grpo.engine.device.ops import Packed, draw_tokens, exact_logits, write_drawn
-from grpo.engine.device.shard import Split
-from grpo.engine.device.split_draw import split_draw
+from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.ops import Packed, draw_tokens
 from grpo.engine.model.decoder import Attend, Decoder
 from grpo.engine.sampling.cache import KVCache
 
@@ -96,15 +94,8 @@ def decode_step(
     running_B = ~ended_B
     hidden_BD = model(slots.last_id_B[rows], position_B, attend)
     results = slots.ids_BX[rows], slots.logps_BX[rows], slots.cuts_BX[rows]
-    logits_BV = exact_logits(hidden_BD, head_VD)
-    shard, vocab_size = model.build.shard, model.config.vocab_size
-    if shard.world > 1 and not params.truncates:
-        uniform_B = uniforms(seed_B, count_B)
-        drawn = split_draw(logits_BV, uniform_B, params.temperature, shard, vocab_size)
-        id_B = write_drawn(drawn, count_B, results)
-    else:
-        logits_BV = shard.join(logits_BV, Split(1, (vocab_size,)))
-        id_B = draw_tokens(logits_BV, seed_B, count_B, params, results)
+    logits_BV = model.logits(hidden_BD, head_VD)
+    id_B = draw_tokens(logits_BV, seed_B, count_B, params, results)
     slots.last_id_B[rows] = torch.where(running_B, id_B, slots.last_id_B[rows])
     count_B += running_B
     position_B += running_B

@@ -7,19 +7,19 @@ logit if it has that. These four numbers are all that is sent.
 import torch
 from torch import Tensor
 
-from grpo.engine.device.shard import Shard
+from grpo.engine.parallel.shard import Shard
 
 DROPPED = -1e30  # the logit of a token that cannot be drawn; finite, so that 0 · DROPPED is 0
 
 
 def split_log_softmax_rows(
+    shard: Shard,
+    vocab_size: int,
     logits_XV: Tensor,
     targets_X: Tensor,
     temperature: float,
     slope_dtype: torch.dtype | None,
     cut_X: Tensor | None,
-    shard: Shard,
-    vocab_size: int,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return log-prob of the target [X], entropy [X], and onehot - softmax of this shard's tokens [X, V].
 

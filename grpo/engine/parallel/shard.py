@@ -11,13 +11,11 @@ every shard bit for bit. An all-reduce promises neither; for two shards it sends
 
 LoRA follows: where outputs are split, A is whole, B is split, and dA is a sum of terms; where inputs are split, the
 reverse. Of the vocabulary, a shard has the logits of its tokens; log Σ exp and the entropy come from four numbers per
-shard and row (split_softmax.py), and so does the token that is drawn (split_draw.py). With top-k or top-p, logits are
-gathered to draw. A row's scale in 8 bits is that of the whole row.
+shard and row (softmax.py). To draw, logits are gathered. A row's scale in 8 bits is that of the whole row.
 
 Bit for bit as with one process: prompts, seeds, the start of A, dropout masks, the layout of all files; and all shards
 have the same activations, tokens and log-probs as each other. Equal but for rounding: sums of terms (y, dx, dA, dB),
-log Σ exp, the norm of the gradient. A token drawn from equal logits is the same, unless u · total lies within rounding
-of the edge between two tokens. tests/grpo/test_shards.py has the bounds.
+log Σ exp, the norm of the gradient. tests/grpo/test_shards.py has the bounds.
 
 A process that has the model for itself is `ALONE`, whose methods return what they are given.
 """
