@@ -86,8 +86,9 @@ def read_calls(calls: Any) -> list[dict[str, Any]]:
             function = call.get("function") or call
         if not isinstance(function, dict) or not is_text(function.get("name")):
             raise ValueError(f"its tool_calls are {shown(calls)}, and not calls with name and arguments")
-        function = {"name": function["name"], "arguments": _from_json(function.get("arguments")) or {}}
+        arguments = _from_json(function.get("arguments")) or {}
         known = {"id": call["id"]} if is_text(call.get("id")) else {}
+        function = {"name": function["name"], "arguments": arguments}
         read.append({**known, "type": "function", "function": function})
     if not is_text(json.dumps(read, ensure_ascii=False)):
         raise ValueError(f"its tool_calls hold no text: {shown(calls)}")

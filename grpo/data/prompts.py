@@ -175,21 +175,26 @@ class ChatEncoder:
         try:
             for number, message in enumerate(messages):
                 lost |= {part for part in parts(message) if self._leaves_out(messages[: number + 1], part, tools)}
-            if tools and render(self.tokenizer, messages, False, tools) == render(self.tokenizer, messages, False):
-                lost.add("tools")
+            if tools:
+                text = render(self.tokenizer, messages, False, tools)
+                if text == render(self.tokenizer, messages, False):
+                    lost.add("tools")
         except UserError as error:
             return f"that the chat template cannot write: {error.why}"
         if lost:
             return f"with {' and '.join(sorted(lost))}, which the chat template does not write"
         texts = json.dumps([*filter(parts, messages), *tools], ensure_ascii=False)
-        return "with special tokens in calls, thoughts or tools" if self._hides(texts) else ""
+        if self._hides(texts):
+            return "with special tokens in calls, thoughts or tools"
+        return ""
 
     def _leaves_out(self, messages: Sequence[Message], part: str, tools: Sequence[Tool]) -> bool:
         """Return whether the template writes the same without a part of the last message: all of it for `tool`."""
         *before, last = messages
         less = {name: value for name, value in last.items() if name != part}
         without = before if part == "tool" else [*before, less]
-        return render(self.tokenizer, messages, False, tools) == render(self.tokenizer, without, False, tools)
+        text = render(self.tokenizer, messages, False, tools)
+        return text == render(self.tokenizer, without, False, tools)
 
     def turn(self, before: Sequence[Message], message: Message, tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens of an answer as the template writes it, calls and thoughts included, and of its end.

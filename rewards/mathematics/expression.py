@@ -116,8 +116,7 @@ class _ExpressionReader:
                 self.is_calculation |= sign == "÷" or num_divisors > 1  # 1/2 is a number
                 value = value / self.signed(self.divisor)
             elif self.accept("*"):
-                is_power_of_ten = self.peek().text == "10" and is_mark(self.peek(1), "^")
-                self.is_calculation |= not is_power_of_ten  # 3*10^8 is a number
+                self.is_calculation |= not self.starts_power_of_ten()  # 3*10^8 is a number
                 value = value * self.signed(self.factor)
             elif self.starts_factor():
                 self.is_calculation |= self.peek().kind in ("open", "number")  # 2(3), 3!4!
@@ -151,6 +150,11 @@ class _ExpressionReader:
         if is_mark(token, "|"):
             return not self.open_bars
         return is_letter(token) or token.kind in ("applied", "function")
+
+    def starts_power_of_ten(self) -> bool:
+        """Tell whether `10^8` comes next, or `{10}^8`."""
+        in_braces = self.peek().text == "{"
+        return self.peek(in_braces).text == "10" and is_mark(self.peek(1 + 2 * in_braces), "^")
 
     def factor(self) -> Value:
         value = self.primary()

@@ -90,7 +90,8 @@ class RelationReader:
             return Calculation(numbers)
         if label is None and not _is_term_with_value(sides[0], term, first.value):
             return None
-        return Named(label, numbers[-1])
+        worked_out = [number for number in numbers if not number.value.is_calculation]
+        return Named(label, (worked_out or numbers)[-1])
 
     # --- inequalities -----------------------------------------------------------------------------------------------
     def inequation(self, left: Tokens, right: Tokens) -> Shape | None:
