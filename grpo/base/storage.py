@@ -85,11 +85,20 @@ def _as_lines(records: Iterable[Any]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
+class PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases: nine lines of nested ones can stand for a billion values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not used here")
+        return super().compose_node(parent, index)
+
+
 def read_mapping(path: Path) -> Json:
     """Return the mapping that a JSON or YAML file holds; {} if it is missing or damaged, or holds something else."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+        content = PlainLoader(text).get_single_data() if path.suffix == ".yaml" else json.loads(text)
     except Exception:  # constructors of YAML raise errors of every kind
         return {}
     return content if isinstance(content, dict) else {}

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from grpo.base.errors import CONFIG, UserError, explained, keep_secret, refer
+from grpo.base.storage import PlainLoader
 from grpo.base.text import closest
 from grpo.config.combinations import find_problems
 from grpo.config.help import describe_keys
@@ -305,7 +306,7 @@ class Reader:
         """Read a text of YAML. chain: the files that are based on each other, its own last."""
         source = str(chain[-1])
         try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            root = yaml.compose(text, Loader=PlainLoader)
             if root is not None and not isinstance(root, yaml.MappingNode):
                 raise yaml.YAMLError("the file must hold `key: value` lines")
             entries = list(_entries(root, source)) if root else []
@@ -430,5 +431,10 @@ def _with_references(value: Any) -> Any:
 
 
 def to_text(keys: Mapping[str, Any]) -> str:
-    """Return keys and their values as YAML."""
-    return yaml.safe_dump(keys, allow_unicode=True, sort_keys=False)
+    """Return keys and their values as YAML without aliases."""
+    return yaml.dump(keys, Dumper=_WithoutAliases, allow_unicode=True, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True

@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from grpo.base.errors import is_secret_name, keep_secret
+from grpo.base.storage import PlainLoader
 from grpo.base.text import did_you_mean
 from grpo.config.options import ENVIRONMENT
 
@@ -103,7 +104,7 @@ def _convert(value: Any, kind: Any) -> Any:
     """Convert a value to one of KINDS. A list may be written as a text with commas, or as a single value."""
     is_list = typing.get_origin(kind) is tuple
     if isinstance(value, str) and (kind is dict or (is_list and value.startswith("["))):
-        value = as_written(yaml.compose(value, Loader=yaml.SafeLoader))  # YAML on the command line
+        value = as_written(yaml.compose(value, Loader=PlainLoader))  # YAML on the command line
     if is_list:
         items = value.split(",") if isinstance(value, str) else value
         return tuple(_convert(item.strip(), typing.get_args(kind)[0]) for item in items)
