@@ -89,7 +89,7 @@ def made_on_device(name: str, mean_length: float | None) -> Iterator[Path]:
     So the checks of a run's start are left out: they would miss the weights.
     """
 
-    def load(path: Path, build: Build) -> Decoder:
+    def load(path: Path, build: Build, adapter: None = None) -> Decoder:
         return random_decoder(name, build, mean_length)
 
     made, unchecked = mock.patch.object(policy, "load_decoder", load), mock.patch.object(run, "check_start")
