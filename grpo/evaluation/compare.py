@@ -23,6 +23,7 @@ from grpo.evaluation.measures import CHECKED
 RATES = {"accuracy": "correct", "incorrect": "wrong", "not_attempted": "refused"}
 NUM_RESAMPLES = 2_000  # of the bootstrap
 NUM_EXCHANGES = 10_000  # of the test
+LARGEST = 1e100  # in size, of a number in a record
 NUM_BLOCKS = 100  # in which the signs are drawn
 Question = tuple[int | str, str]  # its row and its text
 Measured = Mapping[str, Mapping[Question, list[float]]]  # measure -> question -> the value of each answer
@@ -157,15 +158,20 @@ def _values(answer: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     if isinstance(rewards, dict) and len(rewards) > 1:
         values |= {f"rewards/{name}": value for name, value in rewards.items()}
     for name, value in values.items():
-        if isinstance(value, int | float):
+        if is_usable(value):
             yield name, value
+
+
+def is_usable(value: object) -> bool:
+    """Return whether a record holds a number, with which means and squares can be computed."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def _facts(details: object) -> Iterator[tuple[str, float]]:
     """Yield how many facts of an answer are supported and refuted, by the first reward that has checked them."""
     of_rewards = details.values() if isinstance(details, dict) else ()
     for counts in of_rewards:
-        if isinstance(counts, dict) and counts.keys() >= set(CHECKED):
+        if isinstance(counts, dict) and all(is_usable(counts.get(name)) for name in CHECKED):
             yield from ((f"{name}_facts", float(counts[name])) for name in CHECKED)
             return
 

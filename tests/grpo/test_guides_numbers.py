@@ -151,7 +151,7 @@ class FakeCard:
         monkeypatch.setattr(grpo.trainer, "Optimizer", self.optimizer)
         monkeypatch.setattr(memory, "free_bytes", lambda device: self.size - self.taken())
 
-    def load_decoder(self, folder: Path, build: Build) -> Decoder:
+    def load_decoder(self, folder: Path, build: Build, adapter: None = None) -> Decoder:
         model = Decoder(read_model_config(folder), replace(build, device="meta"))
         self.tensors += model.buffers()
         return model
