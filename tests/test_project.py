@@ -251,24 +251,24 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 10_750,
+    "grpo/algorithm": 9_750,
     "grpo/minimal.py": 2_500,
     "grpo/engine": 34_500,
-    "kernels": 14_250,
+    "kernels": 13_750,
     "grpo": 17_750,
-    "grpo/config": 9_500,
+    "grpo/config": 8_750,
     "grpo/run": 21_750,
     "grpo/doctor": 3_500,
-    "grpo/data": 17_000,
-    "grpo/evaluation": 7_750,
-    "grpo/report": 3_750,
-    "grpo/replay": 6_500,
-    "grpo/tools": 3_750,
-    "knowledge": 14_500,
+    "grpo/data": 15_500,
+    "grpo/evaluation": 6_250,
+    "grpo/report": 3_000,
+    "grpo/replay": 4_750,
+    "grpo/tools": 3_500,
+    "knowledge": 11_000,
     "rewards": 24_250,
     "rewards/mathematics": 16_500,
     "bench": 15_000,
-    "tests": 261_000,
+    "tests": 257_500,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
