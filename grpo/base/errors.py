@@ -171,7 +171,8 @@ def _forms(value: str) -> tuple[str, ...]:
 
 def refer(text: str) -> str:
     """Replace the value of each variable that the configuration names by ${VARIABLE}, as the configuration has it."""
-    values = {os.environ.get(name, ""): f"${{{name}}}" for name in _named_secrets}
+    variables = dict(os.environ)  # which can be asked for any text, also one that no variable may have as its name
+    values = {variables.get(name, ""): f"${{{name}}}" for name in _named_secrets}
     return _replace(text, {value: name for value, name in values.items() if len(value) >= MIN_SECRET})
 
 
