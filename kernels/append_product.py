@@ -71,8 +71,8 @@ def _append(
         i = start + tl.arange(0, tile)
         inside = (row[:, None] < num_rows) & (i[None] < I)
         x = tl.load(x_ptr + row[:, None] * x_stride + i[None], mask=inside, other=0.0)
-        is_inside_A = (r[:, None] < num_columns) & (i[None] < I)
-        A = tl.load(A_ptr + r[:, None] * I + i[None], mask=is_inside_A, other=0.0)
+        is_weight = (r[:, None] < num_columns) & (i[None] < I)
+        A = tl.load(A_ptr + r[:, None] * I + i[None], mask=is_weight, other=0.0)
         sums += x.to(tl.float32)[:, None] * A.to(tl.float32)[None]
         if copies > 0:
             if tl.program_id(1) == 0:
