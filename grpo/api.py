@@ -16,6 +16,7 @@ function of a notebook, exists only in the program: the configuration says so, a
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ from grpo.config.values import expand_variables
 from grpo.data.files import Record, plain, row_error
 from grpo.data.objects import Objects
 from grpo.evaluation.held_out import Measurement
-from grpo.tools.functions import as_tool
+from grpo.tools.environment import methods_of
 from grpo.train import train as run_training
-from rewards.own import OBJECT, as_function, name_function, short_name
+from rewards.own import OBJECT, as_function, made, name_function, short_name
 from rewards.registry import BUILT_IN
 
 Rows = str | os.PathLike | Iterable[Mapping[str, Any]]
@@ -38,7 +39,11 @@ Check = Callable[[str, Any], Callable]
 DEFAULT_OUTPUT = "runs/python"
 ENDINGS = {"dataset_id_or_path": ".rows.jsonl", "eval_dataset_id_or_path": ".held_out.jsonl"}  # of files of rows
 PARAMETERS = {"model_name_or_path": "model", "dataset_id_or_path": "rows", "reward_funcs": "rewards"}
-TRL_NAMES = {"train_dataset": "dataset_id_or_path", "eval_dataset": "eval_dataset_id_or_path"}
+TRL_NAMES = {
+    "train_dataset": "dataset_id_or_path",
+    "eval_dataset": "eval_dataset_id_or_path",
+    "environment_factory": "environment",
+}
 HOW_ROWS = (
     'give a list of rows such as {"question": …, "answer": …}, one data set of them, or the path of a file; '
     "of a table of Arrow, table.to_pylist()"
@@ -78,14 +83,21 @@ def train(
     list, a data set, or a table of pandas. rewards: one or several: built-in names,
     `path/file.py:function`, or what can be called as TRL calls a function. The objects themselves are called.
     keys: any other key of grpo/config/options.py, also in TRL's forms: `train_dataset`, `reward_funcs`, `eval_dataset`,
-    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, and `tools=[...]`, functions of one text. output_dir: by
-    default that of `args`, or runs/python.
+    `args=GRPOConfig(...)`, `peft_config=LoraConfig(...)`, `tools=[...]` (functions), and `environment_factory=Shop`
+    (what makes an object for each completion). output_dir: by default that of `args`, or runs/python.
     """
     named = dict(zip((*PARAMETERS, "output_dir"), (model, rows, rewards, output_dir), strict=True))
     settings = _settings({name: value for name, value in named.items() if value is not None}, keys)
     folder = Path(settings["output_dir"]).absolute()  # a user's reward may change the directory
-    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), as_function)
-    tools = _name_functions(settings, ("tools",), as_tool)
+    environment = settings.get("environment")
+    check = lambda name, function: function if function is environment else as_function(name, function)  # noqa: E731
+    functions = _name_functions(settings, ("reward_funcs", "eval_reward_funcs"), check)
+    tools = _name_functions(settings, ("tools",), partial(made, "tool"))
+    if callable(environment):
+        named = _name_functions(settings, ("environment",), methods_of)
+        (settings["environment"],) = settings["environment"]
+        named = dict.fromkeys(named, environment)
+        functions, tools = functions | named, tools | named
     records = _take_rows(settings, folder)
     settings = _plain(settings)
     config, notices = load_config(settings)

@@ -86,16 +86,18 @@ class Rollout:
         state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
         num_groups = groups_per_replica(self.config) * replicas.world
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
-        groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
+        groups: list[Group] = []
 
         def finish(number: int, completion: Completion) -> None:
             group, index = groups[number // G], number % G
             group.completions[index] = replace(completion, text=self.decode(completion.ids))
             self.scorer.submit(group, index, state)
 
-        prompts = [group.prompt.ids for group in groups]
+        seeds = self._seeds(len(rows), step, attempt)
         with self.phase("time/generate"):
-            self.sampler.sample(prompts, G, self.sampling, self._seeds(len(groups), step, attempt), finish)
+            prompts = self.sampler.reset([self.prompts[row] for row in rows], G, seeds)
+            groups += [Group(prompt, [NOT_SAMPLED] * G) for prompt in prompts]
+            self.sampler.sample([prompt.ids for prompt in prompts], G, self.sampling, seeds, finish)
         return groups
 
     def _seeds(self, num_groups: int, step: int, attempt: int) -> list[int]:

@@ -47,6 +47,7 @@ class Prompt:
     ids: tuple[int, ...]  # its tokens; the last one predicts the first token of every completion
     columns: dict[str, Any]  # the data row: what the rewards see
     messages: tuple[dict[str, str], ...] = ()  # before rendering, if the data holds conversations rather than questions
+    turns: tuple[dict[str, Any], ...] = ()  # before rendering, whatever the data holds
 
 
 @dataclass
@@ -124,7 +125,8 @@ class Call:
     """A call of a tool within a completion, and what it gave: the tokens `ids[start:end]`, which were not drawn.
 
     span: the characters of the completion's text that hold the call and its result, tags included. failure: why there
-    is no result; "" if there is one.
+    is no result; "" if there is one. is_turn: the model's turn ended with it, and the result begins a new one. The last
+    of several calls in a turn has the tokens of all their results.
     """
 
     tool: str
@@ -134,6 +136,7 @@ class Call:
     end: int
     span: tuple[int, int]
     failure: str = ""
+    is_turn: bool = False
 
 
 @dataclass
@@ -169,6 +172,7 @@ class Completion:
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
     scored_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
+    environment: Any = None  # what answered it, until it is graded (grpo/tools/environment.py)
 
     @classmethod
     def given(

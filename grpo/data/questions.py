@@ -14,9 +14,10 @@ from grpo.data.count import WITH_MEDIA, RowCount, has_media, is_empty
 from grpo.data.files import Record, row_error, shown
 from grpo.data.hub import fetch_data
 from grpo.data.objects import NO_OBJECTS, Objects
-from grpo.data.prompts import ChatEncoder, make_prompts
+from grpo.data.prompts import make_prompts
 from grpo.data.rows import Row, fingerprint, read_rows
 from grpo.engine.device.peers import Peers
+from grpo.tools.functions import system_prompt_of, tool_encoder
 from rewards.exact import is_unanswerable, truths
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
@@ -213,8 +214,9 @@ def load_prompts(
             "lower max_completion_length",
             PREFLIGHT,
         )
-    encoder = ChatEncoder(policy.tokenizer)
-    prompts = make_prompts(rows, encoder, config.system_prompt, config.prompt_template, limit, count)
+    encoder = tool_encoder(config, policy.tokenizer, data.objects.tools)
+    system_prompt = system_prompt_of(config, encoder)
+    prompts = make_prompts(rows, encoder, system_prompt, config.prompt_template, limit, count)
     return PromptSet(prompts, fingerprint(rows), count)
 
 
@@ -223,9 +225,13 @@ def longest_sequence(data: QuestionData, policy: "Policy", prompts: Sequence[Pro
 
     prompts: those to train on.
     """
-    held_out = Questions.held_out(data.config)
+    config = data.config
+    held_out = Questions.held_out(config)
     others = load_prompts(data, policy, held_out).prompts if held_out else []
-    return max(len(prompt.ids) for prompt in (*prompts, *others)) + data.config.max_completion_length
+    longest = max(len(prompt.ids) for prompt in (*prompts, *others))
+    if config.environment:  # it may add to them
+        longest = max(longest, min(config.max_prompt_length, policy.model.config.max_positions // 2))
+    return longest + config.max_completion_length
 
 
 def num_steps(config: TrainConfig | SftConfig, num_rows: int, rows_per_step: int) -> int:
