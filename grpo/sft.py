@@ -1,7 +1,7 @@
 """Stage 1: supervised fine-tuning, the cold start.  python -m grpo.sft CONFIG [key=value ...]
 
-It is stage 2 with given completions: an example is a group of one, packed and scored by the same code; the loss is the
-mean negative log-prob of the answer tokens of the whole step: each has the advantage 1.
+It is stage 2 with given completions: an example is a group of one, packed by the same code; the loss is the mean
+negative log-prob of the answer tokens of the whole step: each has the advantage 1.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.schema import Group, Order, Settings, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -35,7 +35,7 @@ from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
-from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
+from grpo.trainer import Source, Trainer, load_trained
 from rewards.own import tag_of
 
 
@@ -46,7 +46,7 @@ def load_conversations(config: SftConfig, run: Run) -> Source:
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)
     ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
-    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
+    rows_per_step = Settings.of(config).completions_per_replica * run.ranks.replicas.world
     return Source(
         rows=examples,
         data_hash=digest([prompt, answer] for prompt, answer in ids),
@@ -68,7 +68,7 @@ class Sft(Learner):
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
         replicas = self.replicas
-        rows = self.order.take(rows_per_replica(self.config) * replicas.world)
+        rows = self.order.take(self.settings.completions_per_replica * replicas.world)
         return [self.examples[row] for row in rows[replicas.rank :: replicas.world]]
 
     def train_step(self) -> Learned:
@@ -76,8 +76,8 @@ class Sft(Learner):
         groups = self.take()
         answers = completions_of(groups)
         for answer in answers:
-            answer.scored_from = answer.credited_from
-        num_own_tokens = sum(len(answer.scored()) for answer in answers)
+            answer.trained_from = answer.credited_from
+        num_own_tokens = sum(len(answer.trained()) for answer in answers)
         (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
             answer.advantage = 1.0
@@ -117,7 +117,7 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(len(answer.scored()) for answer in completions_of(groups))
+        num_tokens = sum(len(answer.trained()) for answer in completions_of(groups))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 

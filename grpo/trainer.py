@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.schema import Group, Order, Settings, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.storage import failpoint, write_atomically
@@ -64,11 +65,6 @@ class Source:
     longest: int
 
 
-def rows_per_replica(config: TrainConfig | SftConfig) -> int:
-    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps
-
-
 class Trainer:
     """A run's policy, steps and checkpoints. A subclass has `begin`, and `summarise_step`, which returns metrics.
 
@@ -89,6 +85,7 @@ class Trainer:
         reference: Decoder | None = None,
     ):
         self.config, self.run, self.ranks, self.replicas = config, run, run.ranks, run.ranks.replicas
+        self.settings = Settings.of(config)
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
         self.source, self.total_steps, self.longest = source, source.total_steps, source.longest
         self.num_tokens, self.num_skipped = 0, 0
@@ -128,11 +125,14 @@ class Trainer:
     def parts(self, step: int) -> dict[str, Any]:
         """Return what the learner of either stage is made of. step: how many are done."""
         return {
-            "config": self.config,
+            "settings": self.settings,
             "model": self.model,
+            "logprobs": batch_logprobs,
             "optimizer": self.optimizer,
             "memory": self.memory,
             "replicas": self.replicas,
+            "device": self.run.device,
+            "exact": torch.promote_types(self.model.build.dtype, torch.float32),
             "total_steps": self.total_steps,
             "step": step,
             "phase": self.phase,
