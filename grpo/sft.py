@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo.algorithm.credit import answer_start
-from grpo.algorithm.schema import Group, Order, Settings, completions_of
+from grpo.algorithm.schema import Group, Order, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -35,7 +35,7 @@ from grpo.run.run_dir import holds_a_run
 from grpo.run.saved import start_of
 from grpo.run.stage1 import ORIGIN_FILE, final_of, is_done, load_stage1, origin_of, start_from
 from grpo.tools.protocol import ToolProtocol
-from grpo.trainer import Source, Trainer, load_trained
+from grpo.trainer import Source, Trainer, load_trained, rows_per_replica
 from rewards.own import tag_of
 
 
@@ -46,7 +46,7 @@ def load_conversations(config: SftConfig, run: Run) -> Source:
     examples, count = load_examples(config, load_encoder(config), max_length)
     run.report_data("training data", count)
     ids = [(example.prompt.ids, example.completions[0].ids) for example in examples]
-    rows_per_step = Settings.of(config).completions_per_replica * run.ranks.replicas.world
+    rows_per_step = rows_per_replica(config) * run.ranks.replicas.world
     return Source(
         rows=examples,
         data_hash=digest([prompt, answer] for prompt, answer in ids),

@@ -97,7 +97,7 @@ class GrpoTrainer(Trainer):
         self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
         params = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
         self.rollout = Rollout(
-            settings=self.settings,
+            settings=Settings.of(config),
             prompts=prompts,
             order=self.order,
             sample_completions=partial(self.sampler.sample, params=params),

@@ -65,6 +65,11 @@ class Source:
     longest: int
 
 
+def rows_per_replica(config: TrainConfig | SftConfig) -> int:
+    """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
+    return Settings.of(config).completions_per_replica
+
+
 class Trainer:
     """A run's policy, steps and checkpoints. A subclass has `begin`, and `summarise_step`, which returns metrics.
 
@@ -85,7 +90,6 @@ class Trainer:
         reference: Decoder | None = None,
     ):
         self.config, self.run, self.ranks, self.replicas = config, run, run.ranks, run.ranks.replicas
-        self.settings = Settings.of(config)
         self.policy, self.model, self.optimizer, self.reference = policy, policy.model, optimizer, reference
         self.source, self.total_steps, self.longest = source, source.total_steps, source.longest
         self.num_tokens, self.num_skipped = 0, 0
@@ -125,7 +129,7 @@ class Trainer:
     def parts(self, step: int) -> dict[str, Any]:
         """Return what the learner of either stage is made of. step: how many are done."""
         return {
-            "settings": self.settings,
+            "settings": Settings.of(self.config),
             "model": self.model,
             "logprobs": batch_logprobs,
             "optimizer": self.optimizer,
