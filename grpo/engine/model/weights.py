@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
+EMBEDDING = "model.embed_tokens.weight"
 NORMS = {  # of a layer: our name and Hugging Face's
     "attention_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
@@ -61,11 +62,14 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
         adapter.check_shapes(shapes)
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
+    tied = None  # a head in the file, though config.json says that it is the embedding
     for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
-            is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
-            if not is_derived:  # which only some checkpoints contain, as it follows from others
+            is_head = model.config.tied_head and name == "lm_head.weight"
+            if is_head and not is_meta:
+                tied = _read_part(stored, build.shard, splits[EMBEDDING])
+            if not (is_head or name.endswith("rotary_emb.inv_freq")):  # which follow from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
@@ -79,6 +83,8 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
+    if tied is not None and not torch.equal(tied.to(named[EMBEDDING]), named[EMBEDDING]):
+        problems.append(f"lm_head.weight is not {EMBEDDING}; write tie_word_embeddings: false to keep both")
     if problems:
         raise _do_not_fit(folder, problems)
     model.refresh()
@@ -119,7 +125,7 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
 
 def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:
     """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named: dict[str, torch.Tensor | Int8Rows] = {"model.embed_tokens.weight": model.embedding.stored}
+    named: dict[str, torch.Tensor | Int8Rows] = {EMBEDDING: model.embedding.stored}
     named["model.norm.weight"] = model.norm.weight.stored
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.stored
@@ -221,9 +227,12 @@ def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for."""
+    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
+
+    As in transformers, an index beside a single file is not read: it is left of an older checkpoint.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
+    files = [single.name] * single.exists() or (_indexed_files(index) if index.exists() else [])
     if not files:
         pickled = sorted(p.name for p in folder.glob("*.bin"))
         raise UserError(
