@@ -1,6 +1,5 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
-from grpo.base.storage import save_tensors, write_json
+from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
 from grpo.engine.model.lora import Linear
@@ -44,7 +43,7 @@ def read_model_config(folder: Path) -> ModelConfig:
         raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
-        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
+        return ModelConfig.from_hf(read_json(path))
 
 
 @torch.no_grad()
@@ -83,7 +82,7 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
-    if tied is not None and not torch.equal(tied.to(named[EMBEDDING]), named[EMBEDDING]):
+    if tied is not None and not torch.equal(tied.to(model.embedding.stored), model.embedding.stored):
         problems.append(f"lm_head.weight is not {EMBEDDING}; write tie_word_embeddings: false to keep both")
     if problems:
         raise _do_not_fit(folder, problems)
@@ -252,5 +251,5 @@ def _indexed_files(index: Path) -> list[str]:
     """Return the files that an index names, all of them looked for in its own folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = read_json(index)["weight_map"].values()
         return sorted({Path(file).name for file in files})
