@@ -17,7 +17,7 @@ from dataclasses import fields
 from math import ceil
 from pathlib import Path
 
-from grpo.algorithm.schema import Prompt
+from grpo.algorithm.schema import Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.progress import counting
 from grpo.base.storage import write_lines
@@ -28,7 +28,7 @@ from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.kinds import DECLINED, SHARE_DECLINED
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference
 from knowledge.store.passages import sentences
