@@ -259,7 +259,7 @@ BUDGETS = {
     "grpo/config": 8_750,
     "grpo/run": 21_750,
     "grpo/doctor": 3_500,
-    "grpo/data": 15_500,
+    "grpo/data": 16_250,
     "grpo/evaluation": 6_250,
     "grpo/report": 3_000,
     "grpo/replay": 4_750,
@@ -268,7 +268,7 @@ BUDGETS = {
     "rewards": 24_250,
     "rewards/mathematics": 16_500,
     "bench": 15_000,
-    "tests": 258_250,
+    "tests": 260_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

@@ -91,7 +91,7 @@ def write_examples(config: TrainConfig) -> None:
     thoughts = [complete_sentences(plain(text)) for text in said]
     again = []
     for prompt, text in zip(prompts, thoughts, strict=True):
-        again.append([*prompt.ids, *encoder.plain(text + STEM)])
+        again.append([*prompt.ids, *encoder.after(prompt.text, text + STEM)])
     said_shortly = answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")
     answers = [first_words(plain(text)) for text in said_shortly]
     examples = make_examples(config, rows, prompts, thoughts, answers)
