@@ -9,14 +9,16 @@ import threading
 import pytest
 import torch
 from chat_templates import FAMILIES, special_of, tokenizer_of, write_typed_checkpoint
-from making import ALONE, groups_of, hidden_states, load, refused, whole
+from making import ALONE, groups_of, hidden_states, load, read_lines, refused, whole
 from transformers.utils import get_json_schema
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch
-from grpo.algorithm.schema import Completion, Prompt, completions_of
+from grpo.algorithm.schema import Completion, Prompt, completions_of, own_words
+from grpo.api import train
+from grpo.base.storage import write_json
 from grpo.base.text import encodable
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder
@@ -30,7 +32,6 @@ from grpo.tools.template import TemplateProtocol, fits, problem_with
 from grpo.tools.tools import Tools
 from rewards.environment import grade
 from rewards.format import build
-from rewards.own_words import own_words
 
 LIMIT, MAX_RESULT, MAX_ROUNDS = 400, 30, 3
 ENDS = [f"<end{number}>" for number in range(25)]  # tokens that end a turn, so that random models end many
@@ -538,3 +539,91 @@ def test_a_request_that_does_not_fit_is_not_made(family):
     least = len(protocol.given([Request("add", "", 0, 0, 10**6)], [""])[0]) + len(completion.ids) + 1
     assert len(protocol.find(completion, least)) == 1 and not protocol.find(completion, least - 1)
     assert not protocol.find(Completion(completion.ids, [], [], "length"), 2000)
+
+
+# --- TRL's own examples, but for the import --------------------------------------------------------------------------
+
+
+def multiply(a: int, b: int) -> int:
+    """
+    Multiplies two integers.
+
+    Args:
+        a: The first integer.
+        b: The second integer.
+
+    Returns:
+        The product of the two integers.
+    """
+    return a * b
+
+
+class IncrementEnv:
+    def reset(self, **kwargs) -> str | None:
+        self.counter = 0
+
+    def increment(self, step: int) -> int:
+        """
+        Increment the internal counter.
+
+        Args:
+            step: Value to add to the counter.
+
+        Returns:
+            The updated counter value.
+        """
+        self.counter += step
+        return self.counter
+
+
+def reward_func(environments, **kwargs):
+    return [environment.counter for environment in environments]
+
+
+class Paying(IncrementEnv):
+    def get_reward(self) -> float:
+        return float(self.counter)
+
+
+ROWS = [{"prompt": [{"role": "user", "content": f"Increment the counter by {i}."}]} for i in range(1, 7)]
+KEYS = {
+    "max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 24, "max_completion_length": 150,
+    "report_to": ["none"], "save_steps": 0, "device": "cpu", "lora_r": 2, "max_prompt_length": 2000,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calling(tmp_path_factory):
+    """A random model that often calls the tools of these examples."""
+    calls = [("multiply", {"a": 3, "b": 4}), ("increment", {"step": 2}), ("increment", {"step": "2"})]
+    spoken = [written("qwen2.5", call) + " " * number for call in calls for number in range(20)]
+    folder = write_typed_checkpoint(tmp_path_factory.mktemp("calling"), "qwen2.5", [*spoken, *ENDS])
+    tokenizer = tokenizer_of("qwen2.5", [*spoken, *ENDS])
+    write_json(folder / "generation_config.json", {"eos_token_id": tokenizer.convert_tokens_to_ids(ENDS)})
+    return folder
+
+
+@pytest.mark.parametrize(("tools", "reward"), [
+    ({"tools": [multiply]}, lambda completions, **columns: [len(one[0]["content"]) for one in completions]),
+    ({"environment_factory": IncrementEnv}, reward_func),
+    ({"environment_factory": Paying}, None),
+    ({"environment_factory": Paying, "tools": [multiply]}, [Paying, reward_func]),
+], ids=["tools", "environment", "rewarding", "both"])  # fmt: skip
+def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, reward):
+    monkeypatch.chdir(tmp_path)
+    reward = {} if reward is None else {"reward_funcs": reward}
+    result = train(str(calling), train_dataset=ROWS, output_dir="run", **reward, **tools, **KEYS)
+    rows = [row for step in (1, 2) for row in read_lines(result.path / f"completions/step-{step:06d}.jsonl")]
+    called = [row for row in rows if row.get("tool_calls")]
+    assert len(called) > 2 and all(call["is_turn"] for row in called for call in row["tool_calls"])
+    for row in called:
+        counted = 0
+        for call in row["tool_calls"]:
+            given = json.loads(call["query"]) if call["query"].startswith('{"') else {}
+            counted += given.get("step", 0)
+            wanted = str(given["a"] * given["b"]) if "a" in given else str(counted)
+            assert (wanted if given else "Error: ").startswith(call["result"][:7])  # there may be little room
+        if "environment_factory" in tools:
+            assert set(row["rewards"].values()) == {float(counted)}, row["rewards"]
+    names = {name for row in rows for name in row["rewards"]}
+    assert ("Paying" in names) == (tools.get("environment_factory") is Paying)
