@@ -199,7 +199,7 @@ def test_completions_and_gradients_equal_a_naive_loops(family, tmp_path):
         assert list(completion.drawn()) == [at for at, is_given in enumerate(given) if not is_given]
         assert completion.logps == pytest.approx(logps, abs=1e-5)
         num_calls.append(len(completion.calls))
-    assert sum(num_calls) > 4 and 0 in num_calls
+    assert sum(num_calls) > 3 and 0 in num_calls
     again = sampled(model, protocol, ends, prompts, number, seeds, max_slots=3, check_every=4)
     assert [[(one.ids, one.calls) for one in group] for group in again] == [
         [(one.ids, one.calls) for one in group] for group in done
