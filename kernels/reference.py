@@ -19,15 +19,35 @@ def lora_linear(x_TI: Tensor, W_OI: Tensor, b_O: Tensor | None, A_RI: Tensor, B_
 
 
 def int8_rows(W_OI: Tensor) -> Tensor:
-    """Round each row to whole multiples of its step, the largest number / 127. Twin of weight.Int8Rows.
+    """Round each row to whole multiples of its step, the largest number / 127. The step is kept in float32.
 
-    The step is kept in float32.
+    Twin of quantised.QuantisedRows, as nf4_rows is.
     """
     rounded = []
     for W_I in W_OI.double():
         step = (W_I.abs().max() / 127).float().double()
         rounded.append(torch.round(W_I / step) * step if step > 0 else W_I)
     return torch.stack(rounded)
+
+
+def nf4_rows(W_OI: Tensor) -> Tensor:
+    """Round each number to the nearest of nf4's 16 levels times the largest number of its block of 64 (2305.14314).
+
+    Of the normal distribution's quantiles, divided by the last one, 8 are above zero, 7 below, and zero is a level. A
+    width that 64 does not divide has blocks of their common divisor. Levels and scales are kept in float32.
+    """
+    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1)
+    offset = 1 - (1 / 30 + 1 / 32) / 2
+    above = normal.icdf(torch.linspace(offset, 0.5, 9, dtype=torch.float64))[:-1]
+    below = -normal.icdf(torch.linspace(offset, 0.5, 8, dtype=torch.float64))[:-1]
+    levels = (torch.cat([above, below, torch.zeros(1).double()]) / above.max()).float().double()
+    block = math.gcd(64, W_OI.shape[1])
+    rounded = []
+    for W_X in W_OI.double().reshape(-1, block):
+        largest = W_X.abs().max().float().double()
+        distance = (W_X[:, None] - levels * largest).abs()
+        rounded.append(levels[distance.argmin(dim=1)] * largest)
+    return torch.stack(rounded).view(W_OI.shape)
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:
