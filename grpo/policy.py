@@ -51,7 +51,7 @@ class Policy:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def save(self, folder: Path | None) -> None:
         """Write adapter and tokenizer, or a complete checkpoint if the weights themselves were trained.

@@ -98,13 +98,20 @@ def _tile(
         is_input = i[None] < I
         x = tl.load(x_rows + i[None], mask=is_row & is_input, other=0.0)
         if block:
-            bytes = start // 2 + tl.arange(0, inner // 2)[None]
-            q = tl.load(q_rows + bytes, mask=is_output & (bytes < I // 2), other=0).to(tl.int32)
-            level = tl.load(levels_ptr + tl.interleave(q >> 4, q & 15))
-            blocks = start // block + tl.arange(0, inner // block)[None]
-            scale = tl.load(scale_rows + blocks, mask=is_output & (blocks < I // block), other=0.0)
-            w = tl.reshape(level, [outputs, inner // block, block]) * scale[:, :, None]
-            w = tl.reshape(w, [outputs, inner]).to(x.dtype)
+            pairs = start // 2 + tl.arange(0, inner // 2)
+            is_pair = pairs[None] < I // 2
+            q = tl.load(q_rows + pairs[None], mask=is_output & is_pair, other=0)
+            first = q >> 4
+            second = q & 15
+            code = tl.interleave(first, second)
+            level = tl.load(levels_ptr + code)
+            blocks = start // block + tl.arange(0, inner // block)
+            is_block = blocks[None] < I // block
+            scale = tl.load(scale_rows + blocks[None], mask=is_output & is_block, other=0.0)
+            level = tl.reshape(level, [outputs, inner // block, block])
+            w = level * scale[:, :, None]
+            w = tl.reshape(w, [outputs, inner])
+            w = w.to(x.dtype)
         else:
             q = tl.load(q_rows + i[None], mask=is_output & is_input, other=0)
             w = (q.to(tl.float32) * row_scale).to(x.dtype)

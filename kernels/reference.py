@@ -5,6 +5,7 @@ is clearer, and leave their gradients to autograd. Equation numbers are those of
 """
 
 import math
+import statistics
 
 import torch
 from torch import Tensor
@@ -36,18 +37,30 @@ def nf4_rows(W_OI: Tensor) -> Tensor:
     Of the normal distribution's quantiles, divided by the last one, 8 are above zero, 7 below, and zero is a level. A
     width that 64 does not divide has blocks of their common divisor. Levels and scales are kept in float32.
     """
-    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1)
-    offset = 1 - (1 / 30 + 1 / 32) / 2
-    above = normal.icdf(torch.linspace(offset, 0.5, 9, dtype=torch.float64))[:-1]
-    below = -normal.icdf(torch.linspace(offset, 0.5, 8, dtype=torch.float64))[:-1]
-    levels = (torch.cat([above, below, torch.zeros(1).double()]) / above.max()).float().double()
-    block = math.gcd(64, W_OI.shape[1])
+    most = 1 - (1 / 30 + 1 / 32) / 2
+    middle = 0.5
+    above = [_quantile(most + (middle - most) * step / 8) for step in range(8)]
+    below = [-_quantile(most + (middle - most) * step / 7) for step in range(7)]
+    largest = max(above)
+    levels = torch.tensor([*above, *below, 0.0])
+    levels = levels.double() / largest
+    levels = levels.float().double()
+    width = W_OI.shape[1]
+    block = math.gcd(64, width)
     rounded = []
     for W_X in W_OI.double().reshape(-1, block):
-        largest = W_X.abs().max().float().double()
-        distance = (W_X[:, None] - levels * largest).abs()
-        rounded.append(levels[distance.argmin(dim=1)] * largest)
+        scale = W_X.abs().max()
+        scale = scale.float().double()
+        held = levels * scale
+        distance = W_X[:, None] - held
+        nearest = distance.abs().argmin(dim=1)
+        rounded.append(held[nearest])
     return torch.stack(rounded).view(W_OI.shape)
+
+
+def _quantile(probability: float) -> float:
+    """Return the quantile of the standard normal distribution."""
+    return statistics.NormalDist().inv_cdf(probability)
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float, residual_TD: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, Part, Prompt
+from grpo.algorithm.schema import POLICY, Completion, Group, Layout, Mode, PackedBatch, Part, Prompt
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.config.options import TrainConfig
@@ -26,7 +26,6 @@ from grpo.engine.attention.packed import PackedAttention
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import Adapter
 from grpo.engine.model.build import Build, LoraSpec
-from grpo.engine.model.lora import POLICY, Mode
 from grpo.engine.model.weights import load_decoder
 from grpo.engine.parallel import shard
 from knowledge.build import build
@@ -243,6 +242,7 @@ def loss_batch(
     completion_C = torch.tensor(range(len(weights)) if rows is None else rows)
     return PackedBatch(
         number=0,
+        completions=[],
         layout=Layout(()),
         ids_T=nothing,
         positions_T=nothing,

@@ -213,7 +213,7 @@ def test_the_hooks_need_no_network():
 def test_every_configuration_key_is_read_somewhere():
     """A key that is declared and never read would be a promise without effect."""
     code = "\n".join(TEXT.values())
-    read = set(re.findall(r"\b(?:config|c|stage1)\.(\w+)", code))
+    read = set(re.findall(r"\b(?:config|c|stage1|settings)\.(\w+)", code))
     read |= set(re.findall(r'options\["(\w+)"\]', code))
     for ending in re.findall(r'options\[f"{name}(\w+)"\]', code):  # of a service
         read |= {f"judge{ending}", f"decomposer{ending}"}
@@ -251,15 +251,15 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 9_750,
+    "grpo/algorithm": 10_250,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 34_500,
-    "kernels": 13_750,
-    "grpo": 17_750,
+    "grpo/engine": 35_750,
+    "kernels": 14_250,
+    "grpo": 18_000,
     "grpo/config": 8_750,
     "grpo/run": 21_750,
     "grpo/doctor": 3_500,
-    "grpo/data": 15_500,
+    "grpo/data": 16_250,
     "grpo/evaluation": 6_250,
     "grpo/report": 3_000,
     "grpo/replay": 4_750,
@@ -268,7 +268,7 @@ BUDGETS = {
     "rewards": 24_250,
     "rewards/mathematics": 16_500,
     "bench": 15_000,
-    "tests": 257_500,
+    "tests": 260_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

@@ -1,6 +1,6 @@
 """Log-probabilities of given tokens, in chunks: never tokens x vocabulary in memory.
 
-For a scored token with hidden state h, temperature τ and logits z = h Wᵀ / τ over the tokens that are kept:
+For a trained token with hidden state h, temperature τ and logits z = h Wᵀ / τ over the tokens that are kept:
 
     ℓ = z_target − log Σ_{v kept} exp z_v                                                         Eq. 3
     dℓ/dh = (onehot(target) − softmax(z)) W / τ
@@ -21,12 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo.algorithm.schema import PackedTokens
+from grpo.algorithm.schema import POLICY, Mode, PackedTokens
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.device.ops import exact_logits, log_softmax_rows
 from grpo.engine.device.products import linear, weight_gradient
 from grpo.engine.model.decoder import Decoder
-from grpo.engine.model.lora import POLICY, Mode
 
 LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log_softmax_rows`
 
@@ -34,7 +33,7 @@ LogSoftmaxRows = Callable[..., tuple[Tensor, Tensor, Tensor | None]]  # `ops.log
 def batch_logprobs(
     model: Decoder, batch: PackedTokens, mode: Mode = POLICY, temperature: float = 1.0, chunk: int = 1024
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-prob and entropy of every scored token of a micro-batch, [C] each, in nats.
+    """Compute log-prob and entropy of every trained token of a micro-batch, [C] each, in nats.
 
     chunk: tokens whose logits exist at the same time. See `token_logprobs`.
     """

@@ -19,25 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from grpo.algorithm.advantages import group_advantages
+from grpo.algorithm.interfaces import Peers
 from grpo.algorithm.schema import Completion, Group
-from grpo.config.options import TrainConfig
-from grpo.engine.device.peers import Peers
-
-MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
-
-
-def rewards_of(group: Group, config: TrainConfig, shift: float = 0.0) -> list[float | None]:
-    """Return one reward per completion, of which the advantages are made: R in Eq. 1, and what variants make of it.
-
-    shift: what the reward of declining gains (Eq. 14).
-    """
-    if config.refusal_target is not None:
-        return [shifted_reward(completion, shift) for completion in group.completions]
-    if config.multi_objective_aggregation == "sum_then_normalize":
-        return [completion.reward for completion in group.completions]
-    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
-    return normalize_then_sum(values, list(group.weights.values()))  # Eq. 12
-
 
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 
@@ -64,12 +47,17 @@ def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
 
 def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
     """Return min(π_train / π_sampler, cap), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
-    bounded_C = log_ratio_C.clamp(max=MAX_LOG_RATIO)
-    weight_C = bounded_C.exp().clamp(max=cap)  # Eq. 11
+    weight_C = log_ratio_C.exp().clamp(max=cap)  # Eq. 11
     return weight_C.detach()
 
 
 # --- GDPO: normalize each reward, then sum (2601.05242) --------------------------------------------------------------
+
+
+def normalized_rewards(group: Group) -> list[float | None]:
+    """Return one reward per completion, of which the advantages are made, instead of the weighted sum (Eq. 12)."""
+    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
+    return normalize_then_sum(values, list(group.weights.values()))  # Eq. 12
 
 
 def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
@@ -132,11 +120,13 @@ def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> fl
     return mean_gain + (wanted - found)  # Eq. 14
 
 
-def shifted_reward(completion: Completion, shift: float) -> float | None:
-    """Return the reward of a completion, moved by Eq. 14 if it declines."""
-    if completion.reward is None or not abstains(completion):
-        return completion.reward
-    return completion.reward + shift
+def shifted_rewards(group: Group, shift: float) -> list[float | None]:
+    """Return the rewards of a group, moved by Eq. 14 where a completion declines."""
+    moved: list[float | None] = []
+    for completion in group.completions:
+        reward = completion.reward
+        moved.append(reward if reward is None or not abstains(completion) else reward + shift)
+    return moved
 
 
 def abstains(completion: Completion) -> bool:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
 from grpo.doctor.estimate import check_room, load_trainer
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
 from grpo.engine.model.weights import load_decoder

@@ -7,10 +7,11 @@ from making import load, make_group, refused, whole, write_checkpoint
 
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.packing import pack_batch, pack_tokens
+from grpo.algorithm.schema import POLICY, REFERENCE, Mode
 from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
-from grpo.engine.model.lora import POLICY, REFERENCE, Linear, Mode, few_zeros
+from grpo.engine.model.lora import Linear, few_zeros
 from grpo.engine.model.weight import dense
 from grpo.engine.model.weights import projections
 

@@ -4,6 +4,7 @@ trainers."""
 import math
 import random
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -140,7 +141,7 @@ def fast_loss(groups, logps, config, parts=None):
     place = {id(c): n for n, c in enumerate(c for group in groups for c in group.completions)}
     order = [place[id(completion)] for part in parts for completion in part.completions]
     new, old, ref = (torch.cat([torch.as_tensor(table[row], dtype=torch.float64) for row in order]) for table in logps)
-    batch = pack_batch(parts, old_logp_C=old, ref_logp_C=ref, dtype=torch.float64)
+    batch = replace(pack_batch(parts, dtype=torch.float64), old_logp_C=old, ref_logp_C=ref)
     return policy_loss(batch, new, config)
 
 

@@ -12,7 +12,6 @@ import torch
 from making import kept_by_autograd, measured_in_forks, refused, write_chat_checkpoint
 from test_train import configured
 
-from grpo.algorithm import step as step_module
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
@@ -337,18 +336,18 @@ def made(tmp_path):
 
 
 @pytest.fixture()
-def wrap_passes(monkeypatch):
+def wrap_passes():
     """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
 
     def wrap(trainer, replacement):
-        original = step_module.batch_logprobs
+        original = trainer.learner.logprobs
 
         def one_pass(model, batch, *more):
             if model is not trainer.model:
                 return original(model, batch, *more)
             return replacement(batch, lambda: original(model, batch, *more))
 
-        monkeypatch.setattr(step_module, "batch_logprobs", one_pass)
+        trainer.learner.logprobs = one_pass
 
     return wrap
 

@@ -9,10 +9,10 @@ from making import hidden_states, make_group, read_lines, refused, write_rows, w
 from test_report import HOSTILE
 from test_train import configured, run
 
+from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import Interrupted
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
-from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.replay.__main__ import WIDTH, as_json, lines_of, main
 from grpo.replay.again import Remembered, replay
 from grpo.replay.parts import Gradient

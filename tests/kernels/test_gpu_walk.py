@@ -13,11 +13,11 @@ from walking import ANSWER, CASES, PHASES, PROMPT, Case, micro_batch, row, walki
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.schema import POLICY
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.lora import POLICY
 from grpo.engine.sampling.cache import KVCache
 
 TABLE = json.loads(Path(__file__).with_name("launches.json").read_text())

@@ -26,7 +26,7 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch
-from grpo.algorithm.schema import Completion, Group, PackedBatch, Part, Prompt
+from grpo.algorithm.schema import POLICY, REFERENCE, Completion, Group, PackedBatch, Part, Prompt
 from grpo.config.options import TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice, peers
@@ -36,7 +36,6 @@ from grpo.engine.model import lora
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.parallel.shard import ALONE, Shard
 from grpo.engine.parallel.shared_decoder import make_decoder

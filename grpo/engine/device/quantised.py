@@ -121,8 +121,12 @@ class QuantisedRows:
             part = slice(start, start + size)
             level_OI = self.q_OX[part]
             if self.held.levels:
-                level_OI = _pairs(self.held, level_OI.device).index_select(0, level_OI.flatten().int()).view(-1, I)
+                pairs = _pairs(self.held, level_OI.device)
+                codes = level_OI.flatten().int()
+                level_OI = pairs.index_select(0, codes).view(-1, I)
             blocks = (scale_OX1.shape[1], -1)
-            torch.mul(level_OI.unflatten(1, blocks), scale_OX1[part], out=dense_OX[part, :I].unflatten(1, blocks))
+            level_OXX = level_OI.unflatten(1, blocks)
+            out_OXX = dense_OX[part, :I].unflatten(1, blocks)
+            torch.mul(level_OXX, scale_OX1[part], out=out_OXX)
         dense_OX[:, I:] = self.tail_OR
         return dense_OX

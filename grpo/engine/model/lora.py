@@ -20,11 +20,11 @@ of sampler and trainer then differ by float32 rounding. Weights in few bits (`ba
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from grpo.algorithm.schema import POLICY, Mode
 from grpo.engine.device import ops
 from grpo.engine.device.ops import Packed, SpareColumns, prepack
 from grpo.engine.device.products import Product, add_product, linear, weight_gradient
@@ -38,22 +38,6 @@ MAX_ZERO_SHARE = 0.07  # of the weight, if products are bound by arithmetic
 MAX_ZERO_BYTES = 8 << 20  # on a GPU, where decoding is bound by memory and by the number of launches
 NO_ADAPTERS = LoraSpec(rank=0, alpha=0.0, targets=())
 NO_RANKS = slice(0, 0)  # of a part without an adapter
-
-
-@dataclass(frozen=True)
-class Mode:
-    """How a forward pass treats the adapters.
-
-    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks depend only on
-    this seed and the module's number, so that a recomputed or repeated pass has the same masks.
-    """
-
-    use_adapter: bool = True
-    dropout_seed: int | None = None
-
-
-POLICY = Mode()
-REFERENCE = Mode(use_adapter=False)
 
 
 class Linear(nn.Module):
