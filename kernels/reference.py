@@ -140,7 +140,7 @@ def token_logprobs(
     """
     logits_CV = hidden_CD.double() @ head_VD.double().T
     logp_C, entropy_C, _ = log_softmax_rows(logits_CV, targets_C, temperature, cut_C)
-    return logp_C, entropy_C.detach()
+    return logp_C, entropy_C
 
 
 def log_softmax_rows(
@@ -162,7 +162,7 @@ def log_softmax_rows(
         onehot_V = torch.zeros_like(logp_V)
         onehot_V[target] = 1
         p_V = logp_V.exp()
-        terms_V = torch.where(logp_V > -math.inf, p_V * logp_V, 0.0)  # 0 log 0 = 0
+        terms_V = p_V * logp_V.masked_fill(logp_V == -math.inf, 0.0)  # 0 log 0 = 0
         logps.append(logp_V[target])  # Eq. 3
         entropies.append(-terms_V.sum())
         slopes.append(onehot_V - p_V)

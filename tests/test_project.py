@@ -251,7 +251,7 @@ def test_functions_keep_their_size():
 # How large each folder may be, in tokens (names, operators, numbers). A file counts for the longest name that it begins
 # with. Who needs more raises a line in the same commit, and says there what that buys.
 BUDGETS = {
-    "grpo/algorithm": 10_250,
+    "grpo/algorithm": 10_750,
     "grpo/minimal.py": 2_500,
     "grpo/engine": 35_750,
     "kernels": 14_250,

@@ -94,6 +94,8 @@ def _unmet_needs(config: TrainConfig) -> Iterator[str]:
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"
     if config.refusal_target is not None and config.multi_objective_aggregation != "sum_then_normalize":
         yield "refusal_target moves one sum of rewards; set multi_objective_aggregation: sum_then_normalize"
+    if config.loss_type == "cispo" and (config.epsilon_high or 0) <= 1:
+        yield "loss_type: cispo caps the ratio itself at epsilon_high, which is above 1; set it, such as 5"
     if config.credit == "sentence" and not any(reward.checks_every_answer for reward in rewards):
         yield (
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "

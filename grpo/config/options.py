@@ -242,18 +242,22 @@ class SamplingKeys:
 
 @dataclass(frozen=True)
 class LossKeys:
-    loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo"))
-    """Weight of a token in the loss: Eq. 8 in grpo/algorithm/MATH.md."""
+    loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo", "cispo"))
+    """Weight of a token in the loss: Eq. 8 in grpo/algorithm/MATH.md. cispo: that of dapo, and the ratio, capped at
+    epsilon_high, weighs the log-prob."""
     beta: float = key(0.0, "first warned", low=0)
     """Weight of the KL penalty towards the policy of step 0. 0: no reference pass."""
     epsilon: float = key(0.2, "warned", above=0)
     """Clip the ratio below at 1 - epsilon."""
     epsilon_high: float | None = key(None, "warned", above=0)
-    """Clip the ratio above at 1 + epsilon_high. Unset: epsilon."""
+    """Clip the ratio above at 1 + epsilon_high. Unset: epsilon. With loss_type: cispo it is the cap of the ratio, such
+    as 5."""
     delta: float | None = key(None, "warned", above=1)
     """Upper bound of the ratio if the advantage is negative (two-sided clipping). Unset: none."""
     use_bias_correction_kl: bool = key(False)
     """Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence (TRL 1.16's default)."""
+    entropy_coef: float = key(0.0, "warned", low=0)
+    """Weight of the mean entropy of all tokens, which is maximised, too, so that sampling keeps exploring."""
     importance_sampling_level: str = key("token", choices=("token", "sequence"))
     """Compute the ratio per token, or per sequence (GSPO)."""
     sampler_importance_sampling_correction: bool = key(False)

@@ -162,8 +162,8 @@ REFUSED = _by_name(  # why a key is refused that would change the result -> its 
             "do_sample generation_kwargs max_tool_calling_iterations min_p repetition_penalty tool_format "
             "vllm_guided_decoding_regex vllm_structured_outputs_regex"
         ),
-        "the loss is on all tokens of every answer, without noise or further terms; see loss_type, beta and delta": (
-            "entropy_coef label_smoothing_factor loss_type mask_history neftune_noise_alpha off_policy_mask_threshold "
+        "the loss is on all tokens of every answer, without noise or more terms; see loss_type, beta, entropy_coef": (
+            "label_smoothing_factor loss_type mask_history neftune_noise_alpha off_policy_mask_threshold "
             "router_aux_loss_coef top_entropy_quantile train_on_prompt use_adaptive_entropy"
         ),
         "the reference is the policy of step 0": "sync_ref_model",
