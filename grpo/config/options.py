@@ -432,6 +432,7 @@ class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, Optim
     """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
     temperature = 1.0
+    num_generations = max_num_seqs = 0
     num_iterations = 1
     dynamic_sampling = False
     knowledge_base = None
