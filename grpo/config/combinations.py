@@ -21,8 +21,8 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
         elif name != SEARCH and ":" not in name:
             yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
-    if config.base_weights == "int8" and not config.lora_r:
-        yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
+    if config.base_weights and not config.lora_r:
+        yield "base_weights is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.tensor_parallel_size > 1 and not config.lora_r:
         yield "tensor_parallel_size shares frozen weights, and lora_r: 0 trains them; set lora_r, or train replicas"
     if config.max_steps == 0:

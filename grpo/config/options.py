@@ -90,9 +90,10 @@ class LoraKeys:
     """Dropout on the input of the adapters during training."""
     lora_layers_to_transform: tuple[int, ...] | None = key(None)
     """Numbers of the layers that have adapters, from 0. Unset: all."""
-    base_weights: str | None = key(None, "first", choices=(None, "int8"))
-    """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
-    which halves the memory of a model in bfloat16. What the run saves belongs to the weights of the file."""
+    base_weights: str | None = key(None, "first", choices=(None, "int8", "nf4"))
+    """How the frozen weights of the projections are held. Unset: in torch_dtype, or in the few bits of bitsandbytes if
+    the file has them so. int8: in 8 bits, with a scale per row, half the memory of bfloat16. nf4: in 4 bits (QLoRA),
+    with a scale per 64 numbers, 28 % of it. What the run saves belongs to the weights of the file."""
     lora_target_modules: tuple[str, ...] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
@@ -437,6 +438,7 @@ class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, Optim
     """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
     temperature = 1.0
+    num_generations = max_num_seqs = 0
     num_iterations = 1
     dynamic_sampling = False
     knowledge_base = None
