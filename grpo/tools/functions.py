@@ -117,7 +117,8 @@ def _schemas(config: TrainConfig, objects: Mapping[str, Function]) -> list[dict[
             raise UserError(f"the environment {config.environment} can do nothing", "it has no tools", fix, CONFIG)
     schemas = []
     for name, function in found.items():
-        called = function if inspect.isroutine(function) else function.__call__
+        is_object = callable(function) and not inspect.isroutine(function)
+        called = function.__call__ if is_object else function
         try:
             schema = get_json_schema(called)
         except Exception as error:  # of the docstring, or of a type hint

@@ -54,7 +54,7 @@ class ToolProtocol:
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
-        self.call = call_pattern(names)
+        self.name, self.call = names[0], call_pattern(names)
         self.answered = re.compile(rf"{self.call.pattern}(){OPEN}(.*?){CLOSE}", re.DOTALL)
         self.ends = holding(encoder.tokenizer, ">")
         starts = holding(encoder.tokenizer, "<")
@@ -127,7 +127,7 @@ class ToolProtocol:
 
     def shown(self) -> str:
         """Return a call and its result as the model sees them."""
-        return f"{self.call.pattern} is followed by {OPEN}what it gives{CLOSE}"
+        return f"<{self.name}>a text</{self.name}>{OPEN}what it gives{CLOSE}"
 
 
 def call_pattern(names: Sequence[str]) -> re.Pattern:
