@@ -37,7 +37,7 @@ class Logprobs(Protocol):
     """How log-probs are computed: `batch_logprobs` of logprobs.py, which knows the engine."""
 
     def __call__(
-        self, model: Any, batch: PackedTokens, mode: Mode, temperature: float, chunk: int
+        self, model: Any, batch: PackedTokens, mode: Mode, temperature: float, chunk: int, trains_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Compute log-prob and entropy of every trained token of a micro-batch, [C] each (Eq. 3)."""
 

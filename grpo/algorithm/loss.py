@@ -5,6 +5,8 @@ dr_grpo and bnpo differ only in `weight_C` (loss_weights.py). Without a KL term 
 other line `if settings. ...` is a variant of GRPO; variants.py lists them.
 """
 
+import math
+
 import torch
 
 from grpo.algorithm import variants
@@ -37,6 +39,9 @@ def policy_loss(
     bounded_C = ratio_C if settings.delta is None else variants.two_sided(ratio_C, settings.delta)  # Eq. 10
     clipped_C = ratio_C.clamp(low, high)
     surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
+    if settings.loss_type == "cispo":
+        low, high = 0.0, settings.epsilon_high or math.inf
+        surrogate_C = variants.cispo(ratio_C, high, advantage_C, logp_C)  # Eq. 21
     if settings.sampler_importance_sampling_correction:
         drift_C = (old_logp_C - batch.sampler_logp_C).clamp(max=MAX_LOG_RATIO)
         surrogate_C = variants.sampler_weight(drift_C, settings.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11

@@ -44,12 +44,12 @@ def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peer
             match settings.loss_type:
                 case "grpo":
                     denominator = totals.completions * completion.num_drawn
-                case "dapo":
-                    denominator = totals.tokens
                 case "dr_grpo":
                     denominator = totals.completions * settings.max_completion_length
                 case "bnpo":
                     denominator = totals.device_batches * tokens_of_batch
+                case _:  # dapo, and variants of the surrogate
+                    denominator = totals.tokens
             completion.loss_weight = 1 / denominator  # Eq. 8
     return totals
 
@@ -72,8 +72,8 @@ def trained_by_device_batch(groups: Sequence[Group], settings: Settings) -> list
 def set_trained(groups: Sequence[Group], settings: Settings) -> None:
     """Set where the trained tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
 
-    With a KL term (`beta`) every token has one. Without it, a token of advantage 0 has none, whatever its ratio; but if
-    tokens share a ratio (Eq. 9), all of a completion have one as soon as any has an advantage. A completion without
+    With a KL term (`beta`) or an entropy bonus every token has one. Else a token of advantage 0 has none, whatever its
+    ratio; but if tokens share a ratio (Eq. 9), all of a completion have one as soon as any has. A completion without
     trained tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
     denominators of Eq. 8. groups: those of this replica, with advantages.
     """
@@ -81,7 +81,7 @@ def set_trained(groups: Sequence[Group], settings: Settings) -> None:
         advantages = completion.token_advantages()
         paid = [place for place, advantage in enumerate(advantages) if advantage]
         shares_ratio = settings.importance_sampling_level == "sequence" and bool(paid)
-        if settings.beta or shares_ratio:
+        if settings.beta or settings.entropy_coef or shares_ratio:
             completion.trained_from = 0
         else:
             completion.trained_from = paid[0] if paid else len(advantages)

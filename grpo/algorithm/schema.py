@@ -54,6 +54,7 @@ class Settings:
     max_grad_norm: float = 1.0
     lora_dropout: float = 0.0
     # of variants
+    entropy_coef: float = 0.0
     delta: float | None = None
     importance_sampling_level: str = "token"
     sampler_importance_sampling_correction: bool = False

@@ -34,6 +34,7 @@ class Learned:
 
     groups: list[Group]
     generated: list[Group]
+    num_tokens: int = 1  # that count in the complete step, over all replicas
     refusal_shift: float = 0.0
     meter: TokenMeter = field(default_factory=TokenMeter)
     micro_batches: int = 0
@@ -80,7 +81,8 @@ class Learner:
         settings, mode = self.settings, POLICY
         if settings.lora_dropout:
             mode = replace(POLICY, dropout_seed=hash_seed(settings.seed, self.step, self.replicas.rank, batch.number))
-        return self.logprobs(self.model, batch, mode, settings.temperature, self.memory.budget.chunk)  # Eq. 3
+        temperature, chunk, trains_entropy = settings.temperature, self.memory.budget.chunk, settings.entropy_coef > 0
+        return self.logprobs(self.model, batch, mode, temperature, chunk, trains_entropy)  # Eq. 3
 
     def update(self, learned: Learned, iteration: int = 0, is_empty: bool = False) -> None:
         """Sum the gradient over replicas, clip it, and apply it. A gradient that is not finite changes no weight.
@@ -124,7 +126,7 @@ class Grpo(Learner):
         set_advantages(groups, rewards, settings.scale_rewards, self.replicas)  # Eq. 1, 2
         set_trained(groups, settings)  # what has no gradient is not computed; with a KL term every token has one
 
-        learned = Learned(groups, sampled.generated, shift)
+        learned = Learned(groups, sampled.generated, totals.tokens, shift)
         for iteration in range(settings.num_iterations):
             passes = self.memory.run(self.add_gradient, learned)
             if iteration == 0 and settings.num_iterations > 1:  # until now the policy is the one that sampled
@@ -144,18 +146,27 @@ class Grpo(Learner):
         self.optimizer.discard_gradient()
         meter = TokenMeter()
         batches = self.make_batches(learned.groups)
-        passes = [(batch, self.train_batch(batch, meter)) for batch in batches]
+        passes = [(batch, self.train_batch(batch, meter, learned.num_tokens)) for batch in batches]
         learned.meter.include(meter)
         learned.micro_batches = len(batches)
         return passes
 
-    def train_batch(self, batch: PackedBatch, meter: TokenMeter) -> torch.Tensor:
-        """Add the gradient of a micro-batch; return its log-probs, [C]."""
+    def train_batch(self, batch: PackedBatch, meter: TokenMeter, num_tokens: int = 1) -> torch.Tensor:
+        """Add the gradient of a micro-batch; return its log-probs, [C]. num_tokens: that count in the complete step."""
         logp_C, entropy_C = self.policy_logprobs(batch)  # Eq. 3
-        loss, stats = policy_loss(batch, logp_C, self.settings)  # Eq. 4 to 7, 9 to 11
+        loss, stats = self.loss(batch, logp_C, entropy_C, num_tokens)
         self.optimizer.backward(loss)
         meter.add(batch, loss, logp_C, entropy_C, stats)
         return logp_C.detach()
+
+    def loss(
+        self, batch: PackedBatch, logp_C: torch.Tensor, entropy_C: torch.Tensor, num_tokens: int
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Compute the loss of a micro-batch, a scalar to minimise, and what `policy_loss` says of its tokens."""
+        loss, stats = policy_loss(batch, logp_C, self.settings)  # Eq. 4 to 7, 9 to 11, 21
+        if self.settings.entropy_coef:
+            loss = loss - variants.entropy_bonus(entropy_C, self.settings.entropy_coef, num_tokens)  # Eq. 22
+        return loss, stats
 
     @torch.no_grad()
     def add_reference(self, groups: Sequence[Group]) -> None:

@@ -4,11 +4,13 @@
 |---|---|---|
 | GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
 | two-sided clipping | delta | loss.py, Eq. 10 |
+| CISPO: the clipped ratio weighs the log-prob | loss_type | loss.py, Eq. 21 |
+| an entropy bonus | entropy_coef | step.py, logprobs.py, Eq. 22 |
 | KL with the gradient of the KL divergence | use_bias_correction_kl | loss.py, Eq. 6 |
 | completions that were cut off train nothing | mask_truncated_completions | loss_weights.py |
 | truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
-| GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 12 |
-| a target for the share of refusals | refusal_target | Eq. 14 |
+| GDPO: normalize each reward, then sum | multi_objective_aggregation | step.py, Eq. 12 |
+| a target for the share of refusals | refusal_target | step.py, Eq. 14 |
 | dynamic sampling | dynamic_sampling | rollout.py |
 | credit to sentences, or to the answer | credit | credit.py, Eq. 13 |
 """
@@ -40,6 +42,35 @@ def sequence_log_ratio(log_ratio_C: torch.Tensor, completion_C: torch.Tensor) ->
 def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
     """Bound the ratio also where the advantage is negative, where Eq. 5 does not (Eq. 10)."""
     return ratio_C.clamp(max=delta)  # Eq. 10
+
+
+# --- CISPO: the clipped ratio weighs the log-prob (2506.13585) -------------------------------------------------------
+
+
+def cispo(ratio_C: torch.Tensor, cap: float, advantage_C: torch.Tensor, logp_C: torch.Tensor) -> torch.Tensor:
+    """Return min(ρ, cap) Â ℓ, which takes the place of Eq. 5 (Eq. 21). The weight is a constant.
+
+    So every token keeps a gradient. Eq. 5 has none where the ratio is clipped: at rare tokens that an answer turns on.
+    """
+    return ratio_C.detach().clamp(max=cap) * advantage_C * logp_C  # Eq. 21
+
+
+# --- An entropy bonus ------------------------------------------------------------------------------------------------
+
+
+def entropy_bonus(entropy_C: torch.Tensor, coefficient: float, num_tokens: int) -> torch.Tensor:
+    """Return a micro-batch's part of what the loss is lowered by, so that the policy stays open (Eq. 22).
+
+    num_tokens: of the complete step, over all replicas. It is a mean over them whatever the loss type is, as in TRL.
+    """
+    return coefficient / num_tokens * entropy_C.sum()  # Eq. 22
+
+
+def entropy_slope(slope_XV: torch.Tensor, entropy_X: torch.Tensor) -> torch.Tensor:
+    """Return dH/dz = -p (log p + H) [X, V], given onehot - p, and the entropy H of each row. Shards give their part."""
+    minus_p_XV = torch.where(slope_XV > 0, slope_XV - 1, slope_XV).to(entropy_X.dtype)  # only the target's is positive
+    p_log_p_XV = torch.xlogy(-minus_p_XV, -minus_p_XV)
+    return (minus_p_XV * entropy_X[:, None] - p_log_p_XV).to(slope_XV.dtype)
 
 
 # --- Truncated importance sampling, for a sampler whose log-probs differ ---------------------------------------------

@@ -1,8 +1,9 @@
 """The part of each token in the gradient of a step, each by a backward pass of its own.
 
-The loss depends on the weights through the log-probs ℓ_t of its tokens alone (Eq. 3), so its gradient is a sum over
-tokens: ∇L = Σ_t dL/dℓ_t ∇ℓ_t. A term is the token's part. Its share is its component along the whole, as a part of
-that: the shares of a step add up to 1, and a token with a negative one pulls against the others.
+The loss depends on the weights through the log-probs ℓ_t of its tokens alone (Eq. 3; with an entropy bonus, through
+their entropies, too), so its gradient is a sum over tokens: ∇L = Σ_t dL/dℓ_t ∇ℓ_t. A term is the token's part. Its
+share is its component along the whole, as a part of that: the shares of a step add up to 1, and a token with a negative
+one pulls against the others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.algorithm.step import Grpo, Learned
 from grpo.base.errors import CONFIG, UserError
@@ -76,15 +76,15 @@ class Observer(Grpo):
         passes = super().add_gradient(learned)
         is_last = len(learned.grad_norms) == self.settings.num_iterations - 1
         if self.step == self.number - 1 and is_last:
-            self.look = Gradient(self, learned.groups).look(self.row)
+            self.look = Gradient(self, learned).look(self.row)
         return passes
 
 
 class Gradient:
     """The gradient that a learner has just added up, and its parts. Afterwards the learner is as it was before."""
 
-    def __init__(self, learner: Grpo, groups: Sequence[Group]):
-        self.learner, self.groups = learner, groups
+    def __init__(self, learner: Grpo, learned: Learned):
+        self.learner, self.groups, self.num_tokens = learner, learned.groups, learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
         self.is_split = not learner.settings.lora_dropout
         self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
@@ -136,15 +136,17 @@ class Gradient:
     def _passes(self) -> Iterator["Pass"]:
         learner = self.learner
         for batch in learner.make_batches(self.groups, self.max_tokens):
-            logp_C, _ = learner.policy_logprobs(batch)  # Eq. 3
-            loss, stats = policy_loss(batch, logp_C, learner.settings)  # Eq. 4 to 7, 9 to 11
-            (slope_C,) = torch.autograd.grad(loss * self.scale, logp_C, retain_graph=True)
-            yield Pass(batch, logp_C, slope_C, stats)
+            logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
+            loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
+            outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
+            slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
+            yield Pass(batch, outputs, slopes, stats)
 
     def _part(self, one: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
         self.grad.zero_()
-        one.logp_C.backward(torch.where(own_C, one.slope_C, 0.0), retain_graph=True)
+        own = [torch.where(own_C, slope_C, 0.0) for slope_C in one.slopes]
+        torch.autograd.backward(one.outputs, own, retain_graph=True)
         part = self.grad.double()
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
@@ -161,14 +163,14 @@ class Gradient:
                 id=int(batch.targets_C[index]),
                 place=int(place_C[index]),
                 sampler_logp=float(batch.sampler_logp_C[index]),
-                policy_logp=one.logp_C[index].item(),
+                policy_logp=one.outputs[0][index].item(),
                 ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
                 ratio=float(stats["ratio"][index]),
                 clipped="low" * is_low + "high" * is_high,
                 kl=None if batch.ref_logp_C is None else float(stats["kl"][index]),
                 advantage=float(batch.advantage_C[index]),
                 weight=float(batch.weight_C[index]),
-                slope=float(one.slope_C[index]) / self.scale,
+                slope=float(one.slopes[0][index]) / self.scale,
                 norm=norm,
                 share=share,
             )
@@ -176,9 +178,12 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Pass:
-    """A micro-batch with the log-probs of its tokens, whose graph is kept. slope_C: dL/dℓ, scaled."""
+    """A micro-batch with the log-probs of its tokens, and their entropies if these are trained; their graph is kept.
+
+    slopes: dL/dℓ, dL/dH, scaled.
+    """
 
     batch: PackedBatch
-    logp_C: torch.Tensor
-    slope_C: torch.Tensor
+    outputs: Sequence[torch.Tensor]
+    slopes: Sequence[torch.Tensor]
     stats: dict[str, torch.Tensor]
