@@ -156,12 +156,12 @@ def load_examples(config: SftConfig, encoder: ChatEncoder, max_length: int) -> t
     if config.credit == "answer":
         for answer in completions_of(examples):
             answer.credited_from = answer_start(answer, encoder.decode, bool(tags))
-        whole = [group for group in examples if group.completions[0].credited_from < len(group.completions[0].ids)]
-        count.notes["answers left out, cut before their answer block"] += len(examples) - len(whole)
-        if not whole:
-            fix = "raise max_length, or set credit: completion"
-            raise UserError("credit: answer leaves nothing to train", str(count), fix, PREFLIGHT)
-        examples = whole
+        kept = [group for group in examples for answer in group.completions if answer.credited_from < len(answer.ids)]
+        count.notes["answers left out, cut before their answer block"] += len(examples) - len(kept)
+        if not kept:
+            what, fix = "credit: answer leaves nothing to train", "raise max_length, or set credit: completion"
+            raise UserError(what, str(count), fix, PREFLIGHT)
+        return kept, count
     return examples, count
 
 

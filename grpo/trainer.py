@@ -109,12 +109,9 @@ class Trainer:
         """Say in how many processes the run is, and whether its dtype is a slow one."""
         if warning := slow_dtype(self.model.build.dtype, self.run.device):
             self.run.say(warning)
-        if self.policy.start and (lora := self.model.build.lora):
-            rank = lora.rank + max(len(A) for A, _ in self.policy.start.pairs.values())
-            self.run.say(
-                f"note: a new adapter (lora_r = {lora.rank}) is trained beside the one to start from, which stays as "
-                f"it is; final/ holds both as one, of rank {rank}"
-            )
+        if self.policy.start and self.model.build.lora:
+            fixed = "the one to start from stays as it is, and final/ holds both as one"
+            self.run.say(f"note: a new adapter of rank {self.config.lora_r} is trained; {fixed}")
         num_shards = self.ranks.shard.world
         if self.ranks.world > 1:
             parts = f", each in {num_shards} parts" if num_shards > 1 else ""

@@ -46,9 +46,13 @@ class Skip:
 
 def files_of(source: Path) -> list[Path]:
     """Return the texts in a folder and in those below it, by their names; of a file, itself, if it exists."""
-    if source.is_dir():
-        return sorted(file for file in source.rglob("*") if file.suffix.lower() in TEXTS)
-    return [source] * source.exists()
+    if not source.is_dir():
+        return [source] * source.exists()
+    found = []
+    for file in source.rglob("*"):
+        if file.suffix.lower() in TEXTS:
+            found.append(file)
+    return sorted(found)
 
 
 def read_source(path: Path, passed: Callable[[int], object] = int) -> Iterator[Document | Skip]:
@@ -75,8 +79,11 @@ def _texts(folder: Path, passed: Callable[[int], object]) -> Iterator[Document |
             content = file.read_bytes()
         num_bytes += len(content)
         passed(num_bytes)
-        row = check_row(number, {"title": file.stem, "text": content.decode("utf-8-sig", "surrogateescape")})
-        yield row if isinstance(row, Document) else Skip(number, f"{row.reason}: {file.name}")
+        text = content.decode("utf-8-sig", "surrogateescape")
+        row = check_row(number, {"title": file.stem, "text": text})
+        if isinstance(row, Skip):
+            row = Skip(number, f"{row.reason}: {file.name}")
+        yield row
 
 
 def _rows(path: Path, file: BinaryIO) -> Iterator[Document | Skip]:

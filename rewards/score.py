@@ -41,6 +41,7 @@ from grpo.data.rows import (
     TITLE_FIELDS,
     USERS_TURN,
     check_answer,
+    comparing,
     split_conversation,
 )
 from rewards.format import parse
@@ -75,12 +76,11 @@ def score_rows(rows: list[dict[str, Any]], scorer: Scorer, encode: Encode, path:
     Each row is a group of its own. path: of the file that holds them.
     """
     groups, bad = [], {}
-    needing = [reward.name for reward in scorer.rewards if reward.function is None and "answer" in reward.needs]
+    needing = comparing(scorer.rewards)
     for number, row in enumerate(rows, 1):
         with noting(bad, number):
             group = _group(number, row, encode)
-            for name in needing[:1]:
-                check_answer(name, group.prompt.columns["answer"], path, number)
+            check_answer(needing, group.prompt.columns["answer"], path, number)
             groups.append(group)
     if bad:
         raise join_errors(bad)

@@ -30,6 +30,7 @@ from grpo.data.prompts import ChatEncoder, make_prompts
 from grpo.data.rows import (
     Row,
     check_answer,
+    comparing,
     fingerprint,
     read_rows,
 )
@@ -95,7 +96,7 @@ class QuestionData:
         count = RowCount(questions.name, len(rows) + len(bad), self.config.skip_bad_rows, dict(bad))
         for reward in rewards if rows else ():
             check_columns(reward.name, reward.needs, rows, questions.name)
-        needing = [reward.name for reward in rewards if reward.function is None and "answer" in reward.needs]
+        needing = comparing(rewards)
         kept = []
         for row in rows:
             if has_media(row.columns):
@@ -104,8 +105,7 @@ class QuestionData:
                 count.left_out["without an answer"] += 1
             else:
                 with noting(count.bad, row.index + 1):
-                    for name in needing[:1]:
-                        check_answer(name, row.columns.get("answer"), Path(questions.name), row.index + 1)
+                    check_answer(needing, row.columns.get("answer"), Path(questions.name), row.index + 1)
                     kept.append(row)
         count.leave_out_bad()
         damaged = []

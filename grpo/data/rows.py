@@ -2,16 +2,27 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo.base.errors import PREFLIGHT, UserError, reason
 from grpo.base.text import did_you_mean, is_blank
 from grpo.data.benchmarks import Benchmark, find_benchmark
-from grpo.data.files import BadRows, Record, join_errors, noting, read_records, row_error, shown
+from grpo.data.files import (
+    BadRows,
+    Record,
+    join_errors,
+    noting,
+    read_records,
+    row_error,
+    shown,
+)
 from grpo.data.messages import CONVERSATION_FIELDS, Message, is_text, read_messages
+
+if TYPE_CHECKING:
+    from rewards.registry import Reward
 
 QUESTION_FIELDS = ("question", "problem", "prompt", *CONVERSATION_FIELDS)
 ANSWER_FIELDS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "best_answer", "solution")
@@ -65,8 +76,7 @@ def read_rows(
     names = {}
     for wanted, (chosen, usual) in fields.items():
         candidates = [chosen] if chosen else usual
-        there = [name for name in candidates if any(name in record for record in records)]
-        names[wanted] = next((name for name in there if name in filled), next(iter(there), None))
+        names[wanted] = next((name for name in candidates if name in filled), None)
         if names[wanted] is None and (chosen or wanted == "question"):
             what, columns = f"{path}: there is no column {chosen or 'for the question'}", list(records[0])
             fix = f"set {wanted}_field to one of them{did_you_mean(chosen or wanted, columns)}"
@@ -126,10 +136,19 @@ def split_conversation(turns: list[Any], name: str) -> list[Any]:
     return [*messages[:-1], messages[-1]["content"], answer]
 
 
-def check_answer(reward: str, answer: Any, path: Path, number: int) -> None:
-    """Raise UserError (exit 3) if the answer of a row is no value or list of them: SQuAD's is an object."""
-    if any(isinstance(one, list | dict) for one in (answer if isinstance(answer, list) else [answer])):
-        what, why = f"has an answer that the reward {reward} cannot compare with", f"it is {shown(answer)}"
+def comparing(rewards: Sequence["Reward"]) -> list[str]:
+    """Return the names of the built-in rewards that compare a completion with the answer of its row."""
+    return [reward.name for reward in rewards if reward.function is None and "answer" in reward.needs]
+
+
+def check_answer(rewards: Sequence[str], answer: Any, path: Path, number: int) -> None:
+    """Raise UserError (exit 3) if the answer of a row is no value or list of them: SQuAD's is an object.
+
+    rewards: those that compare with it.
+    """
+    parts = answer if isinstance(answer, list) else [answer]
+    if rewards and any(isinstance(part, list | dict) for part in parts):
+        what, why = f"has an answer that the reward {rewards[0]} cannot compare with", f"it is {shown(answer)}"
         fix = "make it a text, a number or a list of them; or set answer_field to a column that is"
         raise row_error(path, number, what, why, fix)
 

@@ -66,13 +66,13 @@ def test_what_starts_from_an_adapter_starts_with_it_merged_and_so_does_its_refer
 
 def test_what_becomes_of_the_adapter_to_start_from_is_said(chat_checkpoint, adapter):
     said = []
-    trainer = SimpleNamespace(run=SimpleNamespace(device=CPU, say=said.append), ranks=ALONE)
+    trainer = SimpleNamespace(run=SimpleNamespace(device=CPU, say=said.append), ranks=ALONE, config=configured("m"))
     for model, keys in ((adapter, {"lora_r": 4}), (adapter, {"lora_r": 0}), (chat_checkpoint, {"lora_r": 4})):
         trainer.policy = load_policy(configured(model, **keys), CPU)
         trainer.model = trainer.policy.model
         Trainer._say_how(trainer)
     (note,) = said
-    assert "a new adapter (lora_r = 4)" in note and "both as one, of rank 6" in note
+    assert "a new adapter of rank 4" in note and "both as one" in note
 
 
 def test_trained_weights_and_their_reference_are_the_same_numbers(tmp_path, chat_checkpoint, adapter):
