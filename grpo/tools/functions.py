@@ -44,10 +44,10 @@ def build_tools(
     factory = config.environment and _factory(config, objects)
     is_typed = bool(encoder.tools or factory)
     functions = find_tools(config.tools, vars(config), objects, is_typed)
-    most, max_tokens = config.max_tool_calls, config.max_tool_result_tokens
-    protocol: ToolProtocol | TemplateProtocol = ToolProtocol(list(functions), encoder, most, max_tokens)
     if is_typed:
-        protocol = _template(config, encoder, objects)
+        protocol: ToolProtocol | TemplateProtocol = _template(config, encoder, objects)
+    else:
+        protocol = ToolProtocol(list(functions), encoder, config.max_tool_calls, config.max_tool_result_tokens)
     return Tools(functions, protocol, config.tool_timeout_s, peers, factory, config.max_prompt_length)
 
 
