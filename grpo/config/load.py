@@ -162,6 +162,11 @@ def _missing_keys(values: Values, kind: type) -> list[str]:
     return [name for name in keys_that("required", kind) if values.get(name) is None and name not in made]
 
 
+def is_known(name: str) -> bool:
+    """Return whether a name is that of a key of stage 2, or stands for one."""
+    return name in {field.name for field in fields(TrainConfig)} | ALIASES.keys() | SWITCH_NAMES
+
+
 def keys_of(overrides: Sequence[str]) -> set[str]:
     """Return the keys of stage 2 that `key=value` arguments set, under whatever names."""
     reader = Reader(TrainConfig)

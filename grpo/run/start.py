@@ -73,7 +73,9 @@ def check_start(config: AnyConfig, is_restart: bool = False, objects: Objects = 
     if len(faults) == 1:
         raise UserError(only.what, only.why, f"{only.fix}; {DOCTOR}", code)
     texts = [f"{name}: {error.what}\n       why: {error.why}\n       fix: {error.fix}" for name, error in faults]
-    raise UserError(f"{len(faults)} things keep this run from starting", "\n     ".join(texts), DOCTOR, code)
+    raise UserError(
+        f"{len(faults)} things keep this run from starting", "\n     ".join(texts), f"correct these; {DOCTOR}", code
+    )
 
 
 def start_checks(case: Case, is_doctor: bool = False) -> Iterator[tuple[str, Check]]:
