@@ -41,7 +41,17 @@ from grpo.config.other_words import (
     readings,
     supply,
 )
-from grpo.config.values import BOOLEANS, NULLS, Values, as_written, check_bounds, coerce, expand_variables, types_of
+from grpo.config.values import (
+    BOOLEANS,
+    NULLS,
+    Values,
+    as_written,
+    check_bounds,
+    check_variable,
+    coerce,
+    expand_variables,
+    types_of,
+)
 
 COMMAND_LINE, CALL = "command line", "train()"  # sources that are no files
 STAGES = {SftConfig: "stage 1 (python -m grpo.sft)", TrainConfig: "stage 2 (python -m grpo.train)"}
@@ -372,6 +382,8 @@ class Reader:
             if value is not None:
                 value = coerce(value, hint)
                 check_bounds(value, self.keys[name].metadata)
+                if name.endswith("_api_key_env"):
+                    check_variable(value)
             if name == "cold_start" and value not in (None, FORM):
                 value = _find_beside(value, entry)
         except (ValueError, OverflowError) as error:
