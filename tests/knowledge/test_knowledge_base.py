@@ -227,10 +227,10 @@ def test_a_process_forks_while_its_threads_search(base):
         for _ in range(4):
             pool.submit(search)
         codes = set()
-        for _ in range(40):
+        for _ in range(30):
             child = os.fork()
             if child == 0:
-                signal.alarm(60)
+                signal.alarm(30)
                 os._exit(0 if base.search("Salt March") == expected else 1)
             codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         is_over.set()
