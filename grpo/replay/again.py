@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
-from grpo.algorithm.schema import Completion, Group, Score
+from grpo.algorithm.schema import Completion, Group, Score, TrainerState
 from grpo.base.errors import CONFIG, UserError, explained, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
@@ -27,7 +27,7 @@ from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record,
 from grpo.run.log import completion_record
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from rewards.own import TrainerState, short_name
+from rewards.own import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 
