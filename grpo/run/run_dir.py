@@ -67,9 +67,9 @@ def check_free(path: Path, overwrite: bool) -> None:
         )
     ours = {entry.name for entry in own_entries(path)} | names & {OLD_RUN, "debug.log"}
     notes = {name for name in ours if name.startswith("run_state.rank")}  # of ranks whose rank 0 has not begun
-    old = path / OLD_RUN
-    is_old_run = bool(_id_of(old))
-    if (ours - notes and not (_id_of(path) or is_old_run)) or (overwrite and old.is_dir() and not is_old_run):
+    is_theirs = (path / OLD_RUN).is_dir() and not _id_of(path / OLD_RUN)
+    has_no_id = not (_id_of(path) or _id_of(path / OLD_RUN))
+    if (ours - notes and has_no_id) or (overwrite and is_theirs):
         raise UserError(
             f"the output directory {path} holds files that no run has written",
             f"it holds {shown}, and a run uses the same names",
