@@ -284,7 +284,7 @@ BUDGETS = {
     "grpo/replay": 4_750,
     "grpo/tools": 3_500,
     "knowledge": 11_250,
-    "rewards": 24_250,
+    "rewards": 24_500,
     "rewards/mathematics": 16_500,
     "bench": 15_000,
     "tests": 270_000,
