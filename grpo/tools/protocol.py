@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo.algorithm.schema import Call, Completion
+from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.text import MAX_CHARACTER_BYTES
 from grpo.data.prompts import ChatEncoder
 from rewards.own_words import RESULT
@@ -52,6 +53,12 @@ class ToolProtocol:
     is_typed = False  # a tool that raises ends its completion
 
     def __init__(self, names: Sequence[str], encoder: ChatEncoder, max_calls: int, max_tokens: int):
+        """UserError (exit 3) if a tag is a special token, of which nothing is left in the text of a completion."""
+        special = {token.content for token in encoder.tokenizer.added_tokens_decoder.values() if token.special}
+        for tag in (f"<{name}>" for name in names):
+            if tag in special or tag.replace("<", "</") in special:
+                what = f"the tag {tag} is a special token of this tokenizer"
+                raise UserError(what, "what a model says holds none of these", "give the tool another name", PREFLIGHT)
         self.encoder, self.max_calls, self.max_tokens = encoder, max_calls, max_tokens
         self.max_chars = CHARS_PER_TOKEN * max_tokens
         self.name, self.call = names[0], call_pattern(names)

@@ -7,6 +7,7 @@ comes back. So there are never many threads.
 
 import asyncio
 import inspect
+import re
 import threading
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from rewards.own import alone, describe_failure, is_async, without_secrets
 Function = Callable[..., str | Awaitable[str]]
 Reply = tuple[str | None, str]  # the result, and why there is none
 MAX_RUNNING, MAX_HUNG = 16, 32  # calls
+ADDRESS = re.compile("at 0x[0-9a-f]+>")  # in the text of a generator, a function, or an object without a text
 POLL_SECONDS, INSTANT_SECONDS = 0.002, 0.05
 
 
@@ -140,7 +142,8 @@ class Workers:
     def _reply(self, job: Job, value: Any) -> Reply:
         if job.may_end:  # an environment's own words
             return value if value is None else str(value), ""
-        return str(value)[: self.max_chars], ""
+        is_nothing = value is None and job.is_told  # a method may only change a state
+        return _text_of(str(value) if is_nothing else value)[: self.max_chars], ""
 
 
 class Batch:
@@ -200,7 +203,15 @@ def _run(value: Any) -> Any:
 
 
 def _reply_of(future: Future) -> Reply:
-    return ("", "cancelled") if future.cancelled() else future.result()
+    return ("", "its event loop has ended") if future.cancelled() else future.result()
+
+
+def _text_of(value: object) -> str:
+    """Return a result as text. TypeError for nothing, for bytes, and for what only an address stands for."""
+    text = str(value)
+    if value is None or isinstance(value, bytes | bytearray) or ADDRESS.search(text):
+        raise TypeError(f"the tool returned a {type(value).__name__}; let it return a text")
+    return text
 
 
 def _failed(job: Job, error: BaseException) -> Reply:
