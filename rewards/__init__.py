@@ -5,7 +5,8 @@ lies below the trainer: schema, errors, storage, devices, processes; the command
 and configurations as the trainer does. `grpo` imports this folder. Read in this order:
 
     registry.py     what a reward is; names to rewards
-    own.py          users' own functions: found by name or passed as objects, called as TRL does, within a deadline
+    own.py          users' own functions: found by name or passed as objects, called as TRL does
+    deadline.py     their deadline
     format.py       one <think> block, one <answer> block, perhaps a <confidence>, nothing else
     own_words.py    what a completion says itself, apart from calls of tools; what these cost
     exact.py        the answer equals the truth after normalisation

@@ -46,7 +46,7 @@ MAX_ITEMS = 64  # of a list: comparing without order is quadratic
 
 _EQUALS_WORDS = ("is", "are", "equals")
 _MATRICES = frozenset("matrix pmatrix bmatrix Bmatrix smallmatrix array".split())
-_TIME = re.compile("[0-9]{1,2} : ([0-9]{2})")
+_CLOCK = re.compile("[0-9]{1,2}(?: : [0-9]{2})+")
 _ROW_OPENERS = ("(", "[", r"\langle")
 _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
@@ -154,16 +154,19 @@ class _AnswerReader:
         parts, found = split(tokens, ":")
         if not found or not all(parts):
             return None
-        time = _TIME.fullmatch(text_of(tokens))  # 9:05; 9:15 may be a ratio, too
-        if time and time[1] < "10":
-            return Text(text_key(tokens))
+        key = text_key(tokens)
+        is_clock = _CLOCK.fullmatch(text_of(tokens))
+        if is_clock and " : 0" in text_of(tokens):  # 9:05; 9:15 may be a ratio, too
+            return Text(key)
         values = [expression_or_none(part, self.points) for part in parts]
         if any(value is None or value.is_zero or (value.is_calculation and value.number) for value in values):
             return Row(":", ":", tuple(map(self.side, parts)))
         first, *_, last = values
         share = first / last
         ratio = Row(":", ":", tuple(Scalar(value / first) for value in values))
-        if len(found) > 1 or time or share.is_whole:
+        if is_clock:
+            return Either((Text(key), ratio))
+        if len(found) > 1 or share.is_whole:
             return ratio
         return Either((ratio, Scalar(share, _RATIO)))
 

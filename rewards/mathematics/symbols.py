@@ -58,7 +58,7 @@ _CLOSING = spellings(r"""
     \} } rbrace ; \rangle rangle ; ] rbrack ; \rfloor rfloor ; \rceil rceil
 """)
 _ALIKE = spellings(r"""
-    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
+    \frac dfrac tfrac cfrac nicefrac sfrac xfrac flatfrac ; \binom dbinom tbinom ; \overline bar ; \overrightarrow vec
     \hat widehat ; \tilde widetilde
 """)
 FUNCTIONS = frozenset(

@@ -110,6 +110,8 @@ def test_a_short_document_is_evidence_as_a_whole(make_base):
         ("唐朝", "黑豹队"),
         ("防守", "黑豹队"),
         ("bakeries in Hamburg", "Alex"),
+        ("The Who", "The Who"),
+        ("Lodz", "Łódź"),
     ],
 )
 def test_search_over_everything(base, query, title):
