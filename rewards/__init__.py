@@ -20,5 +20,6 @@ and configurations as the trainer does. `grpo` imports this folder. Read in this
     services.py     checks judge, knowledge base, decomposer and verifier
     scorer.py       rewards at work while other completions are still being generated
     score.py        the command `python -m rewards.score`: any rewards on a file of completions
+    attacks.py      dishonest answers
     audit.py        the command `python -m rewards.audit`: do dishonest answers earn as much as honest ones?
 """

@@ -39,7 +39,8 @@ FACTS = {
         The capital of Norland is Orsen ¦ The capital of Norland is New Orsen
         The chemical symbol of orunium is Vd ¦ The city of Velda is in Sudria ¦ The gas used in lamps is helium
         Mira Tolan was born in Orsen ¦ Mira Tolan worked as a cook ¦ Acton makes boats
-        The Amberleaf honours painters ¦ 1984 was written by Mira Tolan ¦ The height is 330 km ¦ Mira has twenty-two sons
+        The Amberleaf honours painters ¦ 1984 was written by Mira Tolan ¦ The height is 330 km
+        Mira has twenty-two sons
         The mill was shut on 3 June 1950 ¦ The crown of Norland is the moon
         """),
     U: cells(
