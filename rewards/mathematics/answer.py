@@ -52,8 +52,6 @@ _ROW_CLOSERS = (")", "]", r"\rangle")
 _RATIO = frozenset([("ratio", 1)])  # the unit of 3/4 for 3:4
 _CHOICES = frozenset("ABCDEFGHIJ")
 _VERDICTS = (set("TF"), set("YN"))  # letters that answer one question each
-# what stands behind these, and "=" or "is", is the answer itself
-_UNNAMED = frozenset(("", "answer", "final answer", "ans"))
 _WORDS = (
     (EMPTY, "no solution|no solutions|no real solution|no real solutions|empty set|none|there is no solution"),
     (EMPTY, "there are no solutions"),
@@ -115,7 +113,7 @@ class _AnswerReader:
         signs = ["=" if sign in _EQUALS_WORDS else sign for sign in signs]
         if not signs:
             return self.side(tokens)
-        if signs[0] in "=≈" and text_key(sides[0]) in _UNNAMED:
+        if signs[0] in "=≈" and not text_key(sides[0]):
             return self.answer(stripped(tokens[len(sides[0]) + 1 :]))
         if not all(sides):
             return self.side(tokens)

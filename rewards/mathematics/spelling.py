@@ -18,7 +18,7 @@ _REWRITES = [
     for pattern, new in (
         (r"^(\*{1,3}|__)([^*]+)\1$", r"\2"),  # bold type in Markdown
         (r"\\(?:text)?color(?:box)? ?\{[^{}]*\}", ""),
-        (r"(?i)^(\\text[a-z]* ?\{ ?)?(?:the |final )*ans(?:wer)?(?: is)? ?: ?", r"\1"),
+        (r"(?i)^(\\text[a-z]* ?\{ ?)?(?:the |final )*ans(?:wer)?(?: is(?![a-z'’]) ?[:=]?| ?[:=≈]) ?", r"\1"),
         (r"(?<=[0-9]) ?[xX] ?(?=10 ?\^)", "*"),
         (r"(?<=[0-9])( ?\\text ?\{)? ?thousand(?![a-z])", r"*10^3\1"),
         (r"(?<=[0-9])( ?\\text ?\{)? ?million(?![a-z])", r"*10^6\1"),

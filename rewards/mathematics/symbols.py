@@ -99,7 +99,7 @@ def _commands(names: str) -> frozenset[str]:
 
 # typesetting without meaning; `\left.` and `\right.` lose their dot in spelling.py
 IGNORED = _commands(
-    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
+    "middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle limits nolimits strut mathstrut hline "
     "boldsymbol bm mathop mathbf mathit mathsf mathcal mathfrak mathnormal boxed fbox framebox "
     "ensuremath therefore ( ) [ ] / - "

@@ -6,7 +6,7 @@ the SI from each other, as in mW and MW: kg and KG are one unit, and no unit is 
 """
 
 import re
-from collections import defaultdict
+from collections import Counter
 
 from rewards.mathematics.symbols import BARE_WORDS, FUNCTIONS, GREEK, NUMBERS
 
@@ -30,13 +30,15 @@ _TABLE = """
 """
 _ENTRIES = [entry.split() for entry in re.split("[;\n]", _TABLE)]
 _SPELLINGS = {spelling: entry[0] for entry in _ENTRIES for spelling in entry}
-_IN_LOWER_CASE = {spelling.casefold(): name for spelling, name in _SPELLINGS.items()}
-_SYMBOLS = defaultdict(set)
-for _prefix in ("", *"YZEPTGMkhdcmnpf"):
-    for _unit in "m g s A V W J N Pa Hz eV L B b F H T C S M K mol cal bar".split():
-        _SYMBOLS[(_prefix + _unit).casefold()].add(_prefix + _unit)
-CASED = frozenset().union(*(symbols for key, symbols in _SYMBOLS.items() if len(symbols) > 1 and key[1:])) - {"PM"}
+_SI = "m g s A V W J N Pa Hz eV L B b F H T C S M K mol cal bar".split()
+_PREFIXES = ("", *"YZEPTGMkhdcmnpf")
+_SYMBOLS = [prefix + unit for unit in _SI for prefix in _PREFIXES]
+_IN_ONE_CASE = Counter(map(str.casefold, _SYMBOLS))
+CASED = {  # symbols that only their case tells from others; "3 PM" is a time
+    symbol for symbol in _SYMBOLS if symbol[1:] and symbol != "PM" and _IN_ONE_CASE[symbol.casefold()] > 1
+}
 UNIT_MARKS = dict(zip("%°$€£¢¥₹", "percent degree dollar euro sterling cent yen rupee".split(), strict=True))
+_NAMES = {spelling.casefold(): name for spelling, name in _SPELLINGS.items()} | UNIT_MARKS
 CURRENCIES = _words("dollar euro sterling cent yen yuan rupee")
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_LETTERS = frozenset("mghslJNWVL")  # \text{m} behind a number is one of these units
@@ -70,9 +72,16 @@ _OF_MATHEMATICS = {name.casefold() for name in (*GREEK, *FUNCTIONS, *BARE_WORDS,
 # with these a sentence before the answer does not name it ("the answer is not: 5")
 NEGATIONS = _words("not no never neither isn aren least most than except") | _DENIALS
 # runs of one to three letters that are words even outside \text{...}; any other short run is a product of variables
-SHORT_WORDS = (_IN_LOWER_CASE.keys() - set("mglshjnwv")) | _words(
+SHORT_WORDS = (_NAMES.keys() - set("mglshjnwv")) | _words(
     "and or no yes not is the to of per all any are am pm an by at if sq cu up on st nd rd th us cab bad dab dad add"
 )
+_PLURALS = {
+    "children": "child",
+    "men": "man",
+    "women": "woman",
+    "feet": "foot",
+    "dice": "die",
+}
 # in capitals these are two points: the segment NO
 NAMES_IN_CAPITALS = _words("no is of to an by at if on up")
 
@@ -87,9 +96,7 @@ def unit_named(word: str) -> str | None:
     if word in CASED:
         return _SPELLINGS.get(word, word)
     word = word.casefold()
-    if word in UNIT_MARKS:
-        return UNIT_MARKS[word]
-    return _IN_LOWER_CASE.get(word) or _IN_LOWER_CASE.get(word.removesuffix("s"))
+    return _NAMES.get(word) or _NAMES.get(word.removesuffix("s"))
 
 
 def may_be_left_out(word: str) -> bool:
@@ -101,8 +108,7 @@ def may_be_left_out(word: str) -> bool:
 
 def noun(word: str) -> str:
     """Return a word without the ending of the plural: apple for apples, child for children."""
-    plurals = {"children": "child", "men": "man", "women": "woman", "feet": "foot", "dice": "die"}
-    return plurals.get(word) or re.sub("(?<=[^s])s$", "", word)
+    return _PLURALS.get(word) or re.sub("(?<=[^s])s$", "", word)
 
 
 def nouns_of(text: str) -> frozenset[str]:

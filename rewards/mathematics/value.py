@@ -94,9 +94,10 @@ class Value:
         pairs = zip(*columns, strict=True)
         if not all(_same_at(place, *numbers) for place, numbers in enumerate(pairs)):
             return False
-        return all(
-            _same_at(1, self.moved(*place), other.moved(*place)) for place in islice(self.points.bends(), MAX_BENDS)
-        )
+        for place in islice(self.points.bends(), MAX_BENDS):
+            if not _same_at(1, self.moved(*place), other.moved(*place)):
+                return False
+        return True
 
     def moved(self, name: str, number: Number) -> Number | None:
         """Return the number at the first point, but for this variable, which has another number."""
@@ -167,15 +168,10 @@ class Points:
             raise Unreadable("too much work")
 
     def bends(self) -> Iterator[tuple[str, Number]]:
-        """Yield numbers of single variables: some far apart, and some around the least size of an argument."""
-        names = frozenset().union(*(value.names for value in self.bending))
-        yield from product(sorted(names), FAR)
+        """Yield names of variables, each with a number for which an argument of |…| may have another sign."""
         for value in self.bending:
             for name in sorted(value.names):
-                at = [(x, abs(number)) for x in FAR if (number := value.moved(name, x))]
-                for (low, one), (_, least), (high, other) in zip(at, at[1:], at[2:], strict=False):
-                    if least <= min(one, other) and low * high > 0:
-                        yield from ((name, x) for x in _towards_least(value, name, low, high))
+                yield from product((name,), _places_of_bends(value, name))
 
     def number(self, value: Rational) -> Value:
         return Value((_checked(Fraction(value)),), self)
@@ -244,20 +240,35 @@ def _random(rng: random.Random, scale: float) -> Number:
     return mp.mpf(scale) * (1 + mp.ldexp(rng.getrandbits(PRECISION), -PRECISION))
 
 
-FAR = sorted(mp.mpf(sign * 1.37 * 2.0**power) for power in range(-120, 361, 40) for sign in (1, -1))
+POWERS_OF_2 = range(-120, 361, 40)
+FAR = sorted(mp.mpf(sign * 1.37 * 2.0**power) for power in POWERS_OF_2 for sign in (1, -1))
+
+
+def _places_of_bends(value: Value, name: str) -> Iterator[Number]:
+    """Yield numbers of a variable that lie far apart, and some around those of a value's least sizes."""
+    sizes = []
+    for place in FAR:
+        number = value.moved(name, place)
+        if number:
+            yield place
+            sizes.append((place, abs(number)))
+    for (low, one), (_, least), (high, other) in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        if least <= min(one, other) and low * high > 0:
+            yield from _towards_least(value, name, low, high)
 
 
 def _towards_least(value: Value, name: str, low: Number, high: Number) -> Iterator[Number]:
     """Yield numbers of a variable that approach, from both sides, the one of a value's least size between two."""
     for _ in range(NUM_THIRDS):
-        third = mp.mpf(float(high / low) ** (1 / 3))
-        left, right = low * third, high / third
-        yield left
-        yield right
-        one, other = value.moved(name, left), value.moved(name, right)
-        if one is None or other is None:
-            return
-        low, high = (low, right) if abs(one) < abs(other) else (left, high)
+        third = (high / low) ** (1 / 3)
+        left = low * third
+        right = high / third
+        yield from (left, right)
+        one, other = (abs(value.moved(name, x) or 0) for x in (left, right))
+        if one < other:
+            high = right
+        else:
+            low = left
 
 
 def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | None, ...]) -> Number | None:
@@ -273,10 +284,13 @@ def _number_or_none(function: Callable[..., Number], numbers: tuple[Number | Non
 
 
 def _checked(number: Number) -> Number:
-    is_exact = type(number) is Fraction
-    if is_exact and max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
+    if type(number) is Fraction and _num_bits(number) > MAX_BITS:
         raise Unreadable("too large a number")
     return number
+
+
+def _num_bits(number: Fraction) -> int:
+    return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
 def rounded(number: Number) -> Number:
@@ -355,10 +369,10 @@ _quotient = _exactly_or_rounded(operator.truediv)
 # --- functions --------------------------------------------------------------------------------------------------------
 def power(base: Value, exponent: Value) -> Value:
     """Return base^exponent, real if it can be: (-8)^{1/3} = -2."""
-    if base.number and exponent.is_whole and abs(exponent.number) * _bits(base.number) > MAX_BITS:
-        return base.points.variable(f"{base.number} ^ {exponent.number}")
     if not exponent.is_whole:
         base.points.bending.append(base)
+    elif base.number and abs(exponent.number) * (_num_bits(base.number) - 1) > MAX_BITS:
+        return base.points.variable(f"{base.number} ^ {exponent.number}")
     return base.points.apply(_power, base, exponent, work=WORK)
 
 
@@ -373,21 +387,10 @@ def _power(base: Number, exponent: Number) -> Number:
     if base == 0 and exponent <= 0:
         raise Unreadable("zero to a power that is not positive")
     if exponent.denominator == 1:
-        return _whole_power(base, int(exponent))
+        return base ** int(exponent)
     if not isinstance(base, mp.mpc) and base < 0 and exponent.denominator % 2:
         return (-1) ** exponent.numerator * _power(-base, exponent)
     return rounded(base) ** rounded(exponent)
-
-
-def _whole_power(base: Number, n: int) -> Number:
-    if type(base) is not Fraction:
-        return base**n
-    return base**n
-
-
-def _bits(number: Fraction) -> int:
-    """Return how many bits each factor adds to a power."""
-    return max(number.numerator.bit_length(), number.denominator.bit_length()) - 1
 
 
 def _small(number: Number) -> Number:
