@@ -22,8 +22,6 @@ DOCUMENTS = {
     "Alex;Ż": "A document whose title holds a semicolon.",
     "Mahatma Gandhi": "Gandhi led the Salt March in 1930. He wrote about satyagraha.",
     "黑豹队": "黑豹队的防守只丢了308分，在联赛中排名第六。唐朝建立于618年。",
-    "The Who": "A band from Leeds.",
-    "Łódź": "A town in the north.",
     "Empty words": "The who and the what of it are not to be.",
 }
 
