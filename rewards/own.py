@@ -29,7 +29,7 @@ from pathlib import Path
 from sysconfig import get_path
 from typing import Any
 
-from grpo.algorithm.schema import Group, Score
+from grpo.algorithm.schema import Group, Score, TrainerState
 from grpo.base.errors import CONFIG, INTERNAL, UserError, redact
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.base.text import encodable
@@ -259,16 +259,6 @@ def describe_failure(error: BaseException) -> str:
 
 
 # --- what a function is given, and what it says -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TrainerState:
-    """How far the run is: those attributes of transformers' TrainerState that a reward can use."""
-
-    global_step: int = 0  # steps done
-    max_steps: int = 0
-    epoch: float = 0.0
-    is_world_process_zero: bool = True
 
 
 @dataclass

@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin, Packed, SpareColumns
 from grpo.engine.model.build import Build, for_layer
-from grpo.engine.model.lora import POLICY, Linear, Mode
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
 from grpo.engine.model.weight import Weight, share_scratch

@@ -1,6 +1,5 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,14 @@ from safetensors import SafetensorError, safe_open
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
-from grpo.base.storage import save_tensors, write_json
+from grpo.base.storage import read_json, save_tensors, write_json
+from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
 from grpo.engine.model.decoder import Decoder, RMSNorm
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
-from grpo.engine.model.weight import Int8Rows, master_dtype
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
+EMBEDDING = "model.embed_tokens.weight"
 NORMS = {  # of a layer: our name and Hugging Face's
     "attention_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
@@ -43,7 +45,7 @@ def read_model_config(folder: Path) -> ModelConfig:
         raise UserError(f"{folder} is not a checkpoint", "it has no config.json", fix, PREFLIGHT)
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RuntimeError)
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
-        return ModelConfig.from_hf(json.loads(path.read_text(encoding="utf-8")))
+        return ModelConfig.from_hf(read_json(path))
 
 
 @torch.no_grad()
@@ -61,11 +63,14 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
         adapter.check_shapes(shapes)
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
-    for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+    tied = None  # a head in the file, though config.json says that it is the embedding
+    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
-            is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
-            if not is_derived:  # which only some checkpoints contain, as it follows from others
+            is_head = model.config.tied_head and name == "lm_head.weight"
+            if is_head and not is_meta:
+                tied = _read_part(stored, build.shard, splits[EMBEDDING])
+            if not (is_head or name.endswith("rotary_emb.inv_freq")):  # which follow from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
@@ -79,6 +84,8 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
+    if tied is not None and not torch.equal(tied.to(model.embedding.stored), model.embedding.stored):
+        problems.append(f"lm_head.weight is not {EMBEDDING}; write tie_word_embeddings: false to keep both")
     if problems:
         raise _do_not_fit(folder, problems)
     model.refresh()
@@ -117,9 +124,9 @@ def _do_not_fit(folder: Path, problems: list[str]) -> UserError:
     )
 
 
-def named_tensors(model: Decoder) -> dict[str, torch.Tensor | Int8Rows]:
+def named_tensors(model: Decoder) -> dict[str, torch.Tensor | QuantisedRows]:
     """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-    named: dict[str, torch.Tensor | Int8Rows] = {"model.embed_tokens.weight": model.embedding.stored}
+    named: dict[str, torch.Tensor | QuantisedRows] = {EMBEDDING: model.embedding.stored}
     named["model.norm.weight"] = model.norm.weight.stored
     if model.untied_head is not None:
         named["lm_head.weight"] = model.untied_head.stored
@@ -169,7 +176,7 @@ def save_checkpoint(
             read(name)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
+    raw = {key: value for key, value in model.config.raw.items() if key not in ("torch_dtype", "quantization_config")}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
     shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
@@ -211,9 +218,9 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    assert isinstance(tensor, torch.Tensor)  # 8 bits are never saved: see Policy.save_merged
+    assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
     if linear is None or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
@@ -221,9 +228,12 @@ def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for."""
+    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
+
+    As in transformers, an index beside a single file is not read: it is left of an older checkpoint.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
+    files = [single.name] * single.exists() or (_indexed_files(index) if index.exists() else [])
     if not files:
         pickled = sorted(p.name for p in folder.glob("*.bin"))
         raise UserError(
@@ -243,5 +253,5 @@ def _indexed_files(index: Path) -> list[str]:
     """Return the files that an index names, all of them looked for in its own folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = read_json(index)["weight_map"].values()
         return sorted({Path(file).name for file in files})
