@@ -11,7 +11,7 @@ from rewards.format import final_answer
 from rewards.registry import Columns
 
 TRUE = ("true", "1", "1.0", "yes")  # in the column unanswerable, also of a CSV file
-ARTICLES = {"a", "an", "the"}
+_ARTICLE = re.compile("^(?i:an?|the) |(?<= )(?:a|(?i:an|the)) ")  # before a word; the A of "Vitamin A" is none
 _MIXED = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")  # 2½ is 2 1/2
 _ALIKE = str.maketrans("‐‑‒–−⁄", "-----/")
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*\n]+)\1(?!\w)")  # Markdown: **Paris**
@@ -28,13 +28,7 @@ def normalise(text: str) -> str:
     the symbols of numbers and words (1.5, C++)."""
     text = compatible(_MIXED.sub(" ", text)).translate(_ALIKE)
     words = _DROPPED.sub("", EMPHASIS.sub(r"\2", text)).split()
-    kept = [word for place, word in enumerate(words, 1) if place == len(words) or not _is_article(word, place)]
-    return fold(" ".join(kept))
-
-
-def _is_article(word: str, place: int) -> bool:
-    """Tell whether a word before others says nothing; the A of "Vitamin A deficiency" does."""
-    return word.lower() in ARTICLES and (place == 1 or word != "A")
+    return fold(_ARTICLE.sub("", " ".join(words)))
 
 
 def equals_one(answer: str, accepted: Sequence[str]) -> bool:
