@@ -56,10 +56,11 @@ _IDLE = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b|(?<=\d),(?=\d{3}\b)")  # 3rd is 3,
 _DESCRIBES = re.compile(r"(?:(?! of ).)+? (?:is|are|was|were) (?:an?|the) |.+? (?:is|are|was|were) an? ").match
 _LIMITED = re.compile(r"\b(?:not|no|none|nothing|nobody|never|only|but|except|until|less|more|than)\b")
 # an I that ends a sentence, is part of a word, or follows a name, and MY are values: "World War I began in 1914"
-_NO_STATEMENT = re.compile(
+_WRITER = (
     r"(?:^|[^\w\s-]\s*|\b(?:[a-z0-9]\w*|And|As|Because|But|Here|How|If|No|Now|Or|Since|So|That|Then|What|When|Where|While"
-    r"|Who|Why|Yes)\s+)I(?![\w-]|\W*$)|\b[Mm]y\b|\b(?i:we|you|maybe|perhaps|might|nothing)\b|\?\W*$"
+    r"|Who|Why|Yes)\s+)I(?![\w-]|\W*$)"
 )
+_NO_STATEMENT = re.compile(_WRITER + r"|\b[Mm]y\b|\b(?i:we|you|maybe|perhaps|might|nothing)\b|\?\W*$")
 
 
 async def by_rules(text: str, question: str = "", subject: str = "") -> Claims:
