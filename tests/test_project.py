@@ -253,7 +253,7 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 9_750,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 34_500,
+    "grpo/engine": 40_500,
     "kernels": 13_750,
     "grpo": 17_750,
     "grpo/config": 8_750,
@@ -268,7 +268,7 @@ BUDGETS = {
     "rewards": 24_250,
     "rewards/mathematics": 16_500,
     "bench": 15_000,
-    "tests": 257_500,
+    "tests": 259_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

@@ -28,7 +28,6 @@ from grpo.engine.device.products import onednn_dtypes
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build
 from grpo.engine.model.weight import Int8Rows, Int8Weight, dense
-from grpo.engine.model.weights import named_tensors, projections
 from grpo.evaluate import main as evaluate
 from grpo.export import export
 from grpo.export import main as export_command
@@ -55,7 +54,7 @@ def test_rows_are_rounded_to_steps_of_their_own():
 def rounded_twin(folder, rank, **lora):
     """The model in float64, with every weight of its projections rounded by the twin."""
     model = load(folder, rank=rank, dtype=torch.float64, **lora)
-    for linear, part in projections(model).values():
+    for linear, part in model.projections().values():
         weight, _ = linear.base(part)
         weight.copy_(int8_rows(weight))
     return model
@@ -85,7 +84,7 @@ def test_log_probs_and_gradients_of_a_model_equal_float64(tmp_path, family, lora
         assert (ours_ - slow_).norm() <= 1e-5 * slow_.norm() + 1e-7
     kept = load(tmp_path, rank=4, int8=True, **lora)
     assert kept.embedding.value.dtype == kept.head().dtype == torch.float32
-    assert not any(isinstance(part, Int8Rows) for name, part in named_tensors(kept).items() if "proj" not in name)
+    assert not any(isinstance(part, Int8Rows) for name, part in kept.named_tensors().items() if "proj" not in name)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
@@ -139,8 +138,8 @@ def stage1(chat_checkpoint, tmp_path_factory):
 def test_a_first_adapter_is_merged_before_rounding(chat_checkpoint, stage1):
     policy = load_policy(configured(stage1, base_weights="int8"), CPU)
     merged = load_for_inference(configured(stage1), CPU).model
-    for module, (linear, part) in projections(merged).items():
-        ours, part_of = projections(policy.model)[module]
+    for module, (linear, part) in merged.projections().items():
+        ours, part_of = policy.model.projections()[module]
         torch.testing.assert_close(dense(ours.base(part_of)[0]), int8_rows(linear.base(part)[0]).float())
 
 
