@@ -132,7 +132,8 @@ class TransformersModel(Decoder):
         """
         net, build, names = self.net, self.build, list(self.net.state_dict())
         head, embedding = net.get_output_embeddings(), net.get_input_embeddings()
-        is_tied = head.weight is embedding.weight
+        if is_tied := head.weight is embedding.weight:
+            del head.weight
         self.output_bias = None if getattr(head, "bias", None) is None else head.bias.detach()
         self.found: dict[str, Projection] = {}
         for name, layer in linears.items():
@@ -145,7 +146,7 @@ class TransformersModel(Decoder):
             where, _, last = name.rpartition(".")
             module = net.get_submodule(where)
             value = module._parameters.get(last)
-            if value is None or isinstance(module, Projection) or (is_tied and module is head and last == "weight"):
+            if value is None or isinstance(module, Projection):
                 continue
             is_trained = build.train_weights and not name.startswith(frozen)
             weight = Weight(replace(build, dtype=value.dtype), *value.shape, trained=is_trained)
