@@ -18,8 +18,8 @@
     api.py           the same from Python
 
 Every file may use base/ (errors, storage, messages of a command) and the data that flows (algorithm/schema.py), which
-import nothing else of this program. Imports go one way: no file imports itself by way of others. ORDER in
-tests/test_project.py says which folder may import which.
+import nothing else of this program. Imports go one way: base → kernels → engine → algorithm → what a step is given
+(config, data, tools, knowledge, rewards) → run → commands. ROOMS in tests/test_project.py says what is in which.
 """
 
 import sys

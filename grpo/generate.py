@@ -10,7 +10,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from grpo.algorithm.schema import Completion, Prompt
+from grpo.algorithm.schema import Completion, Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError, escape, run_main
 from grpo.base.progress import command_parser, say_next
 from grpo.config.options import TrainConfig
@@ -18,7 +18,7 @@ from grpo.data.messages import Message
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.answers import generate_groups
 from grpo.policy import Policy

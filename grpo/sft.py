@@ -1,7 +1,7 @@
 """Stage 1: supervised fine-tuning, the cold start.  python -m grpo.sft CONFIG [key=value ...]
 
-It is stage 2 with given completions: an example is a group of one, packed and scored by the same code; the loss is the
-mean negative log-prob of the answer tokens of the whole step: each has the advantage 1.
+It is stage 2 with given completions: an example is a group of one, packed by the same code; the loss is the mean
+negative log-prob of the answer tokens of the whole step: each has the advantage 1.
 """
 
 import time
@@ -68,7 +68,7 @@ class Sft(Learner):
     def take(self) -> list[Group]:
         """Return this replica's examples of the next step."""
         replicas = self.replicas
-        rows = self.order.take(rows_per_replica(self.config) * replicas.world)
+        rows = self.order.take(self.settings.completions_per_replica * replicas.world)
         return [self.examples[row] for row in rows[replicas.rank :: replicas.world]]
 
     def train_step(self) -> Learned:
@@ -76,8 +76,8 @@ class Sft(Learner):
         groups = self.take()
         answers = completions_of(groups)
         for answer in answers:
-            answer.scored_from = answer.credited_from
-        num_own_tokens = sum(len(answer.scored()) for answer in answers)
+            answer.trained_from = answer.credited_from
+        num_own_tokens = sum(len(answer.trained()) for answer in answers)
         (num_tokens,) = self.replicas.sum([num_own_tokens])
         for answer in answers:
             answer.advantage = 1.0
@@ -117,7 +117,7 @@ class SftTrainer(Trainer):
     def summarise_step(self) -> dict[str, float]:
         """Return the metrics of the last step over all ranks."""
         groups = self.replicas.gather_lists(self.learned.groups)
-        num_tokens = sum(len(answer.scored()) for answer in completions_of(groups))
+        num_tokens = sum(len(answer.trained()) for answer in completions_of(groups))
         loss = self.replicas.sum([self.learned.loss])[0]
         return {"loss": loss, "tokens": num_tokens, **self.step_metrics(groups)}
 

@@ -5,11 +5,12 @@ The algorithm is `Grpo.train_step` in grpo/algorithm/step.py. This file sets up 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import ceil
 
 from grpo.algorithm.meter import TokenMeter
-from grpo.algorithm.rollout import Rollout, groups_per_replica
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.rollout import Rollout
+from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings
 from grpo.algorithm.step import Grpo
 from grpo.base.errors import run_main
 from grpo.base.progress import say_next
@@ -29,6 +30,7 @@ from grpo.data.questions import (
 from grpo.data.worlds.world import make_world
 from grpo.engine.attention import choice
 from grpo.engine.device import kernel_choice
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.sampling.sampler import Sampler
 from grpo.evaluation.best import Best
@@ -48,7 +50,7 @@ def load_questions(data: QuestionData, policy: Policy, scorer: Scorer, run: Run)
     config = data.config
     loaded = load_prompts(data, policy, Questions.to_train(config), scorer.rewards)
     run.report_data("training data", loaded.count)
-    groups_per_step = groups_per_replica(config) * run.ranks.replicas.world
+    groups_per_step = Settings.of(config).groups_per_replica * run.ranks.replicas.world
     return Source(
         rows=loaded.prompts,
         data_hash=loaded.data_hash,
@@ -91,23 +93,26 @@ class GrpoTrainer(Trainer):
             run.debug.write("INFO", f"on this {run.device.type}: {kernel_choice.describe(run.device)}")
 
     def begin(self, step: int = 0, position: int = 0) -> None:
+        config, prompts = self.config, self.source.rows
+        self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
+        params = SamplingParams(config.max_completion_length, config.temperature, config.top_p, config.top_k)
         self.rollout = Rollout(
-            self.config,
-            self.source.rows,
-            self.sampler,
-            self.policy.decode,
-            self.scorer,
-            self.ranks,
-            self.total_steps,
-            position,
-            self.phase,
+            settings=Settings.of(config),
+            prompts=prompts,
+            order=self.order,
+            sample_completions=partial(self.sampler.sample, params=params),
+            decode=self.policy.decode,
+            scorer=self.scorer,
+            ranks=self.ranks,
+            replicas=self.replicas,
+            total_steps=self.total_steps,
+            phase=self.phase,
         )
-        self.order = self.rollout.order
         self.learner = self.make_learner(**self.parts(step), rollout=self.rollout, reference=self.reference)
 
     def summarise_step(self) -> tuple[dict[str, float], list[Group]]:
         """Return the metrics of the last step over all ranks, and all ranks' groups."""
-        learned, scorer = self.learned, self.rollout.scorer
+        learned, scorer = self.learned, self.scorer
         groups = self.replicas.gather_lists(learned.generated)
         metrics = {
             **self.step_metrics(groups),
@@ -138,8 +143,8 @@ class GrpoTrainer(Trainer):
         """Train on the largest micro-batch that can come, and discard its gradient."""
         learner = self.learner
         groups = longest_groups(self.rollout.prompts, self.config, self.memory.budget.tokens)
-        batches = learner.make_batches(groups, ref_logp_C=learner.reference_logprobs(groups))
-        learner.train_batch(batches[0], TokenMeter())
+        learner.add_reference(groups)
+        learner.train_batch(learner.make_batches(groups)[0], TokenMeter())
         self.optimizer.discard_gradient()
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.optimizer import Optimizer
-from grpo.algorithm.schema import Group, Order, completions_of
+from grpo.algorithm.schema import Group, Order, Settings, completions_of
 from grpo.algorithm.step import Learned, Learner
 from grpo.base.errors import INTERNAL, MEMORY, SERVICE, STORAGE, Interrupted, UserError, explained, is_out_of_memory
 from grpo.base.storage import failpoint, write_atomically
@@ -66,7 +67,7 @@ class Source:
 
 def rows_per_replica(config: TrainConfig | SftConfig) -> int:
     """Return the completions of stage 2, or the examples of stage 1, that each replica trains on in a step."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps
+    return Settings.of(config).completions_per_replica
 
 
 class Trainer:
@@ -128,11 +129,14 @@ class Trainer:
     def parts(self, step: int) -> dict[str, Any]:
         """Return what the learner of either stage is made of. step: how many are done."""
         return {
-            "config": self.config,
+            "settings": Settings.of(self.config),
             "model": self.model,
+            "logprobs": batch_logprobs,
             "optimizer": self.optimizer,
             "memory": self.memory,
             "replicas": self.replicas,
+            "device": self.run.device,
+            "exact": torch.promote_types(self.model.build.dtype, torch.float32),
             "total_steps": self.total_steps,
             "step": step,
             "phase": self.phase,

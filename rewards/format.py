@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from grpo.algorithm.schema import Score
+from grpo.algorithm.schema import Score, own_words
 from grpo.base.text import is_blank
 from rewards.own import tag_of
-from rewards.own_words import CALLS, RESULT, own_words
+from rewards.own_words import CALLS, RESULT
 from rewards.registry import Columns, Options, Reward
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")

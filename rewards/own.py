@@ -32,7 +32,7 @@ from pathlib import Path
 from sysconfig import get_path
 from typing import Any
 
-from grpo.algorithm.schema import Group, Score
+from grpo.algorithm.schema import Group, Score, TrainerState
 from grpo.base.alarms import install, interrupt, is_within_reach, put_back
 from grpo.base.errors import CONFIG, INTERNAL, UserError, exit_now, redact
 from grpo.base.event_loop import EventLoop, wait_for
@@ -263,16 +263,6 @@ def describe_failure(error: BaseException) -> str:
 
 
 # --- what a function is given, and what it says -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TrainerState:
-    """How far the run is: those attributes of transformers' TrainerState that a reward can use."""
-
-    global_step: int = 0  # steps done
-    max_steps: int = 0
-    epoch: float = 0.0
-    is_world_process_zero: bool = True
 
 
 @dataclass

@@ -4,26 +4,11 @@ Where the calls are, the row of a completion says (`grpo.algorithm.schema.Call`)
 result of its own.
 """
 
-from collections.abc import Sequence
-
-from grpo.algorithm.schema import Call, Score
+from grpo.algorithm.schema import Score
 from rewards.registry import Columns
 
 CALLS = "tool_calls"  # the column
 RESULT = "result"  # the tag of results
-
-
-def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
-    """Return a completion's text with `fill` for each character of a call and its result: the rest stays in its place.
-
-    >>> own_words("<f>x</f><result>y</result>ab", [Call("f", "x", "y", 0, 0, (0, 26))], "·")[24:]
-    '··ab'
-    """
-    for call in calls:
-        start, end = call.span
-        blank = fill * (end - start)
-        text = text[:start] + blank + text[end:]
-    return text
 
 
 def cost(completion: str, columns: Columns) -> Score:

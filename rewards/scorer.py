@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from grpo.algorithm.schema import Completion, Group, Score
+from grpo.algorithm.schema import Completion, Group, Score, TrainerState, own_words
 from grpo.base.errors import PREFLIGHT, UserError, check_all
 from grpo.base.event_loop import EventLoop, wait_for
 from grpo.engine.device.peers import Peers
-from rewards.own import MAX_NUMBER, Call, OwnCalls, TrainerState, describe_failure, is_async
-from rewards.own_words import CALLS, own_words
+from rewards.own import MAX_NUMBER, Call, OwnCalls, describe_failure, is_async
+from rewards.own_words import CALLS
 from rewards.registry import Counts, Reward, Say
 
 NUM_THREADS = 4

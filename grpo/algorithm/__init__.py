@@ -10,5 +10,6 @@ loss_weights.py  how much each token counts, and which have a gradient
 packing.py       groups to micro-batches
 optimizer.py     AdamW on one flat buffer
 meter.py         means over the tokens of a step, for the metrics
+interfaces.py    what a step needs from outside: peers, a model, a sampler, a scorer
 variants.py      what the plain algorithm does without, one block each; credit.py finds what a reward is about
 """

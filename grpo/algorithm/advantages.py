@@ -6,8 +6,8 @@ Counterpart of the line of Eq. 1 in minimal.py. Here a reward may be missing.
 import math
 from collections.abc import Sequence
 
+from grpo.algorithm.interfaces import Peers
 from grpo.algorithm.schema import Group
-from grpo.engine.device.peers import Peers
 
 STD_EPSILON = 1e-4  # added to the standard deviation, as in TRL; the paper (DeepSeekMath, 2402.03300) has none
 

@@ -11,9 +11,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from grpo.algorithm.schema import Completion, Group, Sentence, completions_of
+from grpo.algorithm.schema import Completion, Group, Sentence, completions_of, own_words
 from grpo.base.text import MAX_CHARACTER_BYTES
-from rewards.own_words import own_words
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -2,19 +2,21 @@
 
 Counterpart of Eq. 4 to 7 in minimal.py, for packed tokens of any weight. The loss is a weighted sum; grpo, dapo,
 dr_grpo and bnpo differ only in `weight_C` (loss_weights.py). Without a KL term (`beta: 0`) there is no reference. Any
-other line `if config. ...` is a variant of GRPO; variants.py lists them.
+other line `if settings. ...` is a variant of GRPO; variants.py lists them.
 """
+
+import math
 
 import torch
 
 from grpo.algorithm import variants
-from grpo.algorithm.schema import PackedBatch
-from grpo.algorithm.variants import MAX_LOG_RATIO
-from grpo.config.options import TrainConfig
+from grpo.algorithm.schema import PackedBatch, Settings
+
+MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
 
 
 def policy_loss(
-    batch: PackedBatch, logp_C: torch.Tensor, config: TrainConfig
+    batch: PackedBatch, logp_C: torch.Tensor, settings: Settings
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Compute the loss of a micro-batch, a scalar to minimise.
 
@@ -26,29 +28,32 @@ def policy_loss(
     """
     advantage_C = batch.advantage_C
     old_logp_C = logp_C.detach() if batch.old_logp_C is None else batch.old_logp_C
-    low = 1 - config.epsilon
-    high = 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high)
+    low = 1 - settings.epsilon
+    high = 1 + (settings.epsilon if settings.epsilon_high is None else settings.epsilon_high)
 
     log_ratio_C = logp_C - old_logp_C  # Eq. 4
-    if config.importance_sampling_level == "sequence":
+    if settings.importance_sampling_level == "sequence":
         log_ratio_C = variants.sequence_log_ratio(log_ratio_C, batch.completion_C)  # Eq. 9
     ratio_C = log_ratio_C.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # Eq. 4
 
-    bounded_C = ratio_C if config.delta is None else variants.two_sided(ratio_C, config.delta)  # Eq. 10
+    bounded_C = ratio_C if settings.delta is None else variants.two_sided(ratio_C, settings.delta)  # Eq. 10
     clipped_C = ratio_C.clamp(low, high)
     surrogate_C = torch.minimum(bounded_C * advantage_C, clipped_C * advantage_C)  # Eq. 5
-    if config.sampler_importance_sampling_correction:
-        drift_C = old_logp_C - batch.sampler_logp_C
-        surrogate_C = variants.sampler_weight(drift_C, config.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11
+    if settings.loss_type == "cispo":
+        low, high = 0.0, settings.epsilon_high or math.inf
+        surrogate_C = variants.cispo(ratio_C, high, advantage_C, logp_C)  # Eq. 21
+    if settings.sampler_importance_sampling_correction:
+        drift_C = (old_logp_C - batch.sampler_logp_C).clamp(max=MAX_LOG_RATIO)
+        surrogate_C = variants.sampler_weight(drift_C, settings.sampler_importance_sampling_cap) * surrogate_C  # Eq. 11
 
     kl_C = torch.zeros_like(logp_C)
-    if config.beta:
+    if settings.beta:
         assert batch.ref_logp_C is not None
         kl_C = k3(batch.ref_logp_C - logp_C)  # Eq. 6
-        if config.use_bias_correction_kl:
+        if settings.use_bias_correction_kl:
             kl_C = ratio_C * kl_C
 
-    loss = ((config.beta * kl_C - surrogate_C) * batch.weight_C).sum()  # Eq. 7, 8
+    loss = ((settings.beta * kl_C - surrogate_C) * batch.weight_C).sum()  # Eq. 7, 8
     return loss, {
         "ratio": ratio_C.detach(),
         "kl": kl_C.detach(),

@@ -7,9 +7,8 @@ and are set once, before it is split into micro-batches.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from grpo.algorithm.schema import Completion, Group, completions_of
-from grpo.config.options import TrainConfig
-from grpo.engine.device.peers import Peers
+from grpo.algorithm.interfaces import Peers
+from grpo.algorithm.schema import Completion, Group, Settings, completions_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Totals:
     device_batches: int  # of bnpo (`trained_by_device_batch`), also those of which nothing is trained
 
 
-def set_loss_weights(groups: Sequence[Group], config: TrainConfig, replicas: Peers) -> Totals:
+def set_loss_weights(groups: Sequence[Group], settings: Settings, replicas: Peers) -> Totals:
     """Set every completion's `loss_weight`, the weight of each of its tokens in the loss (Eq. 8).
 
         grpo      1 / (N n_i)            mean over tokens, then over completions (DeepSeekMath, 2402.03300)
@@ -33,7 +32,7 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, replicas: Pee
     replicas; M counts the device batches of all replicas, and Σ_m runs over the one that completion i is in.
     Completions that are not trained get 0. groups: those of this replica. Every replica must call it.
     """
-    device_batches = trained_by_device_batch(groups, config)
+    device_batches = trained_by_device_batch(groups, settings)
     lengths = [completion.num_drawn for batch in device_batches for completion in batch]
     sums = replicas.sum([len(lengths), sum(lengths), len(device_batches)])
     totals = Totals(*map(int, sums))
@@ -42,50 +41,50 @@ def set_loss_weights(groups: Sequence[Group], config: TrainConfig, replicas: Pee
     for device_batch in device_batches:
         tokens_of_batch = sum(completion.num_drawn for completion in device_batch)
         for completion in device_batch:
-            match config.loss_type:
+            match settings.loss_type:
                 case "grpo":
                     denominator = totals.completions * completion.num_drawn
-                case "dapo":
-                    denominator = totals.tokens
                 case "dr_grpo":
-                    denominator = totals.completions * config.max_completion_length
+                    denominator = totals.completions * settings.max_completion_length
                 case "bnpo":
                     denominator = totals.device_batches * tokens_of_batch
+                case _:  # dapo, and variants of the surrogate
+                    denominator = totals.tokens
             completion.loss_weight = 1 / denominator  # Eq. 8
     return totals
 
 
-def trained_by_device_batch(groups: Sequence[Group], config: TrainConfig) -> list[list[Completion]]:
+def trained_by_device_batch(groups: Sequence[Group], settings: Settings) -> list[list[Completion]]:
     """Return the trained completions of each device batch.
 
     A device batch is `per_device_train_batch_size` consecutive completions of one replica, trained or not. Only bnpo
     cares. Micro-batches, into which the step is split for want of memory, do not follow it.
     """
     completions = completions_of(groups)
-    size = config.per_device_train_batch_size
+    size = settings.per_device_train_batch_size
     device_batches = []
     for start in range(0, len(completions), size):
         batch = completions[start : start + size]
-        device_batches.append([one for one in batch if is_trained(one, config.mask_truncated_completions)])
+        device_batches.append([one for one in batch if is_trained(one, settings.mask_truncated_completions)])
     return device_batches
 
 
-def set_scored(groups: Sequence[Group], config: TrainConfig) -> None:
-    """Set where the scored tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
+def set_trained(groups: Sequence[Group], settings: Settings) -> None:
+    """Set where the trained tokens of every completion begin: the first one whose log-prob has a gradient (Eq. 7).
 
-    With a KL term (`beta`) every token has one. Without it, a token of advantage 0 has none, whatever its ratio; but if
-    tokens share a ratio (Eq. 9), all of a completion have one as soon as any has an advantage. A completion without
-    scored tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
+    With a KL term (`beta`) or an entropy bonus every token has one. Else a token of advantage 0 has none, whatever its
+    ratio; but if tokens share a ratio (Eq. 9), all of a completion have one as soon as any has. A completion without
+    trained tokens is not packed, so a group that teaches nothing costs nothing. All tokens keep their part in the
     denominators of Eq. 8. groups: those of this replica, with advantages.
     """
     for completion in completions_of(groups):
         advantages = completion.token_advantages()
         paid = [place for place, advantage in enumerate(advantages) if advantage]
-        shares_ratio = config.importance_sampling_level == "sequence" and bool(paid)
-        if config.beta or shares_ratio:
-            completion.scored_from = 0
+        shares_ratio = settings.importance_sampling_level == "sequence" and bool(paid)
+        if settings.beta or settings.entropy_coef or shares_ratio:
+            completion.trained_from = 0
         else:
-            completion.scored_from = paid[0] if paid else len(advantages)
+            completion.trained_from = paid[0] if paid else len(advantages)
 
 
 def is_trained(completion: Completion, mask_truncated: bool) -> bool:

@@ -1,17 +1,17 @@
-"""What the tokens of a step say: means over all scored tokens, for the metrics."""
+"""What the tokens of a step say: means over all trained tokens, for the metrics."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
 
+from grpo.algorithm.interfaces import Peers
 from grpo.algorithm.schema import PackedBatch
-from grpo.engine.device.peers import Peers
 
 
 @dataclass
 class TokenMeter:
-    """Sums over the scored tokens of all passes of a step, which are divided at the end.
+    """Sums over the trained tokens of all passes of a step, which are divided at the end.
 
     In the first iteration no ratio is clipped. The noise between sampler and trainer is measured only there, before the
     policy changes.
@@ -62,7 +62,7 @@ class TokenMeter:
     def result(self, replicas: Peers) -> dict[str, float]:
         """Return the means over all replicas, under their names in the glossary. The loss is the mean over iterations.
 
-        A step without scored tokens has the loss 0, and no means; one without a reference has no `kl`.
+        A step without trained tokens has the loss 0, and no means; one without a reference has no `kl`.
         """
         total = TokenMeter(*replicas.sum(list(self.sums().values())))
         total.largest_diff = replicas.max(self.largest_diff)

@@ -4,12 +4,17 @@ Counterpart of `torch.optim.AdamW` and `clip_grad_norm_` in minimal.py: one upda
 engine/model/flat.py has that buffer, in all processes of a run.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from grpo.base.errors import NON_FINITE, UserError
-from grpo.engine.model.flat import FlatParameters
+
+if TYPE_CHECKING:
+    from grpo.engine.model.flat import FlatParameters
 
 FIRST_SCALE, SCALE_GROWS_AFTER = 2.0**10, 50  # loss scaling in float16: it doubles after so many finite steps in a row
 MASTER = "master"  # name of the weights in `Optimizer.state`

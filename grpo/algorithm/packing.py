@@ -9,32 +9,37 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from grpo.algorithm.schema import Completion, Group, Layout, PackedBatch, PackedTokens, Part
-from grpo.engine.device.draw import NO_CUT
+from grpo.algorithm.schema import NO_CUT, Completion, Group, Layout, PackedBatch, PackedTokens, Part
 
 
 def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list[list[Part]]:
-    """Split the completions with a loss weight and scored tokens, in order, into micro-batches of up to `token_budget`.
+    """Split the completions with a weight and trained tokens, in order, into micro-batches of up to `token_budget`.
 
     A group that fits into one micro-batch is not split. A larger group is split, and its prompt is repeated. A single
     completion larger than the budget gets a micro-batch of its own.
     """
     batches: list[list[Part]] = []
     room = 0  # packed tokens that still fit into the last micro-batch
+
+    def start_batch() -> None:
+        nonlocal room
+        batches.append([])
+        room = token_budget
+
     for group in groups:
-        members = [completion for completion in group.completions if completion.loss_weight and completion.scored()]
+        members = [completion for completion in group.completions if completion.loss_weight and completion.trained()]
         if not members:
             continue
         prompt = len(group.prompt.ids)
         whole = prompt + sum(map(_packed_length, members))
         part = None  # of this group, in the last micro-batch
-        if room < whole <= token_budget:
-            room = 0  # the group fits into a micro-batch of its own, but not into the rest of this one
+        if room < whole <= token_budget:  # the group fits into a micro-batch of its own, but not into the rest of this
+            start_batch()
         for completion in members:
             needed = _packed_length(completion) + (prompt if part is None else 0)
             if needed > room:
-                batches.append([])
-                room, part = token_budget, None
+                start_batch()
+                part = None
                 needed = prompt + _packed_length(completion)
             if part is None:
                 part = Part(group, [])
@@ -47,11 +52,6 @@ def split_into_micro_batches(groups: Sequence[Group], token_budget: int) -> list
 def _packed_length(completion: Completion) -> int:
     """Count the packed tokens of a completion: all but its last one, which is only a target."""
     return len(completion.ids) - 1
-
-
-def num_scored(parts: Iterable[Part]) -> int:
-    """Count the scored tokens of a micro-batch."""
-    return sum(len(completion.scored()) for part in parts for completion in part.completions)
 
 
 def pack_tokens(
@@ -74,14 +74,15 @@ def pack_tokens(
             ids += completion.ids[:length]
             positions += range(len(prompt), len(prompt) + length)
             sources = [last_of_prompt, *range(start, start + length)]  # the shift by one: here and nowhere else
-            source += [sources[place] for place in completion.scored()]
+            source += [sources[place] for place in completion.trained()]
         layout.append((len(prompt), tuple(map(_packed_length, part.completions))))
     completions = [completion for part in parts for completion in part.completions]
-    targets = _of_scored(completions, lambda completion: completion.ids)
-    cuts = _of_scored(completions, lambda completion: completion.cuts)
+    targets = _of_trained(completions, lambda completion: completion.ids)
+    cuts = _of_trained(completions, lambda completion: completion.cuts)
     has_cuts = max(cuts, default=NO_CUT) > NO_CUT
     return PackedTokens(
         number=number,
+        completions=completions,
         layout=Layout.of(*layout),
         ids_T=torch.tensor(ids, dtype=torch.int64, device=device),
         positions_T=torch.tensor(positions, dtype=torch.int64, device=device),
@@ -95,33 +96,34 @@ def pack_batch(
     parts: Sequence[Part],
     number: int = 0,
     *,
-    ref_logp_C: torch.Tensor | None = None,
-    old_logp_C: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> PackedBatch:
-    """Pack a micro-batch whose advantages and loss weights are known. The log-probs are those of its own tokens."""
+    """Pack a micro-batch whose advantages and loss weights are known."""
     tokens = pack_tokens(parts, number, device=device, dtype=dtype)
-    completions = [completion for part in parts for completion in part.completions]
-    places = [place for place, completion in enumerate(completions) for _ in completion.scored()]
-    weights = [completion.loss_weight for completion in completions for _ in completion.scored()]
-    advantages = _of_scored(completions, lambda completion: completion.token_advantages())
-    sampler_logps = _of_scored(completions, lambda completion: completion.logps)
+    completions = tokens.completions
+
+    def of_tokens(values: Callable[[Completion], Sequence]) -> torch.Tensor:
+        return torch.tensor(_of_trained(completions, values), dtype=dtype, device=device)
+
+    places = [place for place, completion in enumerate(completions) for _ in completion.trained()]
+    weights = [completion.loss_weight for completion in completions for _ in completion.trained()]
+    has_ref, has_old = completions[0].ref_logps, completions[0].old_logps
     return PackedBatch(
         **vars(tokens),
         completion_C=torch.tensor(places, dtype=torch.int64, device=device),
         weight_C=torch.tensor(weights, dtype=dtype, device=device),
-        advantage_C=torch.tensor(advantages, dtype=dtype, device=device),
-        sampler_logp_C=torch.tensor(sampler_logps, dtype=dtype, device=device),
-        ref_logp_C=ref_logp_C,
-        old_logp_C=old_logp_C,
+        advantage_C=of_tokens(lambda completion: completion.token_advantages()),
+        sampler_logp_C=of_tokens(lambda completion: completion.logps),
+        ref_logp_C=of_tokens(lambda completion: completion.ref_logps) if has_ref else None,
+        old_logp_C=of_tokens(lambda completion: completion.old_logps) if has_old else None,
     )
 
 
-def _of_scored(completions: Iterable[Completion], values: Callable[[Completion], Sequence]) -> list:
-    """Return what `values` gives for each token of the completions, for the scored tokens alone."""
+def _of_trained(completions: Iterable[Completion], values: Callable[[Completion], Sequence]) -> list:
+    """Return what `values` gives for each token of the completions, for the trained tokens alone."""
     found = []
     for completion in completions:
         of_tokens = values(completion)
-        found += [of_tokens[place] for place in completion.scored()]
+        found += [of_tokens[place] for place in completion.trained()]
     return found

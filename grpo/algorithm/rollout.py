@@ -8,18 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from grpo.algorithm import variants
-from grpo.algorithm.schema import Completion, Group, Order, Prompt
-from grpo.config.options import TrainConfig
-from grpo.engine.device.distributed import Ranks
-from grpo.engine.device.draw import SamplingParams, hash_seed
-from grpo.engine.sampling.sampler import Sampler
-from rewards.own import TrainerState
-
-if TYPE_CHECKING:
-    from rewards.scorer import Scorer
+from grpo.algorithm.interfaces import Peers, Sample, Scorer
+from grpo.algorithm.schema import Completion, Group, Order, Prompt, Settings, TrainerState, hash_seed
 
 COMPLETION = 0  # a fifth number, so that no completion shares its seed with a dropout mask, whose seed hashes four
 NOT_SAMPLED = Completion.given([], "length")  # where a group's next completion will be
@@ -39,37 +31,31 @@ class Sampled:
     generated: list[Group]  # all of them, also those that dynamic sampling drops
 
 
+@dataclass(kw_only=True, eq=False)
 class Rollout:
     """Sample the groups of each step, and have them graded.
 
-    prompts: of the data. decode: tokens to text. total_steps: of the run, for the rewards of users. position: how many
-    prompts are taken already. phase: surrounds "time/generate" and "time/reward".
+    prompts: of the data. order: of those that are taken. decode: tokens to text. ranks: all processes of the run.
+    replicas: those that sample other prompts. total_steps: of the run, for the rewards of users. phase: surrounds
+    "time/generate" and "time/reward".
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        prompts: Sequence[Prompt],
-        sampler: Sampler,
-        decode: Callable[[Sequence[int]], str],
-        scorer: "Scorer",
-        ranks: Ranks,
-        total_steps: int = 0,
-        position: int = 0,
-        phase: Phase = untimed,
-    ):
-        self.config, self.prompts, self.sampler, self.decode, self.scorer = config, prompts, sampler, decode, scorer
-        self.ranks, self.replicas, self.total_steps, self.phase = ranks, ranks.replicas, total_steps, phase
-        self.order = Order(len(prompts), config.seed, config.shuffle_dataset, position)
-        self.sampling = SamplingParams(
-            config.max_completion_length, config.temperature, top_p=config.top_p, top_k=config.top_k
-        )
+    settings: Settings
+    prompts: Sequence[Prompt]
+    order: Order
+    sample_completions: Sample
+    decode: Callable[[Sequence[int]], str]
+    scorer: Scorer
+    ranks: Peers
+    replicas: Peers
+    total_steps: int = 0
+    phase: Phase = untimed
 
     def sample(self, step: int) -> Sampled:
         """Generate the groups of a step; grading starts as each completion ends."""
-        config = self.config
-        if config.dynamic_sampling:
-            attempts, wanted = config.dynamic_sampling_max_rollouts, groups_per_replica(config)
+        settings = self.settings
+        if settings.dynamic_sampling:
+            attempts, wanted = settings.dynamic_sampling_max_rollouts, settings.groups_per_replica
             generate = partial(self.generate, step)  # takes the number of the attempt
             groups, generated = variants.sample_mixed(generate, self.wait, wanted, attempts, self.ranks)
             return Sampled(groups, generated)
@@ -81,10 +67,10 @@ class Rollout:
 
         attempt: how many times this step has generated before.
         """
-        G, replicas = self.config.num_generations, self.replicas
+        G, replicas = self.settings.num_generations, self.replicas
         epoch = self.order.position / self.order.num_rows  # before this step's rows are taken
-        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.is_main)
-        num_groups = groups_per_replica(self.config) * replicas.world
+        state = TrainerState(step, self.total_steps, epoch, is_world_process_zero=self.ranks.rank == 0)
+        num_groups = self.settings.groups_per_replica * replicas.world
         rows = self.order.take(num_groups)[replicas.rank :: replicas.world]
         groups = [Group(self.prompts[row], [NOT_SAMPLED] * G) for row in rows]
 
@@ -94,8 +80,9 @@ class Rollout:
             self.scorer.submit(group, index, state)
 
         prompts = [group.prompt.ids for group in groups]
+        seeds = self._seeds(len(groups), step, attempt)
         with self.phase("time/generate"):
-            self.sampler.sample(prompts, G, self.sampling, self._seeds(len(groups), step, attempt), finish)
+            self.sample_completions(prompts, G, seeds=seeds, on_finish=finish)
         return groups
 
     def _seeds(self, num_groups: int, step: int, attempt: int) -> list[int]:
@@ -103,20 +90,15 @@ class Rollout:
 
         It depends on the completion's place among those of all replicas. So any number of them samples the same.
         """
-        config, replicas = self.config, self.replicas
+        settings, replicas = self.settings, self.replicas
         seeds = []
         for number in range(num_groups):
-            first = (replicas.rank + number * replicas.world) * config.num_generations
-            places = range(first, first + config.num_generations)
-            seeds += [hash_seed(config.seed, step, attempt, COMPLETION, place) for place in places]
+            first = (replicas.rank + number * replicas.world) * settings.num_generations
+            places = range(first, first + settings.num_generations)
+            seeds += [hash_seed(settings.seed, step, attempt, COMPLETION, place) for place in places]
         return seeds
 
     def wait(self, groups: Sequence[Group]) -> None:
         """Wait for the rewards of these groups. A reward is None if it could not be given."""
         with self.phase("time/reward"):
             self.scorer.collect(*groups)
-
-
-def groups_per_replica(config: TrainConfig) -> int:
-    """Return how many groups a replica samples in each step."""
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps // config.num_generations

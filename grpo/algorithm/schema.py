@@ -4,7 +4,7 @@ Counterpart of the lists of ids of minimal.py: objects that carry what belongs t
 
 A tensor's name ends in its shape, one letter per axis (`logp_C`, `hidden_TD`). Every letter but X means one axis:
 
-    T  packed tokens of a micro-batch       C  scored tokens: drawn completion tokens with a gradient
+    T  packed tokens of a micro-batch       C  trained tokens: drawn completion tokens with a gradient
     N  completions of a micro-batch         P  prompts of a micro-batch
     G  completions of a prompt, a group
     B  sequences that decode together       S  positions of a sequence, or of the KV cache
@@ -23,15 +23,71 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch  # it takes seconds, and what reads only the configuration needs no tensors
 
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a step, under the names of their keys in grpo/config/options.py, which says what each means."""
+
+    seed: int = 42
+    num_generations: int = 8
+    per_device_train_batch_size: int = 8
+    gradient_accumulation_steps: int = 1
+    max_completion_length: int = 256
+    temperature: float = 1.0
+    loss_type: str = "dapo"
+    scale_rewards: str = "group"
+    epsilon: float = 0.2
+    epsilon_high: float | None = None
+    beta: float = 0.0
+    num_iterations: int = 1
+    learning_rate: float = 1e-6
+    lr_scheduler_type: str = "linear"
+    warmup_ratio: float = 0.0
+    warmup_steps: int = 0
+    max_grad_norm: float = 1.0
+    lora_dropout: float = 0.0
+    # of variants
+    entropy_coef: float = 0.0
+    delta: float | None = None
+    importance_sampling_level: str = "token"
+    sampler_importance_sampling_correction: bool = False
+    sampler_importance_sampling_cap: float = 2.0
+    use_bias_correction_kl: bool = False
+    mask_truncated_completions: bool = False
+    multi_objective_aggregation: str = "sum_then_normalize"
+    refusal_target: float | None = None
+    dynamic_sampling: bool = False
+    dynamic_sampling_max_rollouts: int = 3
+    credit: str = "completion"
+    tools: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: object) -> Settings:
+        """Take the settings from a configuration. Those that it does not have (stage 1) keep their defaults."""
+        names = [entry.name for entry in fields(cls) if hasattr(config, entry.name)]
+        return cls(**{name: getattr(config, name) for name in names})
+
+    @property
+    def completions_per_replica(self) -> int:
+        """Return how many completions a replica trains on in each step."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def groups_per_replica(self) -> int:
+        """Return how many groups a replica samples in each step."""
+        return self.completions_per_replica // self.num_generations
+
+
 FinishReason = Literal["stop", "length", "tool"]  # tool: one was called, and gave no result
 Outcome = Literal["correct", "wrong", "refused"]
+NO_CUT = -math.inf  # no token was cut off, see `Completion.cuts`
 
 
 @dataclass(frozen=True)
@@ -76,6 +132,44 @@ class Order:
         if self.shuffle:
             random.Random(f"{self.seed}/{epoch}").shuffle(order)
         return order
+
+
+def hash_seed(*parts: int) -> int:
+    """Hash several numbers, such as the run's seed, a step and a place in it, to one 63-bit seed.
+
+    It is FNV-1a over their bytes: another order, or another number of parts, gives another seed.
+    """
+    seed = 0xCBF29CE484222325
+    for part in parts:
+        for byte in part.to_bytes(8, "little", signed=True):
+            seed = ((seed ^ byte) * 0x100000001B3) % 2**64
+    return seed >> 1
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """How far the run is: those attributes of transformers' TrainerState that a reward can use."""
+
+    global_step: int = 0  # steps done
+    max_steps: int = 0
+    epoch: float = 0.0
+    is_world_process_zero: bool = True
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a forward pass treats the adapters.
+
+    use_adapter: False gives the reference policy. dropout_seed: None for no dropout; otherwise the masks depend only on
+    this seed and the module's number, so that a recomputed or repeated pass has the same masks.
+    """
+
+    use_adapter: bool = True
+    dropout_seed: int | None = None
+
+
+POLICY = Mode()
+REFERENCE = Mode(use_adapter=False)
 
 
 @dataclass(frozen=True)
@@ -136,18 +230,31 @@ class Call:
     failure: str = ""
 
 
+def own_words(text: str, calls: Sequence[Call], fill: str = " ") -> str:
+    """Return a completion's text with `fill` for each character of a call and its result: the rest stays in its place.
+
+    >>> own_words("<f>x</f><result>y</result>ab", [Call("f", "x", "y", 0, 0, (0, 26))], "·")[24:]
+    '··ab'
+    """
+    for call in calls:
+        start, end = call.span
+        blank = fill * (end - start)
+        text = text[:start] + blank + text[end:]
+    return text
+
+
 @dataclass
 class Completion:
     """One sampled answer, and what the step adds to it.
 
     The sampler makes it, and the rollout adds its text. The scorer adds `scores`, `reward` and `facts`,
     `set_advantages` the advantage, `set_loss_weights` the loss weight, `set_credit` `sentences` or `credited_from`, and
-    `set_scored` `scored_from`.
+    `set_trained` `trained_from`. Passes over the trained tokens add `ref_logps` and `old_logps`.
 
     `ids` ends with the end-of-sequence token if finish_reason is "stop". `logps[t]` is the log-prob of `ids[t]` under
     the distribution it was drawn from: temperature, top-k and top-p included (nats). `cuts[t]` is the threshold that
     top-k and top-p set: only tokens with at least this log-prob could be drawn (Eq. 17; -inf if nothing was cut off).
-    `calls` says which tokens tools have given: they are read, and never scored, trained or counted. The last token is
+    `calls` says which tokens tools have given: they are read, and never trained or counted. The last token is
     drawn.
 
     >>> c = Completion(ids=[7, 2], logps=[-0.5, -0.1], cuts=[float("-inf")] * 2, finish_reason="stop", text="4")
@@ -168,7 +275,9 @@ class Completion:
     loss_weight: float = 0.0  # Eq. 8: weight of each of its tokens in the loss of the step
     sentences: list[Sentence] = field(default_factory=list)  # the true and the false ones (credit: sentence)
     credited_from: int = 0  # the tokens before this one get the advantage 0 (credit: answer)
-    scored_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
+    trained_from: int = 0  # the tokens before this one have no gradient; their log-probs are not computed
+    ref_logps: list[float] = field(default_factory=list)  # under the frozen reference; empty if beta is 0
+    old_logps: list[float] = field(default_factory=list)  # under the policy that sampled; empty while that is trained
 
     @classmethod
     def given(
@@ -180,7 +289,7 @@ class Completion:
         loss_weight: float = 0.0,
     ) -> Completion:
         """Make a completion that was not sampled, whose log-probs and cuts mean nothing."""
-        logps, cuts = [0.0] * len(ids), [-math.inf] * len(ids)
+        logps, cuts = [0.0] * len(ids), [NO_CUT] * len(ids)
         return cls(ids, logps, cuts, finish_reason, text, advantage=advantage, loss_weight=loss_weight)
 
     def drawn(self) -> Sequence[int]:
@@ -209,10 +318,10 @@ class Completion:
         """Return whether the answer is right, wrong or refused, by the first reward that knows; None if none does."""
         return next((score.outcome for score in self.scores.values() if score.outcome is not None), None)
 
-    def scored(self) -> Sequence[int]:
-        """Return the places of its scored tokens: of those that were drawn, the ones from `scored_from` on."""
+    def trained(self) -> Sequence[int]:
+        """Return the places of its trained tokens: of those that were drawn, the ones from `trained_from` on."""
         drawn = self.drawn()
-        return drawn[bisect_left(drawn, self.scored_from) :]
+        return drawn[bisect_left(drawn, self.trained_from) :]
 
     def token_advantages(self) -> list[float]:
         """Return one advantage per token: the completion's, with the sign that the token's sentence gives it."""
@@ -288,11 +397,12 @@ class PackedTokens:
 
     Example: prompt (5, 9, 6) with completions (7, 2) and (8, 8, 2). The last token of a completion predicts nothing, so
     it is a target only: ids_T = 5 9 6 | 7 | 8 8, positions_T = 0 1 2 | 3 | 3 4, targets_C = 7 2 | 8 8 2 and
-    source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target. Tokens before `scored_from` are
+    source_C = 2 3 | 2 4 5: the place in ids_T whose hidden state predicts each target. Tokens before `trained_from` are
     in ids_T alone, and so are those that tools have given.
     """
 
     number: int  # among the micro-batches of the step
+    completions: list[Completion]
     layout: Layout
     ids_T: torch.Tensor  # int64
     positions_T: torch.Tensor  # int64, from 0 in each sequence
@@ -300,15 +410,24 @@ class PackedTokens:
     targets_C: torch.Tensor  # int64
     cut_C: torch.Tensor | None  # float32, see Completion.cuts; None if no token has a cut
 
+    def of_each(self, values_C: torch.Tensor) -> Iterator[tuple[Completion, list[float]]]:
+        """Yield each completion with one value per token, given those of trained tokens. The others get 0."""
+        left = iter(values_C.tolist())
+        for completion in self.completions:
+            values = [0.0] * len(completion.ids)
+            for place in completion.trained():
+                values[place] = next(left)
+            yield completion, values
+
 
 @dataclass(frozen=True)
 class PackedBatch(PackedTokens):
-    """A micro-batch to train on: its tokens, and one entry per scored token for the loss.
+    """A micro-batch to train on: its tokens, and one entry per trained token for the loss.
 
     The loss is a plain weighted sum over C. Its floating-point fields are float32, or float64 in a float64 model.
     """
 
-    completion_C: torch.Tensor  # int64, index into N: which completion a scored token belongs to
+    completion_C: torch.Tensor  # int64, index into N: which completion a trained token belongs to
     weight_C: torch.Tensor  # Completion.loss_weight
     advantage_C: torch.Tensor  # Completion.token_advantages
     sampler_logp_C: torch.Tensor  # log-probs recorded while sampling

@@ -4,11 +4,13 @@
 |---|---|---|
 | GSPO: the ratio of a sequence | importance_sampling_level | loss.py, Eq. 9 |
 | two-sided clipping | delta | loss.py, Eq. 10 |
+| CISPO: the clipped ratio weighs the log-prob | loss_type | loss.py, Eq. 21 |
+| an entropy bonus | entropy_coef | step.py, logprobs.py, Eq. 22 |
 | KL with the gradient of the KL divergence | use_bias_correction_kl | loss.py, Eq. 6 |
 | completions that were cut off train nothing | mask_truncated_completions | loss_weights.py |
 | truncated importance sampling | sampler_importance_sampling_correction | loss.py, Eq. 11 |
-| GDPO: normalize each reward, then sum | multi_objective_aggregation | Eq. 12 |
-| a target for the share of refusals | refusal_target | Eq. 14 |
+| GDPO: normalize each reward, then sum | multi_objective_aggregation | step.py, Eq. 12 |
+| a target for the share of refusals | refusal_target | step.py, Eq. 14 |
 | dynamic sampling | dynamic_sampling | rollout.py |
 | credit to sentences, or to the answer | credit | credit.py, Eq. 13 |
 """
@@ -19,25 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from grpo.algorithm.advantages import group_advantages
+from grpo.algorithm.interfaces import Peers
 from grpo.algorithm.schema import Completion, Group
-from grpo.config.options import TrainConfig
-from grpo.engine.device.peers import Peers
-
-MAX_LOG_RATIO = 20.0  # nats; a larger one means no more than this, and its exp may overflow
-
-
-def rewards_of(group: Group, config: TrainConfig, shift: float = 0.0) -> list[float | None]:
-    """Return one reward per completion, of which the advantages are made: R in Eq. 1, and what variants make of it.
-
-    shift: what the reward of declining gains (Eq. 14).
-    """
-    if config.refusal_target is not None:
-        return [shifted_reward(completion, shift) for completion in group.completions]
-    if config.multi_objective_aggregation == "sum_then_normalize":
-        return [completion.reward for completion in group.completions]
-    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
-    return normalize_then_sum(values, list(group.weights.values()))  # Eq. 12
-
 
 # --- GSPO: the ratio of a sequence (2507.18071) ----------------------------------------------------------------------
 
@@ -59,17 +44,51 @@ def two_sided(ratio_C: torch.Tensor, delta: float) -> torch.Tensor:
     return ratio_C.clamp(max=delta)  # Eq. 10
 
 
+# --- CISPO: the clipped ratio weighs the log-prob (2506.13585) -------------------------------------------------------
+
+
+def cispo(ratio_C: torch.Tensor, cap: float, advantage_C: torch.Tensor, logp_C: torch.Tensor) -> torch.Tensor:
+    """Return min(ρ, cap) Â ℓ, which takes the place of Eq. 5 (Eq. 21). The weight is a constant.
+
+    So every token keeps a gradient. Eq. 5 has none where the ratio is clipped: at rare tokens that an answer turns on.
+    """
+    return ratio_C.detach().clamp(max=cap) * advantage_C * logp_C  # Eq. 21
+
+
+# --- An entropy bonus ------------------------------------------------------------------------------------------------
+
+
+def entropy_bonus(entropy_C: torch.Tensor, coefficient: float, num_tokens: int) -> torch.Tensor:
+    """Return a micro-batch's part of what the loss is lowered by, so that the policy stays open (Eq. 22).
+
+    num_tokens: of the complete step, over all replicas. It is a mean over them whatever the loss type is, as in TRL.
+    """
+    return coefficient / num_tokens * entropy_C.sum()  # Eq. 22
+
+
+def entropy_slope(slope_XV: torch.Tensor, entropy_X: torch.Tensor) -> torch.Tensor:
+    """Return dH/dz = -p (log p + H) [X, V], given onehot - p, and the entropy H of each row. Shards give their part."""
+    minus_p_XV = torch.where(slope_XV > 0, slope_XV - 1, slope_XV).to(entropy_X.dtype)  # only the target's is positive
+    p_log_p_XV = torch.xlogy(-minus_p_XV, -minus_p_XV)
+    return (minus_p_XV * entropy_X[:, None] - p_log_p_XV).to(slope_XV.dtype)
+
+
 # --- Truncated importance sampling, for a sampler whose log-probs differ ---------------------------------------------
 
 
 def sampler_weight(log_ratio_C: torch.Tensor, cap: float) -> torch.Tensor:
     """Return min(π_train / π_sampler, cap), a constant: it weighs tokens without adding a gradient (Eq. 11)."""
-    bounded_C = log_ratio_C.clamp(max=MAX_LOG_RATIO)
-    weight_C = bounded_C.exp().clamp(max=cap)  # Eq. 11
+    weight_C = log_ratio_C.exp().clamp(max=cap)  # Eq. 11
     return weight_C.detach()
 
 
 # --- GDPO: normalize each reward, then sum (2601.05242) --------------------------------------------------------------
+
+
+def normalized_rewards(group: Group) -> list[float | None]:
+    """Return one reward per completion, of which the advantages are made, instead of the weighted sum (Eq. 12)."""
+    values = [[completion.scores[name].value for completion in group.completions] for name in group.weights]
+    return normalize_then_sum(values, list(group.weights.values()))  # Eq. 12
 
 
 def normalize_then_sum(values: Sequence[Sequence[float | None]], weights: Sequence[float]) -> list[float | None]:
@@ -132,11 +151,13 @@ def refusal_shift(groups: Iterable[Group], target: float, replicas: Peers) -> fl
     return mean_gain + (wanted - found)  # Eq. 14
 
 
-def shifted_reward(completion: Completion, shift: float) -> float | None:
-    """Return the reward of a completion, moved by Eq. 14 if it declines."""
-    if completion.reward is None or not abstains(completion):
-        return completion.reward
-    return completion.reward + shift
+def shifted_rewards(group: Group, shift: float) -> list[float | None]:
+    """Return the rewards of a group, moved by Eq. 14 where a completion declines."""
+    moved: list[float | None] = []
+    for completion in group.completions:
+        reward = completion.reward
+        moved.append(reward if reward is None or not abstains(completion) else reward + shift)
+    return moved
 
 
 def abstains(completion: Completion) -> bool:

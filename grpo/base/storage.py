@@ -66,7 +66,7 @@ def save_tensors(tensors: dict[str, Any], path: Path) -> None:
 
 def read_json(path: Path) -> Any:
     """Return the value that a JSON file holds."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8-sig"))
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:

@@ -21,8 +21,8 @@ def find_problems(config: AnyConfig, is_run: bool = True) -> Iterator[str]:
             yield f"tools: {name} names no function; write it as path/file.py:FUNCTION"
         elif name != SEARCH and ":" not in name:
             yield f"tools: unknown tool {name}; built in is {SEARCH}, others are package.module:function"
-    if config.base_weights == "int8" and not config.lora_r:
-        yield "base_weights: int8 is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
+    if config.base_weights and not config.lora_r:
+        yield "base_weights is for frozen weights, and lora_r: 0 trains them; set lora_r, or base_weights: null"
     if config.tensor_parallel_size > 1 and not config.lora_r:
         yield "tensor_parallel_size shares frozen weights, and lora_r: 0 trains them; set lora_r, or train replicas"
     if config.max_steps == 0:
@@ -94,6 +94,8 @@ def _unmet_needs(config: TrainConfig) -> Iterator[str]:
         yield "refusal_target needs a reward that knows which answers decline; add abstention to reward_funcs"
     if config.refusal_target is not None and config.multi_objective_aggregation != "sum_then_normalize":
         yield "refusal_target moves one sum of rewards; set multi_objective_aggregation: sum_then_normalize"
+    if config.loss_type == "cispo" and (config.epsilon_high or 0) <= 1:
+        yield "loss_type: cispo caps the ratio itself at epsilon_high, which is above 1; set it, such as 5"
     if config.credit == "sentence" and not any(reward.checks_every_answer for reward in rewards):
         yield (
             "credit: sentence needs the verdicts on the facts of every answer; add factuality to reward_funcs, and 0 "

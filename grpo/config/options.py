@@ -93,9 +93,10 @@ class LoraKeys:
     """Dropout on the input of the adapters during training."""
     lora_layers_to_transform: tuple[int, ...] | None = key(None)
     """Numbers of the layers that have adapters, from 0. Unset: all."""
-    base_weights: str | None = key(None, "first", choices=(None, "int8"))
-    """How the frozen weights of the projections are held. Unset: in torch_dtype. int8: in 8 bits, with a scale per row,
-    which halves the memory of a model in bfloat16. What the run saves belongs to the weights of the file."""
+    base_weights: str | None = key(None, "first", choices=(None, "int8", "nf4"))
+    """How the frozen weights of the projections are held. Unset: in torch_dtype, or in the few bits of bitsandbytes if
+    the file has them so. int8: in 8 bits, with a scale per row, half the memory of bfloat16. nf4: in 4 bits (QLoRA),
+    with a scale per 64 numbers, 28 % of it. What the run saves belongs to the weights of the file."""
     lora_target_modules: tuple[str, ...] | None = key(None)
     """Projections that get an adapter, such as [q_proj, v_proj]. Unset: all seven."""
 
@@ -244,18 +245,22 @@ class SamplingKeys:
 
 @dataclass(frozen=True)
 class LossKeys:
-    loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo"))
-    """Weight of a token in the loss: Eq. 8 in grpo/algorithm/MATH.md."""
+    loss_type: str = key("dapo", "first", choices=("grpo", "dapo", "dr_grpo", "bnpo", "cispo"))
+    """Weight of a token in the loss: Eq. 8 in grpo/algorithm/MATH.md. cispo: that of dapo, and the ratio, capped at
+    epsilon_high, weighs the log-prob."""
     beta: float = key(0.0, "first warned", low=0)
     """Weight of the KL penalty towards the policy of step 0. 0: no reference pass."""
     epsilon: float = key(0.2, "warned", above=0)
     """Clip the ratio below at 1 - epsilon."""
     epsilon_high: float | None = key(None, "warned", above=0)
-    """Clip the ratio above at 1 + epsilon_high. Unset: epsilon."""
+    """Clip the ratio above at 1 + epsilon_high. Unset: epsilon. With loss_type: cispo it is the cap of the ratio, such
+    as 5."""
     delta: float | None = key(None, "warned", above=1)
     """Upper bound of the ratio if the advantage is negative (two-sided clipping). Unset: none."""
     use_bias_correction_kl: bool = key(False)
     """Multiply the KL estimate by the ratio, so that its gradient is that of the KL divergence (TRL 1.16's default)."""
+    entropy_coef: float = key(0.0, "warned", low=0)
+    """Weight of the mean entropy of all tokens, which is maximised, too, so that sampling keeps exploring."""
     importance_sampling_level: str = key("token", choices=("token", "sequence"))
     """Compute the ratio per token, or per sequence (GSPO)."""
     sampler_importance_sampling_correction: bool = key(False)
@@ -430,6 +435,7 @@ class SftConfig(ModelKeys, LoraKeys, DataKeys, ConversationKeys, ToolKeys, Optim
     """The configuration of stage 1: supervised fine-tuning. It samples nothing: what is no key here has one value."""
 
     temperature = 1.0
+    num_generations = max_num_seqs = 0
     num_iterations = 1
     dynamic_sampling = False
     knowledge_base = None

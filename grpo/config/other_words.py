@@ -65,6 +65,8 @@ ALIASES = _by_name(  # our key -> its other names
 
 SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of theirs, with their value
     {
+        ("base_weights", "int8"): "load_in_8bit:true quantization_bit:8",
+        ("base_weights", "nf4"): "load_in_4bit:true quantization_bit:4",
         ("device", "cpu"): "use_cpu:true",
         ("eval_max_samples", "0"): "eval_max_samples:-1",
         ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
@@ -152,16 +154,16 @@ REFUSED = _by_name(  # why a key is refused that would change the result -> its 
             "qalora_group_size rank_pattern revision target_parameters trainable_token_indices use_bdlora use_dora "
             "use_qalora use_rslora velora_config"
         ),
-        "base_weights: int8 holds the frozen weights in 8 bits, and there are no other numbers of bits": (
-            "load_in_4bit load_in_8bit quantization_*"
+        "base_weights holds the frozen weights in few bits: nf4 or int8": (
+            "quantization_bit quantization_device_map quantization_method quantization_type"
         ),
         "there are grpo.sft and grpo.train, of all weights or of adapters (lora_r)": "finetuning_type freeze_* stage",
         "tokens are sampled by temperature, top_p and top_k, and tools are called by text (tools, max_tool_calls)": (
             "do_sample generation_kwargs max_tool_calling_iterations min_p repetition_penalty tool_format "
             "vllm_guided_decoding_regex vllm_structured_outputs_regex"
         ),
-        "the loss is on all tokens of every answer, without noise or further terms; see loss_type, beta and delta": (
-            "entropy_coef label_smoothing_factor loss_type mask_history neftune_noise_alpha off_policy_mask_threshold "
+        "the loss is on all tokens of every answer, without noise or more terms; see loss_type, beta, entropy_coef": (
+            "label_smoothing_factor loss_type mask_history neftune_noise_alpha off_policy_mask_threshold "
             "router_aux_loss_coef top_entropy_quantile train_on_prompt use_adaptive_entropy"
         ),
         "the reference is the policy of step 0": "sync_ref_model",
@@ -182,6 +184,8 @@ HARMLESS = {  # refused name -> the values that change nothing, if they are not 
     "init_lora_weights": "none true",
     "loss_type": "none nll chunked_nll",
     "qalora_group_size": "none 16",
+    "quantization_method": "none bnb bitsandbytes",
+    "quantization_type": "none nf4",
     "repetition_penalty": "none 1 1.0",
     "stage": "none sft grpo rl",
     "top_entropy_quantile": "none 1 1.0",

@@ -148,7 +148,7 @@ def make_examples(
                 answer_ids = encoder.turn(before, message, tools)
             else:
                 answer = message["content"][: encoder.max_chars(room + 1)]  # more would be cut
-                answer_ids, calls = protocol.written(answer) if protocol else (encoder.answer(answer), [])
+                answer_ids, calls = protocol.written(answer, text) if protocol else (encoder.answer(answer, text), [])
             if not answer_ids:
                 count.notes["answers left out, which the chat template does not write after its own header"] += 1
                 continue

@@ -21,6 +21,7 @@ from grpo.data.messages import Message, parts, read_tools, with_system
 from grpo.data.rows import Row
 
 TEMPLATE_SECONDS = 5.0  # of CPU time, for one prompt
+BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write before a text
 MAX_TEMPLATE_CHARS = 1_000_000  # that a chat template may write around the messages
 Tool = dict[str, Any]  # the description of one, as a chat template takes it
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -49,12 +50,17 @@ def load_tokenizer(folder: Path, chat_template: str | None = None, template_opti
         fix = "give the path of a Jinja file, in UTF-8"
         with explained((OSError, UnicodeDecodeError), f"cannot read the chat template {chat_template}", fix):
             tokenizer.chat_template = Path(chat_template).read_text(encoding="utf-8")
-    if not tokenizer.chat_template:
-        what, why = f"the tokenizer in {folder} has no chat template", "prompts cannot be rendered without one"
+    templates = tokenizer.chat_template
+    named = templates if isinstance(templates, dict) else {"default": templates}
+    if not named.get("default"):
+        what = f"the tokenizer in {folder} has no chat template" + " named default" * isinstance(templates, dict)
+        why = "prompts cannot be rendered without one"
         raise UserError(what, why, "set chat_template to a Jinja file", PREFLIGHT)
+    values = ""
     for name, value in (template_options or {}).items():
-        default = f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
-        tokenizer.chat_template = default + tokenizer.get_chat_template()
+        values += f"{{% if {name} is not defined %}}{{% set {name} = {value!r} %}}{{% endif %}}"
+    named = {name: values + text.removeprefix(BYTE_ORDER_MARK) for name, text in named.items()}
+    tokenizer.chat_template = named if len(named) > 1 else named["default"]
     return tokenizer
 
 
@@ -121,13 +127,16 @@ def eos_ids(folder: Path, tokenizer) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _ends_in_header(tokenizer) -> bool:
-    """Return whether prompts end with the assistant's header even if it is not asked for, as Mistral's ([/INST])."""
+def _find_header(tokenizer) -> tuple[str, str | None]:
+    """Return what follows the user's text in a prompt, and the space between that and an answer.
+
+    The space is None if the template does not write the answer after the prompt.
+    """
     turns = [{"role": "user", "content": "\ue000"}, {"role": "assistant", "content": "\ue001"}]
     prompt, both = render(tokenizer, turns[:1]), render(tokenizer, turns, header=False)
-    _, _, header = prompt.partition("\ue000")
-    answer = both.removeprefix(prompt).lstrip()
-    return bool(header.strip()) and both.startswith(prompt) and answer.startswith("\ue001")
+    space, _, _ = both.removeprefix(prompt).partition("\ue001")
+    follows = both.startswith(prompt) and not space.strip()
+    return prompt.partition("\ue000")[2], space if follows else None
 
 
 class ChatEncoder:
@@ -142,13 +151,16 @@ class ChatEncoder:
         example = [{"role": "user", "content": "x"}]
         plain, with_header = render(tokenizer, example, header=False), render(tokenizer, example)
         has_header = with_header.startswith(plain.rstrip()) and with_header != plain
-        if not has_header and not _ends_in_header(tokenizer):
+        header, space = _find_header(tokenizer)
+        if not has_header and (space is None or not header.strip()):  # Mistral's [/INST] is always there
             raise UserError(
                 "the chat template ignores add_generation_prompt",
                 "a prompt must end with the assistant's header, or the model would continue the question",
                 "use a template that handles add_generation_prompt",
                 PREFLIGHT,
             )
+        self.space = space or ""
+        self.depends = bool(space) or self._encode("\nx") != [*self._encode("\n"), *self._encode("x")]
         self.opens_think = with_header.rstrip().endswith("<think>")
         self.longest_token = max(map(len, tokenizer.get_vocab()))  # characters
         self._find_markup(with_header)
@@ -205,7 +217,7 @@ class ChatEncoder:
         text = render(self.tokenizer, [*before, message], False, tools)
         if not text.startswith(prompt):
             return []
-        ids = self._encode(text.removeprefix(prompt))
+        ids = self._follow(prompt, text.removeprefix(prompt))
         special = [place for place, token in enumerate(ids, 1) if token in self.forbidden]
         if special and not self.decode(ids[special[-1] :]).strip():
             return ids[: special[-1]]  # without a line break after it
@@ -236,9 +248,24 @@ class ChatEncoder:
             ids += self._encode(before) + self.plain(messages[index]["content"])
         return text, ids + self._encode(rest)
 
-    def answer(self, text: str) -> list[int]:
-        """Return the tokens of an answer as the policy would generate it, and the end token."""
-        return [*self.plain(self.unopened(text)), self.answer_end()]
+    def answer(self, text: str, prompt: str = "") -> list[int]:
+        """Return the tokens of an answer as the policy would generate it after a prompt, and the end token."""
+        return [*self.after(prompt, self.space + self.unopened(text)), self.answer_end()]
+
+    def after(self, before: str, text: str) -> list[int]:
+        """Return the tokens of a text that follows another."""
+        return self.plain(text) if self._hides(text) else self._follow(before, text)
+
+    def _follow(self, before: str, text: str) -> list[int]:
+        """Return the tokens of a text as they follow another, if the tokenizer splits the whole at the border.
+
+        Else those of the text alone. Llama 2's tokenizer begins that with a space, which it does not have there.
+        """
+        for start in (before, "\n") if self.depends else ():
+            head, whole = self._encode(start), self._encode(start + text)
+            if whole[: len(head)] == head:
+                return whole[len(head) :]
+        return self._encode(text)
 
     def unopened(self, text: str) -> str:
         """Return an answer without an opening <think>, if the template's header already ends with it."""
@@ -257,7 +284,7 @@ class ChatEncoder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def max_chars(self, num_tokens: int) -> int:
         """Return the most characters that `num_tokens` tokens can spell.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
-from grpo.algorithm.rollout import groups_per_replica
-from grpo.algorithm.schema import Group, Score, completions_of
+from grpo.algorithm.schema import Group, Score, Settings, completions_of
 from grpo.base.text import show_duration
 from grpo.config.options import SftConfig, TrainConfig, keys_that
 from grpo.data.questions import num_steps
@@ -47,7 +46,7 @@ def time_step(trainer: GrpoTrainer | SftTrainer) -> StepTime:
         longest = max(len(example.completions[0].ids) for example in rows)
         measured = f"{few} answers"
     else:
-        number, longest = groups_per_replica(config), config.max_completion_length
+        number, longest = Settings.of(config).groups_per_replica, config.max_completion_length
         trainer.config = replace(config, max_completion_length=min(CUT, longest))
         tokens = number * (fmean(len(prompt.ids) for prompt in rows) + config.num_generations * longest)
         measured = f"{number} questions, answers of at most {min(CUT, longest)} tokens"

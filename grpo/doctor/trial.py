@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
-from grpo.algorithm.schema import Completion, Group, Prompt
+from grpo.algorithm.schema import Completion, Group, Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.data.prompts import ChatEncoder
 from grpo.data.questions import Questions, load_prompts, longest_sequence
 from grpo.doctor.estimate import check_room, load_trainer
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import load_adapter
 from grpo.engine.model.weights import load_decoder
@@ -138,7 +138,7 @@ def memory_plan(case: Case) -> str:
     if not plan.fits:
         fix = "lower max_completion_length, max_num_seqs or lora_r, or share the model: raise tensor_parallel_size"
         if config.lora_r and not config.base_weights:
-            fix += ", or set base_weights=int8"
+            fix += ", or set base_weights=int8 or nf4"
         raise UserError("the run does not fit into memory", str(plan), fix, PREFLIGHT)
     each = f"each of the {num_shards} processes that share the model: " if num_shards > 1 else ""
     return f"{each}{plan}"

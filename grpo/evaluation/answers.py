@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo.algorithm.schema import Group, Prompt, completions_of
+from grpo.algorithm.schema import Group, Prompt, completions_of, hash_seed
 from grpo.base.progress import counting
 from grpo.base.storage import Json
 from grpo.data.count import is_empty
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler, check_finite
 from grpo.policy import Policy
 from grpo.run.log import call_record

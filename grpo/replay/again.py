@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from grpo.algorithm.credit import TokenPlaces
-from grpo.algorithm.schema import Completion, Group, Score
+from grpo.algorithm.schema import Completion, Group, Score, TrainerState
 from grpo.base.errors import CONFIG, UserError, explained, redact
 from grpo.base.folders import MANIFEST_FILE
 from grpo.base.storage import Json, read_json
@@ -25,7 +25,7 @@ from grpo.run.diagnosis.record import CONFIG_FILE, METRICS_FILE, Answer, Record,
 from grpo.run.log import completion_record
 from grpo.run.run import SilentRun
 from grpo.train import GrpoTrainer
-from rewards.own import TrainerState, short_name
+from rewards.own import short_name
 from rewards.registry import Reward, built_in, expand
 from rewards.scorer import START, Scorer
 

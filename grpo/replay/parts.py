@@ -1,8 +1,9 @@
 """The part of each token in the gradient of a step, each by a backward pass of its own.
 
-The loss depends on the weights through the log-probs ℓ_t of its tokens alone (Eq. 3), so its gradient is a sum over
-tokens: ∇L = Σ_t dL/dℓ_t ∇ℓ_t. A term is the token's part. Its share is its component along the whole, as a part of
-that: the shares of a step add up to 1, and a token with a negative one pulls against the others.
+The loss depends on the weights through the log-probs ℓ_t of its tokens alone (Eq. 3; with an entropy bonus, through
+their entropies, too), so its gradient is a sum over tokens: ∇L = Σ_t dL/dℓ_t ∇ℓ_t. A term is the token's part. Its
+share is its component along the whole, as a part of that: the shares of a step add up to 1, and a token with a negative
+one pulls against the others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from grpo.algorithm.loss import policy_loss
-from grpo.algorithm.packing import split_into_micro_batches
 from grpo.algorithm.schema import Completion, Group, PackedBatch
 from grpo.algorithm.step import Grpo, Learned
 from grpo.base.errors import CONFIG, UserError
@@ -20,7 +19,7 @@ from grpo.base.errors import CONFIG, UserError
 
 @dataclass(frozen=True)
 class Token:
-    """A scored token of a completion, and what it did to the step. Log-probs in nats.
+    """A trained token of a completion, and what it did to the step. Log-probs in nats.
 
     ref_logp, kl: None without a reference. clipped: the bound of Eq. 5 that stops its gradient, "low" or "high", or "".
     slope: dL/dℓ; where it is negative, the step makes the token likelier. norm: of its part of the gradient.
@@ -73,25 +72,21 @@ class Observer(Grpo):
     row: int | None = None
     look: Look | None = None
 
-    def add_gradient(
-        self, learned: Learned, ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
-    ) -> torch.Tensor:
-        logp_C = super().add_gradient(learned, ref_logp_C, old_logp_C)
-        is_last = len(learned.grad_norms) == self.config.num_iterations - 1
+    def add_gradient(self, learned: Learned) -> list[tuple[PackedBatch, torch.Tensor]]:
+        passes = super().add_gradient(learned)
+        is_last = len(learned.grad_norms) == self.settings.num_iterations - 1
         if self.step == self.number - 1 and is_last:
-            self.look = Gradient(self, learned.groups, ref_logp_C, old_logp_C).look(self.row)
-        return logp_C
+            self.look = Gradient(self, learned).look(self.row)
+        return passes
 
 
 class Gradient:
     """The gradient that a learner has just added up, and its parts. Afterwards the learner is as it was before."""
 
-    def __init__(
-        self, learner: Grpo, groups: Sequence[Group], ref_logp_C: torch.Tensor | None, old_logp_C: torch.Tensor | None
-    ):
-        self.learner, self.groups, self.logps = learner, groups, (ref_logp_C, old_logp_C)
+    def __init__(self, learner: Grpo, learned: Learned):
+        self.learner, self.groups, self.num_tokens = learner, learned.groups, learned.num_tokens
         # Any split gives the same gradient, but for the masks of dropout.
-        self.is_split = not learner.config.lora_dropout
+        self.is_split = not learner.settings.lora_dropout
         self.max_tokens = 1 if self.is_split else learner.memory.budget.tokens
         self.grad, self.scale = learner.optimizer.flat.grad, learner.optimizer.scale.value
         self.whole = self.grad.to(torch.float64, copy=True)
@@ -113,84 +108,82 @@ class Gradient:
         answers = [Seen(group, completion) for group in self.groups for completion in group.completions]
         of_completion = {id(seen.completion): seen for seen in answers}
         with self.learner.model.keeping_activations() if self.is_split else nullcontext():
-            for scored, completion, own_C in self._completions():
+            for one, completion, own_C in self._completions():
                 seen = of_completion[id(completion)]
-                seen.norm, seen.share, part = self._part(scored, own_C)
+                seen.norm, seen.share, part = self._part(one, own_C)
                 self.rest -= part
             if row is None:
                 for seen in answers:
                     rows[seen.group.prompt.row] += seen.share
                 row = max(rows, key=rows.get)
-            for scored, completion, own_C in self._completions():
+            for one, completion, own_C in self._completions():
                 seen = of_completion[id(completion)]
                 if seen.group.prompt.row == row:
-                    _, _, part = self._part(scored, own_C)
+                    _, _, part = self._part(one, own_C)
                     self.rest += part
-                    seen.tokens = list(self._tokens(scored, seen, own_C))
+                    seen.tokens = list(self._tokens(one, seen, own_C))
         self.grad.copy_(self.whole)
         norm = self.square**0.5
         error = float(torch.linalg.vector_norm(self.rest)) / norm if norm else 0.0
         return Look(row, answers, norm / self.scale, error)
 
-    def _completions(self) -> Iterator[tuple["ScoredBatch", Completion, torch.Tensor]]:
-        """Yield each completion, with its micro-batch, and which of the scored tokens there are its own."""
-        for scored in self._scored_batches():
-            for number, completion in enumerate(scored.members):
-                yield scored, completion, scored.batch.completion_C == number
+    def _completions(self) -> Iterator[tuple["Pass", Completion, torch.Tensor]]:
+        """Yield each completion, with its micro-batch, and which of the trained tokens there are its own."""
+        for one in self._passes():
+            for number, completion in enumerate(one.batch.completions):
+                yield one, completion, one.batch.completion_C == number
 
-    def _scored_batches(self) -> Iterator["ScoredBatch"]:
+    def _passes(self) -> Iterator["Pass"]:
         learner = self.learner
-        split = split_into_micro_batches(self.groups, self.max_tokens)
-        batches = learner.make_batches(self.groups, *self.logps, max_tokens=self.max_tokens)
-        for parts, batch in zip(split, batches, strict=True):
-            logp_C, _ = learner.policy_logprobs(batch)  # Eq. 3
-            loss, stats = policy_loss(batch, logp_C, learner.config)  # Eq. 4 to 7, 9 to 11
-            (slope_C,) = torch.autograd.grad(loss * self.scale, logp_C, retain_graph=True)
-            members = [completion for part in parts for completion in part.completions]
-            yield ScoredBatch(batch, members, logp_C, slope_C, stats)
+        for batch in learner.make_batches(self.groups, self.max_tokens):
+            logp_C, entropy_C = learner.policy_logprobs(batch)  # Eq. 3
+            loss, stats = learner.loss(batch, logp_C, entropy_C, self.num_tokens)
+            outputs = [logp_C, entropy_C] if entropy_C.requires_grad else [logp_C]
+            slopes = torch.autograd.grad(loss * self.scale, outputs, retain_graph=True)
+            yield Pass(batch, outputs, slopes, stats)
 
-    def _part(self, scored: "ScoredBatch", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
+    def _part(self, one: "Pass", own_C: torch.Tensor) -> tuple[float, float, torch.Tensor]:
         """Return norm and share of the part of some tokens, and the part itself, which the next call replaces."""
         self.grad.zero_()
-        scored.logp_C.backward(torch.where(own_C, scored.slope_C, 0.0), retain_graph=True)
+        own = [torch.where(own_C, slope_C, 0.0) for slope_C in one.slopes]
+        torch.autograd.backward(one.outputs, own, retain_graph=True)
         part = self.grad.double()
         share = float(part @ self.whole) / self.square if self.square else 0.0
         return float(torch.linalg.vector_norm(part)) / self.scale, share, part
 
-    def _tokens(self, scored: "ScoredBatch", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
-        """Yield the scored tokens of a completion."""
-        batch, stats = scored.batch, scored.stats
+    def _tokens(self, one: "Pass", seen: Seen, own_C: torch.Tensor) -> Iterator[Token]:
+        """Yield the trained tokens of a completion."""
+        batch, stats = one.batch, one.stats
         place_C = batch.positions_T[batch.source_C] - len(seen.group.prompt.ids) + 1
         for index in own_C.nonzero()[:, 0].tolist():
-            norm, share, part = self._part(scored, torch.arange(len(own_C), device=own_C.device) == index)
+            norm, share, part = self._part(one, torch.arange(len(own_C), device=own_C.device) == index)
             self.rest -= part
             is_low, is_high = bool(stats["clipped_low"][index]), bool(stats["clipped_high"][index])
             yield Token(
                 id=int(batch.targets_C[index]),
                 place=int(place_C[index]),
                 sampler_logp=float(batch.sampler_logp_C[index]),
-                policy_logp=scored.logp_C[index].item(),
+                policy_logp=one.outputs[0][index].item(),
                 ref_logp=None if batch.ref_logp_C is None else float(batch.ref_logp_C[index]),
                 ratio=float(stats["ratio"][index]),
                 clipped="low" * is_low + "high" * is_high,
                 kl=None if batch.ref_logp_C is None else float(stats["kl"][index]),
                 advantage=float(batch.advantage_C[index]),
                 weight=float(batch.weight_C[index]),
-                slope=float(scored.slope_C[index]) / self.scale,
+                slope=float(one.slopes[0][index]) / self.scale,
                 norm=norm,
                 share=share,
             )
 
 
 @dataclass(frozen=True)
-class ScoredBatch:
-    """A micro-batch with the log-probs of its tokens, whose graph is kept.
+class Pass:
+    """A micro-batch with the log-probs of its tokens, and their entropies if these are trained; their graph is kept.
 
-    members: its completions. slope_C: dL/dℓ, scaled.
+    slopes: dL/dℓ, dL/dH, scaled.
     """
 
     batch: PackedBatch
-    members: list[Completion]
-    logp_C: torch.Tensor
-    slope_C: torch.Tensor
+    outputs: Sequence[torch.Tensor]
+    slopes: Sequence[torch.Tensor]
     stats: dict[str, torch.Tensor]

@@ -141,7 +141,7 @@ def sketch(case: Case) -> Decoder | None:
 
 def draft(case: Case, device: torch.device) -> Decoder:
     """Build the run's decoder without weights, in the dtype of a device. UserError if it cannot be built."""
-    build = replace(build_of(case.config, device), device="meta")
+    build = replace(build_of(case.config, case.parts.model, device), device="meta")
     return make_decoder(read_model_config(case.parts.model, build.backend), build)
 
 

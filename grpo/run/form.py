@@ -17,7 +17,7 @@ from dataclasses import fields
 from math import ceil
 from pathlib import Path
 
-from grpo.algorithm.schema import Prompt
+from grpo.algorithm.schema import Prompt, hash_seed
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.base.progress import counting
 from grpo.base.storage import write_lines
@@ -28,7 +28,7 @@ from grpo.data.questions import QuestionData, Questions
 from grpo.data.rows import Row
 from grpo.data.worlds.kinds import DECLINED, SHARE_DECLINED
 from grpo.engine.device.distributed import choose_device
-from grpo.engine.device.draw import SamplingParams, hash_seed
+from grpo.engine.device.draw import SamplingParams
 from grpo.engine.sampling.sampler import Sampler
 from grpo.policy import load_for_inference
 from knowledge.store.passages import sentences
@@ -91,7 +91,7 @@ def write_examples(config: TrainConfig) -> None:
     thoughts = [complete_sentences(plain(text)) for text in said]
     again = []
     for prompt, text in zip(prompts, thoughts, strict=True):
-        again.append([*prompt.ids, *encoder.plain(text + STEM)])
+        again.append([*prompt.ids, *encoder.after(prompt.text, text + STEM)])
     said_shortly = answer(again, MAX_SHORT_TOKENS, 0.0, "and in a few words")
     answers = [first_words(plain(text)) for text in said_shortly]
     examples = make_examples(config, rows, prompts, thoughts, answers)

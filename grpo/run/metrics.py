@@ -22,7 +22,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
     rewards = [completion.reward for completion in completions if completion.reward is not None]
     lengths = [completion.num_drawn for completion in completions]
     ended = [completion.num_drawn for completion in completions if completion.finish_reason == "stop"]
-    num_scored = sum(len(completion.scored()) for completion in completions if completion.loss_weight)
+    num_trained = sum(len(completion.trained()) for completion in completions if completion.loss_weight)
     logps = [completion.logps[place] for completion in completions for place in completion.drawn()]
     num_failed = sum(completion.finish_reason == "tool" for completion in completions)
     metrics = {"reward": mean(rewards)} if rewards else {}
@@ -36,7 +36,7 @@ def completion_metrics(groups: Sequence[Group], reward_names: Sequence[str]) -> 
         "completions/mean_terminated_length": mean(ended),
         "completions/clipped_ratio": 1 - (len(ended) + num_failed) / len(lengths),
         "sampler/entropy": -mean(logps),
-        "completions/scored_frac": num_scored / max(sum(lengths), 1),
+        "completions/trained_frac": num_trained / max(sum(lengths), 1),
     }
     for name in reward_names:
         values: list[float] = []

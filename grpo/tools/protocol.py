@@ -93,21 +93,25 @@ class ToolProtocol:
                 body.pop()
         return [*self.open_ids, *body, *self.close_ids]
 
-    def written(self, text: str) -> tuple[list[int], list[Call]]:
-        """Return the tokens of an answer of stage 1, end token included, and the calls whose results it holds."""
-        text = self.encoder.unopened(text)
+    def written(self, text: str, before: str = "") -> tuple[list[int], list[Call]]:
+        """Return the tokens of an answer of stage 1, end token included, and the calls whose results it holds.
+
+        before: the prompt.
+        """
+        text = self.encoder.space + self.encoder.unopened(text)
         ids: list[int] = []
         calls = []
         done = 0  # characters
         for found in self.answered.finditer(text):
             tool, query, end_of_call, result = found[1], found[2], found.end(3), found[4]
-            ids += self.encoder.plain(text[done:end_of_call])
+            ids += self.encoder.after(before, text[done:end_of_call])
+            before = CLOSE
             start, place = len(ids), len(self.encoder.decode(ids)) - (end_of_call - found.start())
             ids += self.block(result, self.max_tokens)
             span = place, len(self.encoder.decode(ids))
             calls.append(Call(tool, query, result, start, len(ids), span))
             done = found.end()
-        rest = self.encoder.plain(text[done:])
+        rest = self.encoder.after(before, text[done:])
         return [*ids, *rest, self.encoder.answer_end()], calls
 
     def answer(self, completion: Completion, request: Request, given: Sequence[int], failure: str) -> None:

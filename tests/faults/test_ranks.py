@@ -82,7 +82,7 @@ def test_a_rank_without_a_gradient_does_not_hold_up_the_other(make_run):
     run.train_ranks()
     for line in run.lines:
         assert line["grad_norm"] > 0 and line["micro_batches"] > 0 and line["entropy"] > 0
-        assert line["completions/scored_frac"] == pytest.approx(0.5, abs=0.2) and line["frac_reward_zero_std"] == 0.5
+        assert line["completions/trained_frac"] == pytest.approx(0.5, abs=0.2) and line["frac_reward_zero_std"] == 0.5
 
 
 def test_a_signal_to_one_rank_stops_both_at_the_same_step(make_run):

@@ -35,6 +35,7 @@ from grpo.doctor.__main__ import main as doctor
 from grpo.engine.attention.choice import packed_attention
 from grpo.engine.attention.special import Special
 from grpo.engine.device.draw import SamplingParams
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import decoder
 from grpo.engine.model.adapter import save_adapter, trained_adapter
 from grpo.engine.model.build import Build, LoraSpec
@@ -301,7 +302,9 @@ def test_other_arithmetic_is_refused(tmp_path, monkeypatch):
     refused(lambda: check_model(model), "differently here", "64 tokens")
 
 
-@pytest.mark.parametrize(("keys", "word"), [({"int8": True}, "int8"), ({"shard": Shard(0, 2)}, "tensor_parallel_size")])
+@pytest.mark.parametrize(
+    ("keys", "word"), [({"held": FORMATS["int8"]}, "base_weights"), ({"shard": Shard(0, 2)}, "tensor_parallel_size")]
+)
 def test_what_this_backend_does_not_have_is_refused(tmp_path, keys, word):
     refused(lambda: load_decoder(write_tiny(tmp_path, "gemma"), build(torch.float32, **keys)), word, "transformers")
 

@@ -13,7 +13,7 @@ from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.credit import judged_sentences, set_credit
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
 from grpo.algorithm.schema import Call, Group, Prompt, Score, Sentence
-from grpo.algorithm.variants import rewards_of
+from grpo.algorithm.step import rewards_of
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.device.peers import Peers
@@ -216,7 +216,7 @@ def graded(base, tokenizer, texts, *keys):
     scorer.close()
     if config.credit != "completion":
         set_credit([group], config.credit, text_of(tokenizer))
-    set_advantages([group], [rewards_of(group, config)], config.scale_rewards, Peers())
+    set_advantages([group], rewards_of([group], config, Peers())[0], config.scale_rewards, Peers())
     return group
 
 

@@ -8,7 +8,8 @@ from grpo.kernels.reference import draw as draw_slowly
 from grpo.kernels.reference import kept_tokens
 from grpo.kernels.reference import uniform as uniform_slowly
 
-from grpo.engine.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, hash_seed, uniforms
+from grpo.algorithm.schema import hash_seed
+from grpo.engine.device.draw import LIKELIEST, SamplingParams, _largest_share, _threshold, draw, uniforms
 
 CASES = [
     (1.0, 1.0, 0),

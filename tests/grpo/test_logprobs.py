@@ -28,7 +28,8 @@ def inputs(rows=37, width=16, vocabulary=101, seed=0, dtype=torch.float64, offse
 @pytest.mark.parametrize("chunk", [1, 10, 37, 1000])
 @pytest.mark.parametrize("cut", [None, -4.0, -1.0, "mixed"])
 @pytest.mark.parametrize("rows_in_cache", [3, 1000])
-def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, rows_in_cache):
+@pytest.mark.parametrize("bonus", [0.0, 0.3])
+def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, rows_in_cache, bonus):
     """Also where a chunk is worked on in several parts, and where rows are cut at different places or not at all."""
     monkeypatch.setattr("grpo.engine.device.ops.CACHE_BYTES", rows_in_cache * 101 * 8)
     hidden, head, targets = inputs()
@@ -36,11 +37,13 @@ def test_equals_the_twin_with_gradients(monkeypatch, temperature, chunk, cut, ro
     if cut == "mixed":
         cuts[5:20], cuts[20:] = NO_CUT, torch.linspace(-6, -1, 17, dtype=torch.float64)
     results = []
-    for function, extra in ((token_logprobs, {"chunk": chunk}), (slow, {})):
+    fast = {"chunk": chunk, "trains_entropy": bonus > 0}
+    for function, extra in ((token_logprobs, fast), (slow, {})):
         h, w = hidden.clone().requires_grad_(), head.clone().requires_grad_()
         logp, entropy = function(h, w, targets, temperature, cuts, **extra)
-        (logp * torch.linspace(-1, 1, 37, dtype=torch.float64)).sum().backward()
-        results.append((logp.detach(), entropy, h.grad, w.grad))
+        weight = torch.linspace(-1, 1, 37, dtype=torch.float64)
+        (logp * weight + bonus * entropy * weight.flip(0).exp()).sum().backward()
+        results.append((logp.detach(), entropy.detach(), h.grad, w.grad))
     assert all((a - b).abs().max() < 1e-10 for a, b in zip(*results, strict=True))
 
 

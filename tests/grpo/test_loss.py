@@ -4,6 +4,7 @@ trainers."""
 import math
 import random
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from making import ALONE, fill, loss_batch, make_group, of_each, whole
 from grpo.algorithm.loss import k3, policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Sentence
+from grpo.algorithm.schema import Sentence, completions_of
 from grpo.config.options import TrainConfig
 
 LENGTHS = [[3, 5, 1, 2], [4, 4, 2, 7]]
@@ -140,7 +141,7 @@ def fast_loss(groups, logps, config, parts=None):
     place = {id(c): n for n, c in enumerate(c for group in groups for c in group.completions)}
     order = [place[id(completion)] for part in parts for completion in part.completions]
     new, old, ref = (torch.cat([torch.as_tensor(table[row], dtype=torch.float64) for row in order]) for table in logps)
-    batch = pack_batch(parts, old_logp_C=old, ref_logp_C=ref, dtype=torch.float64)
+    batch = replace(pack_batch(parts, dtype=torch.float64), old_logp_C=old, ref_logp_C=ref)
     return policy_loss(batch, new, config)
 
 
@@ -198,6 +199,29 @@ def test_gradient_by_finite_differences(loss_type, options, delta, judged):
     sizes = [len(row) for row in new]
     config = weighted(groups, loss_type, epsilon_high=0.28, delta=delta, **options)
     assert torch.autograd.gradcheck(lambda x: fast_loss(groups, (x.split(sizes), old, ref), config)[0], flat)
+
+
+@pytest.mark.parametrize(("level", "cap"), [("token", 1.5), ("sequence", 0.6)])
+def test_cispo_weighs_log_probs_by_a_capped_ratio_without_a_gradient(level, cap):
+    """Eq. 21 by a naive loop: dL/dℓ = -w min(ρ, cap) Â for every token, also where Eq. 5 has no gradient."""
+    groups = make_groups()
+    new, old, ref = tables(groups)
+    config = weighted(groups, "cispo", epsilon_high=cap, importance_sampling_level=level)
+    flat = torch.tensor([x for row in new for x in row], dtype=torch.float64, requires_grad=True)
+    loss, stats = fast_loss(groups, (flat.split([len(row) for row in new]), old, ref), config)
+    loss.backward()
+    num_tokens, total, wanted, capped = sum(map(len, new)), 0.0, [], []
+    for now, before, one in zip(new, old, completions_of(groups), strict=True):
+        differences = [a - b for a, b in zip(now, before, strict=True)]
+        if level == "sequence":
+            differences = [sum(differences) / len(now)] * len(now)
+        for logp, difference in zip(now, differences, strict=True):
+            weight = min(math.exp(difference), cap) * one.advantage / num_tokens
+            total, wanted = total - weight * logp, [*wanted, -weight]
+            capped.append(math.exp(difference) > cap and one.advantage > 0)
+    assert float(loss.detach()) == pytest.approx(total, rel=1e-6)
+    assert flat.grad.tolist() == pytest.approx(wanted, rel=1e-6)
+    assert stats["clipped_high"].tolist() == capped and any(capped) and not stats["clipped_low"].any()
 
 
 def test_gradient_of_the_bias_corrected_kl_by_hand():

@@ -12,13 +12,13 @@ import torch
 from making import kept_by_autograd, measured_in_forks, refused, write_chat_checkpoint
 from test_train import configured
 
-from grpo.algorithm import step as step_module
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.schema import Layout, Prompt
 from grpo.base.errors import INTERNAL, MEMORY, STORAGE, UserError, describe, is_out_of_memory, is_storage_error
 from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention import choice
 from grpo.engine.attention.packed import PackedAttention
+from grpo.engine.device.quantised import FORMATS
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, LoraSpec
 from grpo.engine.model.decoder import OwnDecoder
@@ -164,7 +164,7 @@ def test_an_account_by_hand():
 def test_an_account_of_8_bits_on_one_of_n_shards_by_hand(N):
     """A part of a layer of SMALL: of q, k, v, gate, up some outputs, of o and down some inputs, some of the tokens.
     A byte per number, a float32 scale per row, the tail (s B) and a copy of A in bfloat16."""
-    build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", int8=True, shard=Shard(0, N))
+    build = Build(LoraSpec(2, 2), False, torch.bfloat16, "meta", held=FORMATS["int8"], shard=Shard(0, N))
     loaded = memory.Loaded(make_decoder(ModelConfig.from_hf(SMALL), build))
     needed = loaded.account(3, 50, memory.Budget(100, "none", 10))
     matrices = {  # outputs, inputs, columns of the tail
@@ -336,18 +336,18 @@ def made(tmp_path):
 
 
 @pytest.fixture()
-def wrap_passes(monkeypatch):
+def wrap_passes():
     """Let a function take the place of a trainer's passes over micro-batches. It is given the batch and the pass."""
 
     def wrap(trainer, replacement):
-        original = step_module.batch_logprobs
+        original = trainer.learner.logprobs
 
         def one_pass(model, batch, *more):
             if model is not trainer.model:
                 return original(model, batch, *more)
             return replacement(batch, lambda: original(model, batch, *more))
 
-        monkeypatch.setattr(step_module, "batch_logprobs", one_pass)
+        trainer.learner.logprobs = one_pass
 
     return wrap
 

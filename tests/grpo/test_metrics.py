@@ -88,7 +88,7 @@ def group(lengths, rewards, advantages, scores):
     tokens but the first are scored."""
     reasons = ["stop" if n > 0 else "length" for n in lengths]
     fields = {"finish_reason": reasons, "reward": rewards, "advantage": advantages, "scores": scores}
-    fields |= {"loss_weight": [float(n > 0) for n in lengths], "scored_from": [1] * len(lengths)}
+    fields |= {"loss_weight": [float(n > 0) for n in lengths], "trained_from": [1] * len(lengths)}
     fields |= {"logps": [[-1 / abs(n)] * abs(n) for n in lengths]}
     return make_group((), *([7] * abs(n) for n in lengths), **fields)
 
@@ -125,7 +125,7 @@ def test_completion_metrics():
             "completions/mean_terminated_length": (2 + 3 + 5 + 1) / 4,
             "completions/clipped_ratio": 3 / 7,
             "sampler/entropy": 7 / 28,  # of tokens, not of completions
-            "completions/scored_frac": (1 + 2 + 4) / 28,
+            "completions/trained_frac": (1 + 2 + 4) / 28,
             "rewards/a/mean": 2.4,
             "rewards/a/std": math.sqrt(5.2 / 4),
             "rewards/a/unscored_frac": 2 / 7,

@@ -1,6 +1,7 @@
 """minimal.py and the trainer: from the same weights and the same answers, both reach the same weights, in float64."""
 
 import copy
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -189,6 +190,32 @@ def test_the_trainer_equals_minimal(tmp_path, checkpoint, loss_type, beta, lora_
 ], ids=str)  # fmt: skip
 def test_the_trainer_equals_minimal_in_variants(tmp_path, checkpoint, keys):
     assert assert_equal_training(tmp_path, checkpoint, **{"beta": 0.1, "lora_r": 4, "num_iterations": 2, **keys}) > 0.01
+
+
+CLIPPED = "torch.minimum(ratio_NS * advantage_N1, clamped_NS * advantage_N1)"
+KL = "c.beta * kl_NS"
+ENTROPY_NS = "F.pad(torch.distributions.Categorical(logits=policy(ids_NS[:, :-1]) / c.temperature).entropy(), (1, 0))"
+TWINS = {  # what a variant puts in the place of a piece of minimal.grpo_step
+    "cispo": (CLIPPED, "ratio_NS.detach().clamp(max=c.epsilon_high) * advantage_N1 * logp_NS"),  # Eq. 21
+    "entropy": (KL, f"{KL} - 0.05 / mask_NS.sum() / weight_NS.clamp(min=1e-99) * mask_NS * {ENTROPY_NS}"),  # Eq. 22
+}
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("lora_r", [0, 4])
+@pytest.mark.parametrize(("name", "keys"), [
+    ("cispo", {"loss_type": "cispo", "epsilon_high": 1.01}),
+    ("entropy", {"loss_type": "grpo", "entropy_coef": 0.05}),
+    ("entropy", {"loss_type": "dapo", "entropy_coef": 0.05, "beta": 0.1, "reward_funcs": ["reward_functions:tied"]}),
+], ids=str)  # fmt: skip
+def test_the_trainer_equals_minimal_with_a_piece_replaced(tmp_path, checkpoint, monkeypatch, name, keys, lora_r):
+    """A variant is a piece of the step; the twin of the bonus is a mean over all tokens, whatever their weights."""
+    source = inspect.getsource(minimal.grpo_step).replace('case "dapo":', 'case "dapo" | "cispo":')
+    piece, other = TWINS[name]
+    assert source.count(piece) == 1
+    exec(source.replace(piece, other), vars(minimal), found := {})
+    monkeypatch.setattr(minimal, "grpo_step", found["grpo_step"])
+    assert assert_equal_training(tmp_path, checkpoint, **{"lora_r": lora_r, "num_iterations": 2, **keys}) > 0.01
 
 
 @pytest.mark.usefixtures("in_float64")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from making import hidden_states, load, randomise_adapter, refused, write_checkpoint
 
+from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import UserError
 from grpo.config.load import load_config
 from grpo.engine.model.adapter import load_adapter, save_adapter, trained_adapter
 from grpo.engine.model.build import ALL_PROJECTIONS
-from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.policy import (
     choose_dtype,
     find_parts,

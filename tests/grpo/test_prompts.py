@@ -4,11 +4,13 @@ import copy
 import json
 
 import pytest
-from making import TEMPLATE, make_tokenizer, refused
+from making import TEMPLATE, make_tokenizer, pieces_tokenizer, refused
 
 from grpo.data.count import RowCount
 from grpo.data.prompts import ChatEncoder, eos_ids, load_tokenizer, make_prompts
 from grpo.data.rows import Row
+from grpo.policy import Policy
+from grpo.tools.protocol import ToolProtocol
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,39 @@ def test_answers_end_with_the_end_token_and_do_not_open_think_twice(tokenizer, t
     opening = make_tokenizer(["hello"], tmp_path)
     opening.chat_template = opening.chat_template.replace("assistant\n", "assistant\n<think>\n")
     assert opening.decode(ChatEncoder(opening).answer("<think>\na</think>")) == "a</think><|im_end|>"
+
+
+AFTER = [  # the end of a prompt, the turn that follows it, and the first token of the answer "sun is" in the whole text
+    ("<|assistant|>\n", "{}</s>", "s"),
+    ("[/INST]", " {} </s>", "▁"),
+    ("[/INST]", "{}</s>", "s"),
+    ("ASSISTANT: ", "{}</s>", "s"),
+]
+
+
+@pytest.mark.parametrize(("header", "turn", "first"), AFTER)
+def test_an_answer_has_the_tokens_that_it_has_in_the_whole_text(header, turn, first):
+    """Llama 2's tokenizer begins a text with a space; within the whole, none is there but the template's own."""
+    fast = pieces_tokenizer(["USER: is sun out now <|assistant|> ASSISTANT: [/INST]"])
+    written = turn.format("{{ m['content'] }}")
+    fast.chat_template = (
+        f"{{% for m in messages %}}{{% if m['role'] == 'user' %}}USER: {{{{ m['content'] }}}}{header}"
+        f"{{% else %}}{written}{{% endif %}}{{% endfor %}}"
+    )
+    encoder = ChatEncoder(fast)
+    prompt, ids = encoder.prompt([{"role": "user", "content": "now"}])
+    answer = encoder.answer("sun is", prompt)
+    assert fast.convert_ids_to_tokens(answer)[0] == first
+    assert [*ids, *answer] == fast.encode(prompt + turn.format("sun is").replace(" </s>", "</s>"))
+    assert ToolProtocol(["search"], encoder, 1, 8).written("sun is", prompt)[0] == answer
+
+
+def test_decoding_changes_no_space():
+    """transformers 5.0 does so by itself, later ones where a tokenizer's settings ask for it."""
+    fast = words_tokenizer(["x", "!", "=", "3"], clean_up_tokenization_spaces=True)
+    ids = fast.encode("x ! = 3")
+    assert fast.decode(ids) == "x! = 3"
+    assert ChatEncoder(fast).decode(ids) == Policy(None, fast, (), None, ("", "")).decode(ids) == "x ! = 3"
 
 
 def test_templates_that_cannot_work_are_refused(tokenizer, tmp_path):
@@ -182,17 +217,24 @@ def test_a_special_token_that_only_normalisation_spells_is_text_in_a_message(tok
     assert ids.count(number) == 2
 
 
-def test_a_tokenizer_that_finds_special_tokens_in_any_text_is_refused(tokenizer):
-    """Such as one of whole words, which has them in its vocabulary: nothing can be done about the data row."""
+def words_tokenizer(words, **options):
+    """A tokenizer of whole words, its special ones included."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = ["[UNK]", "<end>", "a", "user", "assistant", "<pad>"]
+    words = ["[UNK]", "<end>", *words, "user", "assistant", "<pad>"]
     made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "[UNK]"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", eos_token="<end>", pad_token="<pad>")
+    names = {"unk_token": "[UNK]", "eos_token": "<end>", "pad_token": "<pad>"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, **names, **options)
     fast.chat_template = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} <end> {% endfor %}"
     fast.chat_template += "{% if add_generation_prompt %}assistant{% endif %}"
+    return fast
+
+
+def test_a_tokenizer_that_finds_special_tokens_in_any_text_is_refused():
+    """It has them in its vocabulary: nothing can be done about the data row."""
+    fast = words_tokenizer(["a"])
     encoder = ChatEncoder(fast)
     assert encoder.prompt([{"role": "user", "content": "a b"}])[1] == [3, 2, 0, 1, 4]
     assert encoder.prompt([{"role": "user", "content": "a <end>"}])[1].count(1) == 1
@@ -275,9 +317,10 @@ def test_the_template_surrounds_the_question_after_the_system_prompt(tokenizer):
 
 def test_a_chat_template_from_a_file(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "t")
-    (tmp_path / "own.jinja").write_text(TEMPLATE.replace("assistant", "model"))
+    (tmp_path / "own.jinja").write_text("\ufeff" + TEMPLATE.replace("assistant", "model"), encoding="utf-8")
     loaded = load_tokenizer(tmp_path / "t", str(tmp_path / "own.jinja"))
-    assert ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0].endswith("<|im_start|>model\n")
+    text = ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0]
+    assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>model\n"  # without the byte order mark
     refused(lambda: load_tokenizer(tmp_path / "t", str(tmp_path / "absent")), "cannot read the chat template")
 
 
@@ -308,6 +351,18 @@ def test_values_for_the_template_are_part_of_it_and_can_be_overridden(tmp_path):
     assert off.endswith("assistant\n")
     again = load_tokenizer(tmp_path, None, {"think": False})
     assert ChatEncoder(again).prompt(messages)[0].endswith("assistant\n")
+
+
+def test_of_several_templates_one_is_the_default(tmp_path):
+    fast = make_tokenizer(["hello"], tmp_path)
+    fast.chat_template = {"rag": "{{ x }}"}
+    fast.save_pretrained(tmp_path / "none")
+    refused(lambda: load_tokenizer(tmp_path / "none"), "no chat template named default", "set chat_template")
+    fast.chat_template = {"default": "\ufeff" + TEMPLATE, "rag": "{{ x }}"}
+    fast.save_pretrained(tmp_path / "two")
+    loaded = load_tokenizer(tmp_path / "two", None, {"x": 1})
+    assert ChatEncoder(loaded).prompt([{"role": "user", "content": "x"}])[0].startswith("<|im_start|>")
+    assert loaded.apply_chat_template([{}], chat_template="rag", tokenize=False) == "1"
 
 
 def test_what_no_terminal_can_send_is_a_question_mark(encoder):

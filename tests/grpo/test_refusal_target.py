@@ -8,7 +8,7 @@ from making import make_group
 
 from grpo.algorithm.advantages import group_advantages
 from grpo.algorithm.schema import Call, Score
-from grpo.algorithm.variants import refusal_shift, shifted_reward
+from grpo.algorithm.variants import refusal_shift, shifted_rewards
 from grpo.engine.device.peers import Peers
 
 VALUES = {"correct": 1.0, "wrong": -0.5, "refused": 0.2, None: -2.0}
@@ -75,4 +75,4 @@ def test_a_call_of_a_tool_counts_as_declining_whatever_is_answered_then(outcome,
     group.completions[0].calls = calls
     wanted = -0.2 + math.log(0.4 / 0.6) - math.log(1.5 / 2.5)
     assert refusal_shift([group], 0.4, Peers()) == pytest.approx(wanted)
-    assert [shifted_reward(completion, 3.0) for completion in group.completions] == [3.2, 1.0, -1.0]
+    assert shifted_rewards(group, 3.0) == [3.2, 1.0, -1.0]

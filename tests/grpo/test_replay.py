@@ -9,10 +9,10 @@ from making import hidden_states, make_group, read_lines, refused, write_rows, w
 from test_report import HOSTILE
 from test_train import configured, run
 
+from grpo.algorithm.schema import POLICY, REFERENCE
 from grpo.base.errors import Interrupted
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
-from grpo.engine.model.lora import POLICY, REFERENCE
 from grpo.replay.__main__ import WIDTH, as_json, lines_of, main
 from grpo.replay.again import Remembered, replay
 from grpo.replay.parts import Gradient
@@ -26,6 +26,7 @@ KINDS = {
     "dropout and cut sampling": {"lora_dropout": 0.1, "temperature": 0.8, "top_p": 0.9},
     "all weights, two updates": {"lora_r": 0, "learning_rate": 1e-3, "num_iterations": 2},
     "a ratio per sequence": {"importance_sampling_level": "sequence", "num_iterations": 2, "epsilon": 1e-3},
+    "an entropy bonus": {"entropy_coef": 0.01, "loss_type": "cispo", "epsilon_high": 5.0},
     "float64": {"torch_dtype": "float64", "dynamic_sampling": True, "beta": 0.0}
     | {"loss_type": "dr_grpo", "scale_rewards": "batch"},
 }

@@ -10,10 +10,9 @@ from making import make_completion, make_group, of_each
 
 from grpo.algorithm.advantages import set_advantages
 from grpo.algorithm.rollout import Rollout
-from grpo.algorithm.schema import Prompt, Score
-from grpo.algorithm.variants import refusal_shift, rewards_of
+from grpo.algorithm.schema import Order, Prompt, Score, Settings, TrainerState
+from grpo.algorithm.step import rewards_of
 from grpo.config.options import TrainConfig
-from rewards.own import TrainerState
 from rewards.registry import Reward
 from rewards.scorer import Scorer
 
@@ -52,9 +51,10 @@ def rollout(rank=0, world=1, groups_per_replica=2, **keys):
         phases.append(name)
         yield
 
-    made = Rollout(
-        config, prompts, recorder, lambda ids: f"text {ids[0]}", recorder, replicas(rank, world), phase=phase
-    )
+    ranks, order = replicas(rank, world), Order(10, config.seed, config.shuffle_dataset)
+    given = {"settings": Settings.of(config), "prompts": prompts, "order": order, "scorer": recorder, "phase": phase}
+    given |= {"sample_completions": recorder.sample, "decode": lambda ids: f"text {ids[0]}"}
+    made = Rollout(**given, ranks=ranks, replicas=ranks)
     made.phases = phases
     return made
 
@@ -69,7 +69,7 @@ class Recorder:
         self.seeds, self.submitted, self.collected, self.outcomes = [], [], [], {}
         self.under_way = set()
 
-    def sample(self, prompts, num_generations, params, seeds, on_finish):
+    def sample(self, prompts, num_generations, seeds, on_finish):
         self.seeds.append(seeds)
         for number in reversed(range(len(seeds))):  # the last one ends first
             on_finish(number, make_completion([number]))
@@ -176,8 +176,7 @@ def advance(*groups, ranks=None, weights=None, **keys):
     for group in groups:
         group.weights = weights or {}
     ranks = ranks or replicas()
-    shift = 0.0 if config.refusal_target is None else refusal_shift(groups, config.refusal_target, ranks)
-    rewards = [rewards_of(group, config, shift) for group in groups]
+    rewards, shift = rewards_of(groups, config, ranks)
     set_advantages(groups, rewards, config.scale_rewards, ranks)
     return shift
 
@@ -271,6 +270,6 @@ def test_a_reward_that_does_not_apply_to_a_prompt_leaves_the_others_to_decide():
     scorer.grade([group])
     scorer.close()
     config = TrainConfig(**KEYS | GDPO)
-    set_advantages([group], [rewards_of(group, config)], config.scale_rewards, replicas())
+    set_advantages([group], rewards_of([group], config, replicas())[0], config.scale_rewards, replicas())
     first, second = of_each(group, "advantage")
     assert first == -second > 0.5

@@ -6,10 +6,11 @@ import torch
 from making import ALONE, fill, load, make_group, write_checkpoint
 from test_train import completions, run
 
-from grpo.algorithm.loss_weights import set_loss_weights, set_scored
+from grpo.algorithm.logprobs import batch_logprobs
+from grpo.algorithm.loss_weights import set_loss_weights, set_trained
 from grpo.algorithm.optimizer import Optimizer
 from grpo.algorithm.packing import pack_batch, split_into_micro_batches
-from grpo.algorithm.schema import Sentence, completions_of
+from grpo.algorithm.schema import Sentence, Settings, completions_of
 from grpo.algorithm.step import Grpo, Learned
 from grpo.config.options import TrainConfig
 from grpo.engine.device.peers import Peers
@@ -44,18 +45,20 @@ def train(folder, config: TrainConfig, is_complete: bool) -> tuple[list[torch.Te
     model = load(folder, rank=4, dtype=torch.float64)
     optimizer = Optimizer(FlatParameters(model.parameters()), (0.9, 0.99), 1e-8, 0.01)
     memory = MemoryLimit(Budget(20, "none", 64), 8)
-    parts = {"config": config, "model": model, "optimizer": optimizer, "memory": memory, "replicas": Peers()}
+    parts = {"settings": Settings.of(config), "model": model, "logprobs": batch_logprobs, "optimizer": optimizer}
+    parts |= {"memory": memory, "replicas": Peers(), "device": "cpu", "exact": torch.float64}
     learner = Grpo(**parts, total_steps=1, rollout=None)
     groups = make_groups()
     set_loss_weights(groups, config, ALONE)
     learner.reference = model if config.beta else None
-    ref_logp_C = learner.reference_logprobs(groups)
+    learner.add_reference(groups)
     if not is_complete:
-        set_scored(groups, config)
-    learned, old_logp_C, found = Learned(groups, groups), None, []
+        set_trained(groups, config)
+    learned, found = Learned(groups, groups), []
     for iteration in range(2):
-        logp_C = learner.add_gradient(learned, ref_logp_C, old_logp_C)
-        old_logp_C = logp_C if old_logp_C is None else old_logp_C
+        passes = learner.add_gradient(learned)
+        for completion, logps in (each for batch, logp_C in passes for each in batch.of_each(logp_C) if not iteration):
+            completion.old_logps = logps
         found.append(optimizer.flat.grad.clone())
         learner.update(learned, iteration)
     return [*found, optimizer.flat.values.clone(), torch.tensor(learned.meter.loss)], learned
@@ -91,21 +94,21 @@ def test_gradients_are_those_of_all_tokens(tmp_path, loss_type, keys):
 def test_which_tokens_are_scored(keys, wanted):
     """Denominators count all tokens of trained completions, scored or not: 11 of them, with 33 tokens."""
     groups, config = make_groups(), config_of(loss_type="dapo", **keys)
-    set_scored(groups, config)
+    set_trained(groups, config)
     set_loss_weights(groups, config, ALONE)  # whether before or after
     members = completions_of(groups)
-    assert [len(completion.scored()) for completion in members] == wanted
+    assert [len(completion.trained()) for completion in members] == wanted
     assert {completion.loss_weight for completion in members} == {1 / 33, 0.0}
     (parts,) = split_into_micro_batches(groups, 1000)
     kept = [completion for part in parts for completion in part.completions]
     assert kept == [c for c, number in zip(members, wanted, strict=True) if number and c.loss_weight]
     batch = pack_batch(parts)
-    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.scored()]
+    assert batch.targets_C.tolist() == [c.ids[place] for c in kept for place in c.trained()]
     rows = [(part.group.prompt.ids, c) for part in parts for c in part.completions]
-    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.scored()]
+    before = [(*prompt, *c.ids)[len(prompt) + place - 1] for prompt, c in rows for place in c.trained()]
     assert batch.ids_T[batch.source_C].tolist() == before
     lengths = {len(value) for name, value in vars(batch).items() if name.endswith("_C") and value is not None}
-    assert lengths == {sum(len(completion.scored()) for completion in kept)}
+    assert lengths == {sum(len(completion.trained()) for completion in kept)}
 
 
 def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat_checkpoint, monkeypatch):
@@ -113,7 +116,7 @@ def test_a_step_that_teaches_nothing_computes_nothing_and_says_so(tmp_path, chat
     keys = {"reward_funcs": ["reward_functions:first_batch_only"], "max_steps": 2, "beta": 0.0}
     monkeypatch.setattr(reward_functions.first_batch_only, "calls", 0)
     first, second = run(tmp_path, chat_checkpoint, **keys)
-    assert first["micro_batches"] > 0 and first["completions/scored_frac"] == 1.0 and first["entropy"] > 0
-    assert second["micro_batches"] == second["completions/scored_frac"] == second["grad_norm"] == second["loss"] == 0
+    assert first["micro_batches"] > 0 and first["completions/trained_frac"] == 1.0 and first["entropy"] > 0
+    assert second["micro_batches"] == second["completions/trained_frac"] == second["grad_norm"] == second["loss"] == 0
     assert not {"entropy", "kl", "sampler/logp_diff_mean", "clip_ratio/low_mean"} & second.keys()
     assert all(row["advantage"] == 0 for row in completions(tmp_path / "run", 2))

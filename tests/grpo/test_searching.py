@@ -154,7 +154,7 @@ def test_results_in_the_answers_of_stage_1_are_given(chat_checkpoint):
     assert encoder.decode(completion.ids) == text
     own = encoder.decode([completion.ids[place] for place in completion.drawn()])
     assert own == text.replace("<result>it is c</result>", "")  # the other one does not follow a call
-    assert list(completion.scored()) == list(completion.drawn()) and len(completion.drawn()) == completion.num_drawn
+    assert list(completion.trained()) == list(completion.drawn()) and len(completion.drawn()) == completion.num_drawn
     (cut,) = make_examples(rows, Path("d"), encoder, None, len(group.prompt.ids) + 20, RowCount("d"), protocol)
     assert len(cut.completions[0].ids) == 20 and all(call.end <= 20 for call in cut.completions[0].calls)
 

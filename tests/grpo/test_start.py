@@ -258,7 +258,7 @@ for command in ("train", "sft", "generate"):
 def test_the_rewards_are_closed_however_a_run_ends(home, monkeypatch, capsys, moment):
     closed = []
     monkeypatch.setattr("rewards.scorer.Scorer.close", lambda self: closed.append(self))
-    target = {"loading": "trainer.load_policy", "training": "algorithm.step.set_scored"}.get(moment)
+    target = {"loading": "trainer.load_policy", "training": "algorithm.step.set_trained"}.get(moment)
     if target:
         monkeypatch.setattr(f"grpo.{target}", loads_nothing)
         with pytest.raises(AssertionError):

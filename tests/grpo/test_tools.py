@@ -15,7 +15,7 @@ from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.loss_weights import set_loss_weights
 from grpo.algorithm.packing import pack_batch
-from grpo.algorithm.schema import Completion, completions_of
+from grpo.algorithm.schema import Completion, completions_of, own_words
 from grpo.config.options import TrainConfig
 from grpo.data.prompts import ChatEncoder, load_tokenizer
 from grpo.engine.device.draw import NO_CUT, SamplingParams
@@ -25,7 +25,6 @@ from grpo.tools import workers
 from grpo.tools.functions import as_tool, find_tools, tag_of
 from grpo.tools.protocol import ToolProtocol, as_data, call_pattern
 from grpo.tools.tools import Calls, Tools
-from rewards.own_words import own_words
 
 LIMIT, MAX_RESULT, MAX_CALLS = 90, 7, 3
 MARKUP = len("<result></result>")  # tokens of the tags, which this tokenizer spells letter by letter

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from making import ALONE, make_group, whole
+from making import ALONE, make_group, of_each, whole
 from safetensors.torch import load_file
 from test_train import completions, configured, run
 
 from grpo.algorithm import step
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.packing import pack_tokens
-from grpo.engine.model.lora import POLICY, REFERENCE
+from grpo.algorithm.schema import POLICY, REFERENCE, Settings
 from grpo.run.metrics import Clock
 from grpo.run.run import Run
 from grpo.train import GrpoTrainer
@@ -31,21 +31,23 @@ def test_the_rate_of_each_update(tmp_path, chat_checkpoint, keys, rates):
     assert [line["learning_rate"] for line in lines] == pytest.approx([1e-3 * rate for rate in rates])
 
 
-def without_model(**attributes):
+def without_model(logprobs, **attributes):
     """A learner whose passes are replaced: what they are given of it."""
-    made = object.__new__(step.Grpo)
-    made.model, made.reference, made.device, made.exact = "policy", None, torch.device("cpu"), torch.float32
-    made.memory = SimpleNamespace(budget=SimpleNamespace(chunk=64, tokens=100))
-    made.__dict__ |= attributes
-    return made
+    given = {"settings": Settings(temperature=0.7), "model": "policy", "optimizer": None, "replicas": ALONE}
+    memory = SimpleNamespace(budget=SimpleNamespace(chunk=64, tokens=100))
+    given |= {"memory": memory, "device": "cpu", "exact": torch.float32, "total_steps": 1, "rollout": None}
+    return step.Grpo(logprobs=logprobs, **given | attributes)
 
 
-def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(monkeypatch):
+def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration():
     def seed(step_number=0, rank=0, number=0, run=42, dropout=0.1):
-        modes, config = [], SimpleNamespace(seed=run, lora_dropout=dropout, temperature=0.7)
-        made = without_model(config=config, step=step_number, replicas=SimpleNamespace(rank=rank))
-        nothing = (torch.zeros(2), torch.zeros(2))
-        monkeypatch.setattr(step, "batch_logprobs", lambda m, b, mode, *more: modes.append(mode) or nothing)
+        modes, nothing = [], (torch.zeros(2), torch.zeros(2))
+        made = without_model(
+            lambda m, b, mode, *more: modes.append(mode) or nothing,
+            settings=Settings(seed=run, lora_dropout=dropout),
+            step=step_number,
+            replicas=SimpleNamespace(rank=rank),
+        )
         batch = pack_tokens(whole(make_group((1,), (2, 3))), number)
         for _ in range(2):
             made.policy_logprobs(batch)
@@ -56,19 +58,21 @@ def test_dropout_masks_differ_by_step_rank_and_micro_batch_and_not_by_iteration(
     assert seed(2, 1, 3) == seed(2, 1, 3) and seed(dropout=0.0) == POLICY.dropout_seed
 
 
-def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own(monkeypatch):
+def test_the_reference_is_its_own_policy_without_gradient_and_its_time_is_its_own():
     clock = Clock()
-    made, seen = without_model(config=SimpleNamespace(temperature=0.7), phase=clock.timed), []
+    seen = []
 
     def logprobs(model, batch, *more):
         seen.append((model, batch.targets_C.tolist(), *more, torch.is_grad_enabled()))
         return torch.tensor([0.25]), None
 
-    monkeypatch.setattr(step, "batch_logprobs", logprobs)
+    made = without_model(logprobs, phase=clock.timed)
     groups = [make_group((1,), (2,), (3,), loss_weight=[1.0, 0.0])]
-    assert made.reference_logprobs(groups) is None and clock.phases["time/reference"] == 0.0
+    made.add_reference(groups)
+    assert of_each(groups[0], "ref_logps") == [[], []] and clock.phases["time/reference"] == 0.0
     made.reference = "reference"
-    assert made.reference_logprobs(groups).tolist() == [0.25] and clock.phases["time/reference"] > 0
+    made.add_reference(groups)
+    assert of_each(groups[0], "ref_logps") == [[0.25], []] and clock.phases["time/reference"] > 0
     assert seen == [("reference", [2], REFERENCE, 0.7, 64, False)]
 
 

@@ -125,12 +125,34 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
         wanted, tensors = logits(load(folder)), load_file(folder / "model.safetensors")
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
         if tied:
-            tensors["lm_head.weight"] = torch.full((96, 32), 7.0)
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         save_file(tensors, folder / "model.safetensors")
         assert torch.equal(logits(load(folder)), wanted)
+        if tied:  # transformers reads both, in spite of the config
+            tensors["lm_head.weight"][3, 5] += 0.5
+            save_file(tensors, folder / "model.safetensors")
+            refused(
+                lambda folder=folder: load(folder),
+                "lm_head.weight is not model.embed_tokens",
+                "tie_word_embeddings: false",
+            )
     del tensors["lm_head.weight"]
     save_file(tensors, folder / "model.safetensors")
     assert refused(lambda: load(folder)).why == "missing lm_head.weight"
+
+
+def test_a_single_file_goes_before_an_index_of_older_ones(tmp_path):
+    """As in transformers, whether the files of the index are still there or not."""
+    for seed, folder in enumerate(("old", "new")):
+        write_checkpoint(tmp_path / folder, seed=seed)
+    save_checkpoint(load(tmp_path / "old"), tmp_path / "both", file_bytes=8000)
+    (tmp_path / "both" / "model.safetensors").write_bytes((tmp_path / "new" / "model.safetensors").read_bytes())
+    wanted = logits(load(tmp_path / "new"))
+    for pattern in ("none", "model-*"):
+        for path in (tmp_path / "both").glob(pattern):
+            path.unlink()
+        assert torch.equal(logits(load(tmp_path / "both")), wanted)
+    assert (hf_logits(from_transformers(tmp_path / "both")) - wanted).abs().max() <= 2e-5
 
 
 def test_an_index_names_files_beside_it_alone(tmp_path):

@@ -13,11 +13,11 @@ from walking import ANSWER, CASES, PHASES, PROMPT, Case, micro_batch, row, walki
 from grpo.algorithm.logprobs import batch_logprobs
 from grpo.algorithm.loss import policy_loss
 from grpo.algorithm.optimizer import Optimizer
+from grpo.algorithm.schema import POLICY
 from grpo.config.options import TrainConfig
 from grpo.engine.model import memory
 from grpo.engine.model.build import ALL_PROJECTIONS
 from grpo.engine.model.flat import FlatParameters
-from grpo.engine.model.lora import POLICY
 from grpo.engine.sampling.cache import KVCache
 
 TABLE = json.loads(Path(__file__).with_name("launches.json").read_text())
@@ -82,6 +82,7 @@ MEMORY = {  # a model, and the GB of its device
     "7b r=256": (CASES["7b r=256"], 84.9),
     "7b r=256, 40 GB": (CASES["7b r=256"], 40.0),
     "7b r=256 int8": (CASES["7b r=256 int8"], 40.0),
+    "7b r=256 nf4": (CASES["7b r=256 nf4"], 24.0),
     "7b r=64, 2 shards": (CASES["7b r=64, 2 shards"], 40.0),
     "1.5b r=64": (CASES["1.5b r=64"], 24.0),
     "1.5b r=64, attention": (Case("1.5b", 64, ALL_PROJECTIONS[:4]), 24.0),

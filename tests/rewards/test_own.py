@@ -21,9 +21,9 @@ import torch
 from asking import PATIENCE_S, at_any_pace
 from making import grade_groups, make_answers, of_each
 
-from grpo.algorithm.schema import Score
+from grpo.algorithm.schema import Score, TrainerState
 from grpo.base.errors import UserError
-from rewards.own import TrainerState, as_function, find_function, needed_columns, short_name
+from rewards.own import as_function, find_function, needed_columns, short_name
 from rewards.registry import Reward, build_rewards
 from rewards.scorer import Scorer
 

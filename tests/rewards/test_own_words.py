@@ -3,8 +3,7 @@
 import pytest
 from making import build_base, grade_groups, make_answers
 
-from grpo.algorithm.schema import Call
-from rewards.own_words import own_words
+from grpo.algorithm.schema import Call, own_words
 from rewards.registry import build_rewards
 
 OPTIONS = {

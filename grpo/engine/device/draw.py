@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from grpo.algorithm.schema import NO_CUT
 from grpo.base.errors import UserError
 
 BLOCK = 128  # entries per block of the two-level search
 LIKELIEST = 4096  # tokens of a row that are looked at first: top-p 0.9 of a real model keeps 350 in the mean
-NO_CUT = float("-inf")
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # of SplitMix64, as int64
 _MIX1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX2 = 0x94D049BB133111EB - 2**64
@@ -215,18 +215,6 @@ def uniforms(seed_B: Tensor, position_B: Tensor) -> Tensor:
     x = x ^ _shift_right(x, 31)
     interval = _shift_right(x, 12).double()
     return (interval + 0.5) * 2.0**-52
-
-
-def hash_seed(*parts: int) -> int:
-    """Hash several numbers, such as the run's seed, a step and a place in it, to one 63-bit seed.
-
-    It is FNV-1a over their bytes: another order, or another number of parts, gives another seed.
-    """
-    seed = 0xCBF29CE484222325
-    for part in parts:
-        for byte in part.to_bytes(8, "little", signed=True):
-            seed = ((seed ^ byte) * 0x100000001B3) % 2**64
-    return seed >> 1
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:

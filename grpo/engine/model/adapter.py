@@ -4,7 +4,6 @@ If a tensor's name does not fit, PEFT only warns, and the projection keeps its u
 checked, and the tests compare logits.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
-from grpo.base.storage import save_tensors, write_json
+from grpo.base.storage import read_json, save_tensors, write_json
 from grpo.engine.model.build import layer_number
 from grpo.engine.model.decoder import Decoder
 from grpo.engine.model.weights import NAMES_SHOWN, finite
@@ -77,7 +76,7 @@ def is_adapter(folder: Path) -> bool:
 def read_settings(folder: Path) -> dict:
     """Read adapter_config.json, which may hold anything; UserError (exit 3) if it is not of a plain LoRA adapter."""
     with explained(DAMAGED, f"{folder} is not a plain LoRA adapter", MERGE):
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = read_json(folder / CONFIG_FILE)
         if extras := _extras(config):
             raise ValueError(f"its layers are not W + s B A, or its base weights were changed: {', '.join(extras)}")
         return config

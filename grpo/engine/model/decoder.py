@@ -16,18 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from grpo.algorithm.schema import POLICY, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.device import ops
 from grpo.engine.device.ops import CosSin, Packed, SpareColumns
+from grpo.engine.device.quantised import QuantisedRows
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer
-from grpo.engine.model.lora import POLICY, Linear, Mode
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.rope import cos_sin_tables
-from grpo.engine.model.weight import Int8Rows, Weight, share_scratch
+from grpo.engine.model.weight import Weight, share_scratch
 
 if TYPE_CHECKING:
     from grpo.engine.attention.special import Special
 
+EMBEDDING = "model.embed_tokens.weight"
 NORMS = {  # of a layer: our name and Hugging Face's
     "attention_norm": "input_layernorm",
     "mlp_norm": "post_attention_layernorm",
@@ -203,9 +206,9 @@ class Decoder(nn.Module):
         """Map Hugging Face's module name of each projection to the layer that computes it and its part of that."""
         raise NotImplementedError
 
-    def named_tensors(self) -> dict[str, Tensor | Int8Rows]:
+    def named_tensors(self) -> dict[str, Tensor | QuantisedRows]:
         """Map Hugging Face's name of each tensor in the checkpoint to the model's view of that tensor."""
-        named: dict[str, Tensor | Int8Rows] = {**self.other_tensors()}
+        named: dict[str, Tensor | QuantisedRows] = {**self.other_tensors()}
         for name, (linear, part) in self.projections().items():
             weight, bias = linear.base(part)
             named[name + ".weight"] = weight
@@ -307,7 +310,7 @@ class OwnDecoder(Decoder):
         return F.embedding(ids_T, self.embedding())
 
     def other_tensors(self) -> dict[str, Tensor]:
-        named = {"model.embed_tokens.weight": self.embedding.stored}
+        named = {EMBEDDING: self.embedding.stored}
         named["model.norm.weight"] = self.norm.weight.stored
         if self.untied_head is not None:
             named["lm_head.weight"] = self.untied_head.stored

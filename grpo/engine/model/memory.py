@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import psutil
 import torch
 
 from grpo.base.errors import MEMORY, UserError, is_out_of_memory, reason
-from grpo.config.options import SftConfig, TrainConfig
 from grpo.engine.attention.choice import would_use_flash
 from grpo.engine.device.kernel_choice import will_use_kernels
 from grpo.engine.model.decoder import Decoder
@@ -34,12 +33,31 @@ ENOUGH = {"cuda": 4096, "mps": 1024, "cpu": 1024}
 LARGEST_MICRO_BATCH = {"cuda": 32768, "mps": 4096, "cpu": 4096}  # tokens; larger ones are not faster
 CHUNK = {"cuda": 2048, "mps": 256, "cpu": 256}  # tokens whose logits exist at the same time, if memory allows
 LARGER = (  # what to do if a model does not fit
-    "use a device with more memory or a smaller model; lower lora_r; base_weights=int8 halves a model in bfloat16; "
-    "torchrun with tensor_parallel_size shares it among devices"
+    "use a device with more memory or a smaller model; lower lora_r; base_weights=int8 halves a model in bfloat16, and "
+    "nf4 quarters it; torchrun with tensor_parallel_size shares it among devices"
 )
 RECOMPUTE_LEVELS = ("none", "mlp", "all")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Keys(Protocol):
+    """What a configuration says about memory. num_generations: 0 if nothing is sampled."""
+
+    @property
+    def num_generations(self) -> int: ...
+    @property
+    def per_device_train_batch_size(self) -> int: ...
+    @property
+    def gradient_accumulation_steps(self) -> int: ...
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_tokens_per_micro_batch(self) -> int: ...
+    @property
+    def gradient_checkpointing(self) -> bool | str: ...
+    @property
+    def kernels(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -129,9 +147,7 @@ class Loaded:
         )
 
 
-def make_plan(
-    loaded: Loaded, config: TrainConfig | SftConfig, longest: int, available_bytes: int, kind: str = ""
-) -> Plan:
+def make_plan(loaded: Loaded, config: Keys, longest: int, available_bytes: int, kind: str = "") -> Plan:
     """Share out memory: weights and optimizer first, then the cache, then micro-batches in what is left.
 
     longest: tokens of the longest prompt with its completion. available_bytes: for everything, loaded weights included.
@@ -140,7 +156,7 @@ def make_plan(
     model = loaded.model
     left = available_bytes - loaded.account().total
     num_sequences = 0
-    if isinstance(config, TrainConfig):
+    if config.num_generations:
         wanted = config.per_device_train_batch_size * config.gradient_accumulation_steps
         num_sequences = config.max_num_seqs or choose_num_sequences(model, wanted, longest, left)
     left -= num_sequences * longest * kv_bytes_per_token(model)
@@ -225,7 +241,7 @@ def free_bytes(device: torch.device) -> int:
     return psutil.virtual_memory().available
 
 
-def choose_budget(model: Decoder, config: TrainConfig | SftConfig, longest: int, free: int, kind: str = "") -> Budget:
+def choose_budget(model: Decoder, config: Keys, longest: int, free: int, kind: str = "") -> Budget:
     """Choose the micro-batch for `free` bytes.
 
     It recomputes as little as possible, provided that ENOUGH tokens fit, and then takes as many tokens as fit. Where

@@ -1,6 +1,8 @@
 """The shape of a checkpoint, from its config.json: what this decoder can compute, and what is damaged or malicious."""
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -32,6 +34,7 @@ FAMILIES = {
 }
 PLAIN_STATES = {"DynamicLayer", "DynamicSlidingWindowLayer"}  # cache layers of transformers: keys and values alone
 PLAIN_LAYERS = {"full_attention", "sliding_attention"}
+BITSANDBYTES = "bitsandbytes"
 LARGEST = {  # far more than any model has; a config.json with larger values is damaged or malicious
     "vocab_size": 10**7,
     "hidden_size": 10**6,
@@ -87,12 +90,21 @@ class ModelConfig:
         if not 0 <= self.norm_eps < 1 or not all(bool(table.isfinite().all()) for table in tables):
             raise ValueError("rms_norm_eps or the rope settings give numbers that are not finite")
 
+    @property
+    def held(self) -> str:
+        """Return how the file holds the projections: "nf4", "int8" (quantization_config of bitsandbytes), or ""."""
+        quantised = self.raw.get("quantization_config") or {}
+        return "nf4" if quantised.get("load_in_4bit") else "int8" if quantised.get("load_in_8bit") else ""
+
     @classmethod
     def from_hf(cls, raw: Json, backend: str = "auto") -> "ModelConfig":
         """Read a parsed config.json. UserError (exit 3) if nothing here can compute it. backend: as in Build."""
-        if raw.get("quantization_config"):
-            raise _unsupported("it is quantised", "use the checkpoint that it was made from")
-        if backend == "transformers" or not _is_ours(raw):
+        quantised = raw.get("quantization_config")
+        by_transformers = backend == "transformers" or not _is_ours(raw)
+        method = quantised.get("quant_method") if quantised else BITSANDBYTES
+        if method != BITSANDBYTES or (quantised and by_transformers):
+            raise _unsupported(f"its weights are quantised by {method}", "use the checkpoint that it was made from")
+        if by_transformers:
             return cls._of_transformers(raw)
         kind = FAMILIES[raw["model_type"]]
         names = ("attention_bias", "mlp_bias", "tie_word_embeddings")
@@ -125,6 +137,7 @@ class ModelConfig:
         family = str(raw.get("model_type"))
         if family not in CONFIG_MAPPING or CONFIG_MAPPING[family] not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise _unsupported(f"no causal language model of transformers has the model_type {family!r}")
+        raw = json.loads(json.dumps(raw), object_hook=_as_float)
         c = CONFIG_MAPPING[family].from_dict(raw).get_text_config()
         states = {type(layer).__name__ for layer in DynamicCache(config=c).layers} - PLAIN_STATES
         states |= set(getattr(c, "layer_types", None) or ()) - PLAIN_LAYERS
@@ -153,6 +166,11 @@ class ModelConfig:
             raw=raw,
             by_transformers=True,
         )
+
+
+def _as_float(entry: Json) -> Any:
+    """Return the number that transformers writes as {"__float__": "Infinity"}."""
+    return float(entry["__float__"]) if set(entry) == {"__float__"} else entry
 
 
 def _unsupported(why: str, fix: str = "use another checkpoint") -> UserError:

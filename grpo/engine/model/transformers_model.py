@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from grpo.algorithm.schema import Layout
+from grpo.algorithm.schema import POLICY, Layout, Mode
 from grpo.base.errors import PREFLIGHT, UserError
 from grpo.engine.attention import special
 from grpo.engine.attention.choice import packed_attention
@@ -29,7 +29,7 @@ from grpo.engine.attention.special import Special
 from grpo.engine.device.ops import Packed
 from grpo.engine.model.build import ALL_PROJECTIONS, Build, for_layer, layer_number
 from grpo.engine.model.decoder import Attend, Decoder, Pass, check_lora
-from grpo.engine.model.lora import POLICY, Linear, Mode
+from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.weight import Weight, master_dtype
 
@@ -105,9 +105,9 @@ class TransformersModel(Decoder):
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, build: Build, net: "PreTrainedModel | None" = None):
-        if build.shard.world > 1 or build.int8:
-            key = "base_weights: int8" if build.int8 else "tensor_parallel_size"
-            why = f"{config.family} runs by transformers' modules, and these are neither split nor held in 8 bits"
+        if build.shard.world > 1 or build.held:
+            key = "base_weights" if build.held else "tensor_parallel_size"
+            why = f"{config.family} runs by transformers' modules, and these are neither split nor held in few bits"
             raise UserError(f"{key} is not for this model", why, f"leave {key} out", PREFLIGHT)
         net = skeleton(config, build.dtype) if net is None else net
         found = linears_of(net, config.num_layers)

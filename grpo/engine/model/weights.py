@@ -1,6 +1,5 @@
 """Checkpoints in Hugging Face's layout, in and out: safetensors only (one file, or several with an index)."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,15 @@ from torch import nn
 
 from grpo.base.errors import PREFLIGHT, UserError, explained
 from grpo.base.progress import counted, counting
-from grpo.base.storage import save_tensors, write_json
+from grpo.base.storage import read_json, save_tensors, write_json
+from grpo.engine.device.quantised import QuantisedRows
+from grpo.engine.model.bitsandbytes import unpacked
 from grpo.engine.model.build import Build
-from grpo.engine.model.decoder import Decoder
+from grpo.engine.model.decoder import EMBEDDING, Decoder
 from grpo.engine.model.lora import Linear
 from grpo.engine.model.model_config import ModelConfig
 from grpo.engine.model.transformers_model import TransformersModel, linears_of, probed_by_transformers, read_net
-from grpo.engine.model.weight import Int8Rows, master_dtype
+from grpo.engine.model.weight import master_dtype
 from grpo.engine.parallel.shard import Shard, Split
 from grpo.engine.parallel.shared_decoder import make_decoder
 from grpo.engine.parallel.splits import split_of, splits_of_adapter
@@ -52,13 +53,7 @@ def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
         StrictDataclassError,
     )
     with explained(kinds, f"{path} cannot be read", "download the checkpoint again"):
-        raw = json.loads(path.read_text(encoding="utf-8"), object_hook=_as_float)
-        return ModelConfig.from_hf(raw, backend)
-
-
-def _as_float(entry: dict) -> Any:
-    """Return the number that transformers writes as {"__float__": "Infinity"}."""
-    return float(entry["__float__"]) if set(entry) == {"__float__"} else entry
+        return ModelConfig.from_hf(read_json(path), backend)
 
 
 @torch.no_grad()
@@ -79,11 +74,14 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
         adapter.check_shapes({name: shapes[f"{name}.weight"] for name in model.projections()})
     pairs = adapter.pairs if adapter else {}
     is_meta = torch.device(build.device).type == "meta"
-    for name, stored in counted(read_tensors(folder), len(named), f"loading {folder}", "tensors"):
+    tied = None  # a head in the file, though config.json says that it is the embedding
+    for name, stored in counted(unpacked(lambda: read_tensors(folder)), len(named), f"loading {folder}", "tensors"):
         shape = torch.Size(stored.get_shape())
         if name not in named:
-            is_derived = name.endswith("rotary_emb.inv_freq") or (model.config.tied_head and name == "lm_head.weight")
-            if not is_derived:  # which only some checkpoints contain, as it follows from others
+            is_head = model.config.tied_head and name == "lm_head.weight"
+            if is_head and not is_meta:
+                tied = _read_part(stored, build.shard, splits[EMBEDDING])
+            if not (is_head or name.endswith("rotary_emb.inv_freq")):  # which follow from others
                 problems.append(f"unexpected {name}")
         elif shapes[name] != shape:
             problems.append(f"{name} has shape {tuple(shape)}, wanted {tuple(shapes[name])}")
@@ -97,6 +95,8 @@ def load_decoder(folder: Path, build: Build, adapter: "Adapter | None" = None) -
             named[name].copy_(tensor)
         seen.add(name)
     problems += [f"missing {name}" for name in named if name not in seen]
+    if tied is not None and not torch.equal(tied.to(model.output().stored), model.output().stored):
+        problems.append(f"lm_head.weight is not {EMBEDDING}; write tie_word_embeddings: false to keep both")
     if problems:
         raise _do_not_fit(folder, problems)
     model.refresh()
@@ -186,7 +186,7 @@ def save_checkpoint(
             read(name)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    raw = {key: value for key, value in model.config.raw.items() if key != "torch_dtype"}
+    raw = {key: value for key, value in model.config.raw.items() if key not in ("torch_dtype", "quantization_config")}
     raw["dtype"] = str(dtype).removeprefix("torch.")
     write_json(folder / "config.json", raw)
     shapes = {name: shard.whole_shape(tensor.shape, splits[name]) for name, tensor in named.items()}
@@ -228,9 +228,9 @@ def write_tensors(
 
 
 @torch.no_grad()
-def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -> torch.Tensor:
+def _merged(tensor: torch.Tensor | QuantisedRows, linear: Linear | None, part: str) -> torch.Tensor:
     """Return a checkpoint tensor with its adapter merged, if it has one: W + s B A."""
-    assert isinstance(tensor, torch.Tensor)  # 8 bits are never saved: see Policy.save_merged
+    assert isinstance(tensor, torch.Tensor)  # few bits are never saved: see Policy.save_merged
     if linear is None or part not in linear.rank_slices:
         return tensor.detach()
     A, B = linear.adapter(part)
@@ -238,9 +238,12 @@ def _merged(tensor: torch.Tensor | Int8Rows, linear: Linear | None, part: str) -
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for."""
+    """Yield each tensor of a checkpoint: its name, and safetensors' slice, which reads the part that is asked for.
+
+    As in transformers, an index beside a single file is not read: it is left of an older checkpoint.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    files = _indexed_files(index) if index.exists() else [single.name] * single.exists()
+    files = [single.name] * single.exists() or (_indexed_files(index) if index.exists() else [])
     if not files:
         pickled = sorted(p.name for p in folder.glob("*.bin"))
         raise UserError(
@@ -260,5 +263,5 @@ def _indexed_files(index: Path) -> list[str]:
     """Return the files that an index names, all of them looked for in its own folder."""
     kinds = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with explained(kinds, f"{index} cannot be read", "download the checkpoint again"):
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = read_json(index)["weight_map"].values()
         return sorted({Path(file).name for file in files})
