@@ -32,6 +32,8 @@ from grpo.config.other_words import (
     IGNORED,
     NEUTRAL,
     NO_REWARD,
+    OPTION,
+    OPTIONS,
     REFUSED,
     SECTIONS,
     SWITCH_NAMES,
@@ -61,6 +63,7 @@ NO_FILE = (
 )
 UNSAID = (None, "auto")  # values that leave the choice to another name of the same key
 DATA_SUFFIXES = (".jsonl", ".csv", ".parquet", ".gz")
+SHARE = re.compile(r"0?\.\d*[1-9]\d*")
 _NEXT_OPTION = re.compile(r"--|[\w.-]+=")  # an argument that begins so is not the value of the flag before it
 
 # --- from a command or a program to a configuration -----------------------------------------------------------------
@@ -344,8 +347,12 @@ class Reader:
         ours, value = SWITCHES.get(f"{name}:{word}", (name, entry.value))
         if ours not in self.keys:
             ours = ALIASES.get(name)
+        if ours == "warmup_steps" and SHARE.fullmatch(word):  # as in transformers
+            ours = "warmup_ratio"
         refused, ignored = find_match(REFUSED, name), find_match(IGNORED, name)
-        if ours in self.keys:
+        if option := OPTION.fullmatch(entry.name):
+            self._set_option(entry, option[1] or option[2])
+        elif ours in self.keys:
             self._set(entry, ours, value)
         elif refused:
             if word and word not in HARMLESS.get(refused, NEUTRAL).split():
@@ -359,6 +366,16 @@ class Reader:
     def _note_unused(self, instead: str, name: str, entry: Entry) -> None:
         self.unused.setdefault(instead, {}).setdefault(name, entry)
 
+    def _set_option(self, entry: Entry, option: str) -> None:
+        """Set one value of chat_template_kwargs, and leave the others."""
+        value = "null" if entry.value is None else entry.value
+        try:
+            given = coerce(expand_variables(f"{{{option}: {value}}}"), dict)
+        except ValueError as error:
+            self.problems.append(f"{entry.where}: {entry.name}: {error}")
+        else:
+            self.values[OPTIONS] = {**(self.values.get(OPTIONS) or {}), **given}
+
     def _set(self, entry: Entry, name: str, value: Any) -> None:
         """Set a key to a value, or report why that is a mistake."""
         hint = self.hints[name]
@@ -370,7 +387,8 @@ class Reader:
             if name == "cold_start" and value not in (None, FORM):
                 value = _find_beside(value, entry)
         except (ValueError, OverflowError) as error:
-            self.problems.append(f"{entry.where}: {entry.name}: {error}")
+            advice = "; write how many steps, not a share of them" if name.endswith("_steps") else ""
+            self.problems.append(f"{entry.where}: {entry.name}: {error}{advice}")
             self.doubtful.add(name)
             return
         before = self.set_by.get(name)

@@ -184,6 +184,8 @@ class DataKeys:
     """File of a hub data set to use: the one whose name contains this word."""
     max_samples: int = key(0, low=0)
     """Use only this many rows of a data set, from the first. 0 (or -1): all."""
+    skip_bad_rows: bool = key(False)
+    """Leave out rows that cannot be used, and count them, instead of stopping before the start."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ defaults is read without a mistake, whatever is missing here (tests/grpo/test_fo
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from typing import Any
@@ -69,6 +70,9 @@ SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of the
         ("base_weights", "nf4"): "load_in_4bit:true quantization_bit:4",
         ("device", "cpu"): "use_cpu:true",
         ("eval_max_samples", "0"): "eval_max_samples:-1",
+        ("max_length", "1000000"): "max_length:none",  # for TRL, null means that there is no limit
+        ("max_prompt_length", "1000000"): "max_prompt_length:none",
+        ("save_total_limit", "0"): "save_total_limit:none",
         ("lora_r", "0"): "finetuning_type:full lora_enabled:false use_lora:false use_peft:false",
         ("max_samples", "0"): "max_samples:-1",
         ("report_to", "swanlab"): "use_swanlab:true",
@@ -79,6 +83,8 @@ SWITCHES = _by_name(  # a key of ours, and what it is set to -> the words of the
         ("torch_dtype", "float16"): "fp16:true",
     }
 )
+OPTIONS = "chat_template_kwargs"  # the key whose own names may stand for it: LLaMA-Factory knows one of them
+OPTION = re.compile(rf"(?:.*\.)?(?:{OPTIONS}\.(\w+)|(enable_thinking))")
 SWITCH_NAMES = {word.partition(":")[0] for word in SWITCHES}  # other values of them mean nothing
 
 IGNORED = _by_name(  # what happens instead -> names that cannot change the result
@@ -220,7 +226,7 @@ def readings(name: str) -> Iterator[str]:
 
 def is_section(name: str) -> bool:
     """Return whether a mapping under this name holds keys; otherwise it is the value of a key without effect."""
-    if name == "chat_template_kwargs":
+    if name.rpartition(".")[2] == OPTIONS:
         return False
     keys = [*IGNORED, *REFUSED]
     return name.rpartition(".")[2] in SECTIONS or not any(find_match(keys, reading) for reading in readings(name))
@@ -262,7 +268,10 @@ def supply(values: Values, names: Set[str], kind: type) -> Iterator[str]:
     if kind is SftConfig:
         return
     if values.get("multi_objective_aggregation") == "normalize_then_sum":
+        given = values.get("scale_rewards", "batch")
         values["scale_rewards"] = "batch"
+        if given != "batch":
+            yield f"scale_rewards: {given} is not used: with normalize_then_sum it is batch"
     yield from _supply_rewards(values)
     yield from _supply_prompt(values)
     yield from _supply_services(values)

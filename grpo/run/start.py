@@ -231,10 +231,10 @@ def conversations(case: Case) -> str:
     config = case.start
     need_written(case)
     need(config.dataset_id_or_path, "dataset_id_or_path")
-    count = RowCount(config.dataset_id_or_path)
+    count = RowCount(config.dataset_id_or_path, skips_bad=config.skip_bad_rows)
     try:
         for source in find_sources(config.dataset_id_or_path, config.dataset_split, config.dataset_dir):
-            for _ in read_conversations(source.read()[: config.max_samples or None], source.path, count):
+            for _ in read_conversations(source.read(count.bad)[: config.max_samples or None], source.path, count):
                 pass
     except UserError as error:
         where = f"; {case.config.cold_start} names this data" if case.is_stage2 else ""

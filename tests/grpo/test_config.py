@@ -180,6 +180,13 @@ def test_math_asks_for_a_box_or_says_that_no_prompt_does(tmp_path, key, what):
     assert load_config(written)[0] == config  # what a run wrote means the same when it is read again
 
 
+@pytest.mark.parametrize(("given", "is_said"), [("none", True), ("group", True), ("batch", False), ("null", False)])
+def test_the_scale_that_normalize_then_sum_sets_is_said_if_another_was_asked_for(tmp_path, given, is_said):
+    config, notices = load(tmp_path, f"multi_objective_aggregation: normalize_then_sum\nscale_rewards: {given}")
+    assert config.scale_rewards == "batch"
+    assert any(f"scale_rewards: {given} is not used" in notice for notice in notices) == is_said
+
+
 def test_the_examples_of_the_prompts_have_the_format_that_they_ask_for():
     """Of two blocks: an answer, and a refusal. Of a box: the right one."""
     parsed = [format.parse(text) for text in re.findall(r"^<think>.*?</answer>$", BLOCKS, re.DOTALL | re.MULTILINE)]

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 FILE_BYTES = 5_000_000_000
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 NAMES_SHOWN = 8
+CONVERT = (  # transformers reads a pickle's weights, and nothing else that it may hold
+    'python -c "from transformers import AutoModelForCausalLM as M; '
+    "M.from_pretrained('{folder}', dtype='auto').save_pretrained('{folder}')\""
+)
 
 
 def read_model_config(folder: Path, backend: str = "auto") -> ModelConfig:
@@ -249,7 +253,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, Any]]:
         raise UserError(
             f"{folder} holds no safetensors weights",
             f"found {', '.join(pickled) or 'none'}; pickled weights can run code and are not read",
-            "convert them with transformers: model.save_pretrained(folder)",
+            f"convert them, if you trust them: {CONVERT.format(folder=folder)}",
             PREFLIGHT,
         )
     for path in (folder / file for file in files):
