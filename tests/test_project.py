@@ -274,7 +274,7 @@ BUDGETS = {
     "grpo/minimal.py": 2_500,
     "grpo/engine": 41_500,
     "kernels": 14_250,
-    "grpo": 18_750,
+    "grpo": 19_000,
     "grpo/config": 9_250,
     "grpo/run": 22_000,
     "grpo/doctor": 3_500,
