@@ -283,9 +283,9 @@ BUDGETS = {
     "grpo/report": 3_000,
     "grpo/replay": 4_750,
     "grpo/tools": 3_500,
-    "knowledge": 11_250,
-    "rewards": 24_500,
-    "rewards/mathematics": 16_500,
+    "knowledge": 11_750,
+    "rewards": 25_000,
+    "rewards/mathematics": 17_250,
     "bench": 15_000,
     "tests": 271_750,
 }
