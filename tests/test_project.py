@@ -272,9 +272,9 @@ def test_functions_keep_their_size():
 BUDGETS = {
     "grpo/algorithm": 10_850,
     "grpo/minimal.py": 2_500,
-    "grpo/engine": 36_000,
+    "grpo/engine": 41_750,
     "kernels": 14_250,
-    "grpo": 19_000,
+    "grpo": 19_250,
     "grpo/config": 9_250,
     "grpo/run": 22_000,
     "grpo/doctor": 3_500,
@@ -287,7 +287,7 @@ BUDGETS = {
     "rewards": 25_250,
     "rewards/mathematics": 17_250,
     "bench": 15_000,
-    "tests": 271_000,
+    "tests": 274_250,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 

@@ -69,6 +69,9 @@ class ModelKeys:
     """Values for variables of the chat template, such as {enable_thinking: false} for Qwen3. They are saved with it."""
     torch_dtype: str = key("auto", choices=("auto", "bfloat16", "float16", "float32", "float64"))
     """Data type of the frozen weights and of all matrix products. auto: bfloat16 on a GPU, float32 on a CPU."""
+    model_backend: str = key("auto", choices=("auto", "transformers"))
+    """What computes the model. auto: own layers for Qwen2, Qwen3, Llama and Mistral, and for other families the modules
+    of transformers with our attention, cache and adapters. transformers: these for any."""
     device: str = key("auto", "free", choices=("auto", "cpu", "cuda", "mps"))
     """Where to compute. auto: cuda if there is such a GPU, else cpu. mps: Apple's GPUs; untried."""
     kernels: str = key("auto", "warned", choices=("auto", "none"))

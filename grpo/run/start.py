@@ -32,13 +32,14 @@ from grpo.engine.device import kernel_choice
 from grpo.engine.device.products import slow_dtype
 from grpo.engine.model import memory
 from grpo.engine.model.adapter import check_safe, read_settings
-from grpo.engine.model.weights import read_model_config, read_tensors
-from grpo.policy import check_vocabulary, load_encoder, lora_spec
+from grpo.engine.model.weights import read_tensors
+from grpo.policy import check_vocabulary, load_encoder
 from grpo.run.case import (
     Case,
     Check,
     NotChecked,
     bytes_needed,
+    draft,
     kept,
     lacks_a_gpu,
     need,
@@ -269,8 +270,7 @@ def model(case: Case) -> str:
         check_safe(Path(name))  # whether or not its base is there
     if isinstance(case.parts, UserError):
         raise case.parts
-    lora_spec(case.config)
-    read_model_config(case.parts.model)
+    draft(case, torch.device("cpu"))
     if case.parts.adapter:
         read_settings(case.parts.adapter)
     if Path(case.parts.base[0]).exists():  # of a hub's model, the weights come later
