@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from chat_templates import FAMILIES, special_of, tokenizer_of, write_typed_checkpoint
+from commands import ROOT
 from making import ALONE, groups_of, hidden_states, load, read_lines, refused, whole
 from transformers.utils import get_json_schema
 
@@ -627,3 +628,14 @@ def test_trls_examples_run_unchanged(calling, tmp_path, monkeypatch, tools, rewa
             assert set(row["rewards"].values()) == {float(counted)}, row["rewards"]
     names = {name for row in rows for name in row["rewards"]}
     assert ("Paying" in names) == (tools.get("environment_factory") is Paying)
+
+
+def test_the_environment_of_the_readme_runs(calling, tmp_path, monkeypatch):
+    """Its lines, with a random model and few steps."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(class Shop.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    keys = {**KEYS, "max_steps": 1, "per_device_train_batch_size": 4}
+    names = {"train": lambda model, rows, **given: train(str(calling), rows, **given, **keys)}
+    exec(code, names)
+    (row, *_) = read_lines(tmp_path / "runs/shop/completions/step-000001.jsonl")
+    assert row["rewards"] == {"Shop": 0.0}
