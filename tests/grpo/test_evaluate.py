@@ -53,7 +53,7 @@ def trained(chat_checkpoint, tmp_path_factory) -> Path:
 
 def run(capsys, *arguments) -> tuple[dict, str]:
     """The JSON on stdout, and the text on stderr."""
-    main([str(argument) for argument in arguments])
+    main([*map(str, arguments), "--json"])
     shown = capsys.readouterr()
     return json.loads(shown.out), shown.err
 
@@ -157,6 +157,10 @@ def test_the_answers_of_two_evaluations_are_compared(capsys, chat_checkpoint, tr
     found, text = run(capsys, "--compare", "a.json", "b.jsonl", "--output", "c.json")
     assert found["num_questions"] == 6 and found["measures"]["accuracy"]["p"] == 1 and "6 questions, paired" in text
     assert (found["a"], found["b"]) == ("a.json", "b.jsonl") and json.loads(Path("c.json").read_text()) == found
+    main(["--compare", "a.json", "b.jsonl"])
+    table = capsys.readouterr().out
+    assert "right " in table and "points" in table and "{" not in table and "accuracy" not in table
+    assert max(map(len, table.splitlines())) < 80
 
 
 def stops(prompts, completions, **columns):
