@@ -74,7 +74,7 @@ def test_a_run_is_evaluated_as_it_stands(capsys, trained):
     records = read_lines(Path("out.jsonl"))
     assert [record["question"] for record in records] == [row["question"] for row in QUESTIONS[:5]]
     assert all("Brief." in record["prompt"] and record["outcome"] == "wrong" for record in records)
-    assert "questions: 5" in text and "even: 3" in text and "accuracy" in text
+    assert "questions: 5" in text and "even: 3" in text and "  right" in text
 
 
 def test_the_rewards_of_a_run_keep_their_weights(tmp_path, trained):
@@ -114,7 +114,7 @@ def test_a_run_asks_other_questions_in_its_own_way(capsys, trained):
 def test_a_reward_that_cannot_tell_right_from_wrong_has_no_accuracy(capsys, chat_checkpoint):
     found, text = ask(capsys, chat_checkpoint, "--reward", "format")
     assert found["accuracy"] is None and found["unscored_frac"] == 0
-    assert "\n  accuracy" not in text and "no reward could tell right from wrong" in text
+    assert "\n  right" not in text and "no reward could tell right from wrong" in text
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_page_shows_all_of_a_run(tmp_path):
         "training data d.jsonl: 37 of 40 rows are used",
         *("40% of the completions are cut off", "To do: raise max_completion_length"),
         *("unseen: 100", "right 50.0 % 80.0 %"),
-        *("mean entropy per scored token", "share of groups whose rewards are all equal"),
+        *("mean entropy per trained token", "share of groups whose rewards are all equal"),
         *("The best: reward 3, wrong", "text 1", "The worst: reward -2", "The median: reward 1"),
         "One that could not be scored: reward –",
         *("Mira was born in Velda: refuted", "The answer is Velda."),
