@@ -276,18 +276,18 @@ BUDGETS = {
     "kernels": 14_250,
     "grpo": 19_250,
     "grpo/config": 9_250,
-    "grpo/run": 22_000,
-    "grpo/doctor": 3_500,
+    "grpo/run": 22_250,
+    "grpo/doctor": 3_750,
     "grpo/data": 16_750,
     "grpo/evaluation": 6_250,
-    "grpo/report": 3_000,
-    "grpo/replay": 4_750,
+    "grpo/report": 3_250,
+    "grpo/replay": 5_000,
     "grpo/tools": 8_750,
     "knowledge": 11_750,
     "rewards": 25_250,
     "rewards/mathematics": 17_250,
     "bench": 15_000,
-    "tests": 274_250,
+    "tests": 275_500,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 
